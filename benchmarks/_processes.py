@@ -1,0 +1,72 @@
+"""The servers that are measured, as processes of their own."""
+
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.processes import ExampleEngine, free_port, running, running_example_engine
+
+
+@dataclass(frozen=True)
+class McpServer:
+    url: str
+    token: str = field(repr=False, default="none")
+
+
+@contextmanager
+def product(folder: Path) -> Iterator[McpServer]:
+    """The product's web server on this process's database, with the example engine's workflows enabled."""
+    from mcp_bridge.http import METADATA_PATH
+    from mcp_bridge.tokens import create_token
+
+    with running_example_engine(folder) as engine:
+        _connect(engine)
+        _, token = create_token(name="benchmark")
+        with _uvicorn("config.asgi:application", folder, answers=METADATA_PATH) as base_url:
+            yield McpServer(f"{base_url}/mcp", token)
+
+
+@contextmanager
+def do_nothing_server(folder: Path) -> Iterator[McpServer]:
+    """The SDK's own server with the product's tools and nothing behind them."""
+    from mcp_bridge.access import Access
+    from mcp_bridge.server import visible_tools
+
+    tools = folder / "tools.json"
+    shown = [tool.model_dump(mode="json", by_alias=True) for tool in visible_tools(Access.of_local_user())]
+    tools.write_text(json.dumps(shown))
+    application = "benchmarks._do_nothing:application"
+    with _uvicorn(application, folder, answers="/ready", DO_NOTHING_TOOLS=str(tools)) as base_url:
+        yield McpServer(f"{base_url}/mcp")
+
+
+def _connect(engine: ExampleEngine) -> None:
+    from catalogue.curation import enable_workflows
+    from catalogue.discovery import refresh_source
+    from catalogue.models import Workflow
+    from catalogue.sources import create_source
+
+    source = create_source(
+        name=f"example-{secrets.token_hex(4)}",
+        kind="simplified",
+        config={"base_url": engine.base_url},
+        credentials={"api_key": engine.api_key},
+    )
+    run = refresh_source(source)
+    assert run.added >= 6, run.error
+    enable_workflows(Workflow.objects.filter(source=source))
+
+
+@contextmanager
+def _uvicorn(application: str, folder: Path, *, answers: str, **environment: str) -> Iterator[str]:
+    port = free_port()
+    base_url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "uvicorn", application, f"--port={port}", "--lifespan=on"]
+    command += ["--no-access-log", "--log-level=warning", "--timeout-graceful-shutdown=2"]
+    log = folder / f"{application.partition(':')[0]}.log"
+    with running(command, answers_at=base_url + answers, log=log, environment=environment):
+        yield base_url

@@ -1,0 +1,5 @@
+"""The admin of the catalogue, a file for each kind of page."""
+
+from catalogue.admin import discovery_runs, filters, sources, workflows
+
+__all__ = ["discovery_runs", "filters", "sources", "workflows"]

@@ -1,0 +1,110 @@
+"""How values look in the admin. What engines and agents say is hostile: everything here escapes."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.timesince import timesince, timeuntil
+
+SHOWN_CHARACTERS = 100_000
+"""How much of one payload a page shows."""
+DASH = "-"
+
+
+def badge(text: str, kind: str = "", *, title: str = "") -> SafeString:
+    """A coloured label; kinds are success, warning, danger, info and the plain default."""
+    return render_to_string("unfold/helpers/label.html", {"text": text, "type": kind, "label_title": title})
+
+
+def chip(text: str) -> SafeString:
+    """A name or a tag, letter by letter as it is."""
+    look = "bg-base-100 font-mono px-1.5 py-0.5 rounded-default text-xs dark:bg-base-800"
+    return format_html('<span class="{}" style="overflow-wrap: anywhere">{}</span>', look, text)
+
+
+def side_by_side(parts: Iterable[str]) -> SafeString:
+    return format_html_join(" ", "{}", ((part,) for part in parts))
+
+
+def ago(moment: datetime | None) -> str:
+    """`5 minutes ago` or `in 5 minutes`, the exact time as its tooltip."""
+    if moment is None:
+        return DASH
+    told = _distance(moment, timezone.now())
+    return format_html('<span title="{}" class="whitespace-nowrap">{}</span>', _exact(moment), told)
+
+
+def _distance(moment: datetime, now: datetime) -> str:
+    ahead = moment > now
+    if abs(moment - now) < timedelta(minutes=1):
+        return "in a moment" if ahead else "just now"
+    return f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
+
+
+def exactly(moment: datetime | None) -> str:
+    """The time to the second with how long ago it was."""
+    return DASH if moment is None else format_html("{} ({})", _exact(moment), ago(moment))
+
+
+def to_the_millisecond(moment: datetime) -> SafeString:
+    """For timelines, where the order of things within a second matters."""
+    local = timezone.localtime(moment)
+    told = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
+    return format_html('<span class="whitespace-nowrap">{}</span>', told)
+
+
+def duration(milliseconds: int | None) -> str:
+    """`850 ms`, `12.3 s`, `4 min 5 s`, on one line."""
+    if milliseconds is None:
+        return DASH
+    minutes, seconds = divmod(milliseconds / 1000, 60)
+    if milliseconds < 1000:
+        told = f"{milliseconds} ms"
+    else:
+        told = f"{int(minutes)} min {int(seconds)} s" if minutes else f"{seconds:.1f} s"
+    return told.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def shortened(text: str, length: int = 60) -> str:
+    """The beginning, the whole as its tooltip."""
+    if len(text) <= length:
+        return text or DASH
+    return format_html('<span title="{}">{}</span>', text[:1000], Truncator(text).chars(length))
+
+
+def pretty_json(value: Any) -> SafeString:
+    """Indented, and cut with its whole size said."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    note = ""
+    if len(text) > SHOWN_CHARACTERS:
+        note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
+        text = text[:SHOWN_CHARACTERS]
+    return render_to_string("catalogue/admin/json.html", {"text": text, "note": note})
+
+
+def paragraphs(text: str) -> SafeString:
+    """The text with its own line breaks."""
+    return format_html('<div class="whitespace-pre-line break-words">{}</div>', text or DASH)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    """What unfold's table component wants."""
+    return {"headers": list(headers), "rows": [list(row) for row in rows]}
+
+
+def link(text: Any, view: str, *args: Any, query: str = "") -> SafeString:
+    """To a page of the admin, named like `catalogue_source_change`."""
+    return format_html(
+        '<a class="text-link" href="{}{}">{}</a>', reverse(f"admin:{view}", args=args), query, text
+    )
+
+
+def _exact(moment: datetime) -> str:
+    return f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S %Z}"

@@ -1,0 +1,51 @@
+"""By what the catalogue's lists can be narrowed and ordered."""
+
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import QuerySet
+
+from catalogue.exposure import confirmed_catalogue
+from catalogue.models import DiscoveryRun, Source, Workflow
+from catalogue.querysets import WorkflowQuerySet
+from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
+
+
+class SourceFilters(django_filters.FilterSet):  # type: ignore[misc]
+    enabled = StrictBooleanFilter()
+    kind = django_filters.CharFilter()
+    health = django_filters.ChoiceFilter(field_name="health_state", choices=Source.HealthState.choices)
+    ordering = StableOrdering(fields=["name", "created_at", "last_refreshed_at"])
+
+
+class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
+    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
+    enabled = StrictBooleanFilter(label="Enabled by a curator.")
+    missing = StrictBooleanFilter(
+        field_name="missing_since", lookup_expr="isnull", exclude=True, label="Gone from the engine's list."
+    )
+    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
+    category = django_filters.CharFilter()
+    execution_type = django_filters.ChoiceFilter(choices=Workflow.ExecutionType.choices)
+    tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
+    search = django_filters.CharFilter(
+        method="filter_search", label="Has this text in a name or description, or as its engine's id."
+    )
+    ordering = StableOrdering(
+        fields=["tool_name", "name", "category", "first_seen_at", "changed_at", ("source__name", "source")]
+    )
+
+    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        names = list(confirmed_catalogue().workflows)
+        return queryset.filter(tool_name__in=names) if value else queryset.exclude(tool_name__in=names)
+
+    def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
+        return queryset.tagged(value)
+
+    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
+        return queryset.matching(value)
+
+
+class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
+    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
+    outcome = django_filters.ChoiceFilter(choices=DiscoveryRun.Outcome.choices)
+    trigger = django_filters.ChoiceFilter(choices=DiscoveryRun.Trigger.choices)
+    ordering = StableOrdering(fields=["started_at"])

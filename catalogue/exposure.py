@@ -1,0 +1,140 @@
+"""What agents see: a pure function of the rows and the filters, remembered per revision."""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from catalogue.filters import FilterChain
+from catalogue.models import Revision, Workflow, WorkflowFilter
+
+MAX_AGE_SECONDS = 0.5
+"""How long a process may go without asking for the revision; agents see a change at most 1 s later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedCatalogue:
+    """The exposed workflows of one revision, by tool name in alphabetical order."""
+
+    revision: int
+    workflows: Mapping[str, Workflow]
+
+
+def load_exposed_catalogue() -> ExposedCatalogue:
+    """Read it from the database: three queries, whatever its size."""
+    # The revision first: rows that change while we read then belong to a later one, which is noticed.
+    revision = Revision.current()
+    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    candidates = Workflow.objects.runnable().select_related("source").order_by("tool_name")
+    shown = {workflow.tool_name: workflow for workflow in candidates if chain.lets_through(workflow)}
+    return ExposedCatalogue(revision, MappingProxyType(shown))
+
+
+class Visibility(StrEnum):
+    """Whether agents see a workflow, and if not, the first thing that stands in the way."""
+
+    EXPOSED = "exposed"
+    SOURCE_OFF = "source switched off"
+    MISSING = "missing"
+    DISABLED = "disabled"
+    FILTERED = "hidden by filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    visibility: Visibility
+    deciding_filter: WorkflowFilter | None = None
+    """The filter that lets it through or hides it; None where none matched, or it did not come to that."""
+
+
+def explain_exposure(workflow: Workflow, chain: FilterChain) -> Explanation:
+    """Why agents see the workflow or not; the same verdict as the exposed catalogue's."""
+    if not workflow.source.enabled:
+        return Explanation(Visibility.SOURCE_OFF)
+    if workflow.missing_since is not None:
+        return Explanation(Visibility.MISSING)
+    if not workflow.enabled:
+        return Explanation(Visibility.DISABLED)
+    shown = chain.lets_through(workflow)
+    return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPreview:
+    """What a chain of filters does to the workflows that are otherwise ready to be exposed, by tool name."""
+
+    shown: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+
+
+def preview_filters(*chains: Iterable[WorkflowFilter]) -> list[FilterPreview]:
+    """What each of the chains would do, from one reading of the workflows."""
+    compiled = [FilterChain(rules) for rules in chains]
+    previews = [FilterPreview() for _ in compiled]
+    for workflow in _filterable_workflows():
+        for chain, preview in zip(compiled, previews, strict=True):
+            (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
+    return previews
+
+
+def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
+    """What is shown or hidden only because of this filter, or would be if it were enabled."""
+    rules = list(WorkflowFilter.objects.all())
+    others = [other for other in rules if other.pk != rule.pk]
+    for other in rules:
+        other.enabled = other.enabled or other.pk == rule.pk
+    without, with_it = preview_filters(others, rules)
+    return FilterPreview(
+        shown=sorted(set(with_it.shown) - set(without.shown)),
+        hidden=sorted(set(with_it.hidden) - set(without.hidden)),
+    )
+
+
+def _filterable_workflows() -> Iterable[Workflow]:
+    columns = ("tool_name", "name", "upstream_id", "category", "tags", "tags_override", "source__name")
+    return (
+        Workflow.objects.runnable().select_related("source").only(*columns).order_by("tool_name").iterator()
+    )
+
+
+class _Remembered:
+    """The last catalogue of this process, and when its revision was last confirmed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._catalogue: ExposedCatalogue | None = None
+        self._confirmed_at = 0.0
+
+    def fresh(self) -> ExposedCatalogue | None:
+        """Without touching the database; None when it has to be asked."""
+        return self._catalogue if time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS else None
+
+    def current(self) -> ExposedCatalogue:
+        if (catalogue := self.fresh()) is not None:
+            return catalogue
+        with self._lock:
+            return self.fresh() or self._confirm()
+
+    def confirmed(self) -> ExposedCatalogue:
+        """Never older than the last change that was committed; costs a query."""
+        with self._lock:
+            return self._confirm()
+
+    def _confirm(self) -> ExposedCatalogue:
+        asked_at = time.monotonic()
+        if self._catalogue is None or self._catalogue.revision != Revision.current():
+            self._catalogue = load_exposed_catalogue()
+        self._confirmed_at = asked_at
+        return self._catalogue
+
+    def forget(self) -> None:
+        self._catalogue, self._confirmed_at = None, 0.0
+
+
+_remembered = _Remembered()
+fresh_catalogue = _remembered.fresh
+current_catalogue = _remembered.current
+confirmed_catalogue = _remembered.confirmed
+forget_catalogue = _remembered.forget

@@ -1,0 +1,42 @@
+"""Model fields shared by the rooms."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ValidationError
+from django.db import models
+
+if TYPE_CHECKING:
+    AnyTextField = models.TextField[Any, Any]
+else:
+    AnyTextField = models.TextField
+
+
+class JSONTextField(AnyTextField):
+    """Any JSON value, kept as the text that it was: nothing queries inside it.
+
+    Unlike a native JSON column it keeps key order, large numbers and the NUL character, which PostgreSQL's
+    jsonb refuses, so whatever an engine or an agent sends can be recorded.
+    """
+
+    if TYPE_CHECKING:
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: Any
+
+    def from_db_value(self, value: str | None, *_: Any) -> Any:
+        return None if value is None else json.loads(value)
+
+    def get_prep_value(self, value: Any) -> str | None:
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def to_python(self, value: Any) -> Any:
+        """Text from a form or a fixture is read as JSON; everything else is a value already."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValidationError(f"Not valid JSON: {error}") from error
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return json.dumps(self.value_from_object(obj))

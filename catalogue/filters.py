@@ -1,0 +1,85 @@
+"""The ordered include and exclude rules (A4.2): the first that matches a workflow decides."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from catalogue.schemas import compile_pattern
+
+if TYPE_CHECKING:
+    from catalogue.models import Workflow, WorkflowFilter
+
+
+def find_pattern_problem(*, syntax: str, pattern: str) -> str:
+    """Why no filter can use the pattern; empty for one that can be used."""
+    try:
+        _pattern_matcher(syntax=syntax, pattern=pattern)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _subject_values(workflow: "Workflow", subject: str) -> list[str]:
+    """What a filter on this subject is matched with."""
+    if subject == "tag":
+        return workflow.shown_tags
+    if subject == "source":
+        return [workflow.source.name]
+    if subject == "id":
+        return [workflow.upstream_id]
+    return [workflow.category if subject == "category" else workflow.name]
+
+
+class FilterChain:
+    """The enabled filters, compiled.
+
+    A workflow that no filter matches is let through, unless there is an include filter: whoever says what
+    is in has said that the rest is out. A filter whose pattern cannot be used (loaded from a file, say, past
+    every check) hides each workflow that reaches it: nobody can tell which of them it was meant to hide.
+    """
+
+    def __init__(self, filters: Iterable["WorkflowFilter"]) -> None:
+        self._rules = [_compiled(rule) for rule in filters if rule.enabled]
+        self._default = not any(rule.lets_through for rule in self._rules)
+
+    def deciding_filter(self, workflow: "Workflow") -> "WorkflowFilter | None":
+        rule = self._deciding_rule(workflow)
+        return None if rule is None else rule.filter
+
+    def lets_through(self, workflow: "Workflow") -> bool:
+        rule = self._deciding_rule(workflow)
+        return self._default if rule is None else rule.lets_through
+
+    def _deciding_rule(self, workflow: "Workflow") -> "_Rule | None":
+        return next((rule for rule in self._rules if rule.matches(workflow)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    filter: "WorkflowFilter"
+    lets_through: bool
+    matches: Callable[["Workflow"], bool]
+
+
+def _compiled(rule: "WorkflowFilter") -> _Rule:
+    try:
+        matches = _pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
+    except ValueError as error:
+        logger.warning("Filter {} is unusable and hides every workflow that reaches it: {}", rule.pk, error)
+        return _Rule(rule, lets_through=False, matches=lambda _: True)
+    return _Rule(
+        rule,
+        lets_through=rule.action == "include",
+        matches=lambda workflow: any(map(matches, _subject_values(workflow, rule.subject))),
+    )
+
+
+def _pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], bool]:
+    """Raises ValueError for a pattern that cannot be used."""
+    if syntax == "glob":
+        return partial(fnmatchcase, pat=pattern)
+    return compile_pattern(pattern).is_valid

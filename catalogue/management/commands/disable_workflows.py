@@ -1,0 +1,13 @@
+"""`manage.py disable_workflows`"""
+
+from typing import Any
+
+from catalogue.curation import disable_workflows
+from catalogue.management.workflow_selection import WorkflowSelectionCommand
+
+
+class Command(WorkflowSelectionCommand):
+    help = "Hide workflows of a source from agents and refuse calls."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.stdout.write(f"Workflows disabled: {disable_workflows(self.selected(options))}.")

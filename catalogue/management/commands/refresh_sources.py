@@ -1,0 +1,58 @@
+"""`manage.py refresh_sources`"""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.models import DiscoveryRun, Source
+
+
+class Command(BaseCommand):
+    help = "List the workflows of these sources, or of all enabled ones. Exits with 1 if a listing fails."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("names", nargs="*", metavar="NAME")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        sources = _sources(options["names"])
+        if not sources:
+            self.stdout.write("There is no enabled source.")
+        failed = [source.name for source in sources if not self._refresh(source)]
+        if failed:
+            raise CommandError(f"Failed: {', '.join(failed)}")
+
+    def _refresh(self, source: Source) -> bool:
+        try:
+            run = refresh_source(source)
+        except RefreshRefused as error:
+            self.stderr.write(str(error))
+            return False
+        if run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
+            self.stderr.write(f"{source.name}: {run.error} The last good list stays.")
+            return False
+        self._tell(source, run)
+        return True
+
+    def _tell(self, source: Source, run: DiscoveryRun) -> None:
+        self.stdout.write(
+            f"{source.name}: {run.found} found, {run.added} added, {run.updated} updated, "
+            f"{run.returned} returned, {run.missing} missing, {run.skipped_count} skipped "
+            f"({run.duration_ms} ms)"
+        )
+        for skipped in run.skipped:
+            self.stdout.write(
+                f"  skipped {skipped['id'] or '(no id)'} {skipped['name']!r}: {skipped['reason']}"
+            )
+        for flagged in run.flagged:
+            self.stdout.write(f"  flagged {flagged['id']} {flagged['name']!r}: {flagged['reason']}")
+
+
+def _sources(names: list[str]) -> list[Source]:
+    if not names:
+        return list(Source.objects.filter(enabled=True))
+    found = {source.name: source for source in Source.objects.filter(name__in=names)}
+    if unknown := [name for name in names if name not in found]:
+        raise CommandError(f"No such source: {', '.join(unknown)}")
+    return [found[name] for name in names]

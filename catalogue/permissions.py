@@ -1,0 +1,83 @@
+"""Who may do what by REST: a token by its scopes, a member of staff by Django's permissions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import BasePermission
+
+from catalogue.scopes import Scope
+
+if TYPE_CHECKING:
+    # REST framework imports this module while it imports its own views.
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
+
+WITHOUT_ACTION = (None, "metadata")
+"""Methods that a view does not know; they are answered with 405 after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one action of a view demands."""
+
+    scope: Scope
+    """Of a token; `catalogue:admin` includes the others."""
+    permission: str
+    """Of a member of staff, such as `catalogue.view_source`."""
+
+
+class InsufficientScope(PermissionDenied):
+    """The token is valid, but not for this."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(f"This needs a token with the scope {scope.value}: {scope.label}.")
+        self.scope = scope
+
+
+class AccessRequired(BasePermission):
+    """Asks for what the view's `access` says of the action; an action that it does not name is refused."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not is_known(request) or (action := getattr(view, "action", None)) in WITHOUT_ACTION:
+            return is_known(request)
+        needed: Access | None = getattr(view, "access", {}).get(action)
+        if needed is None:
+            return False
+        if request.auth is not None:
+            return _token_allows(request.auth, needed.scope)
+        return _user_may(request.user, needed.permission)
+
+
+class AnyoneKnown(BasePermission):
+    """Any valid token, and every member of staff."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return is_known(request)
+
+
+def is_known(request: Request) -> bool:
+    """Whether the request came with a valid token or from a session of any user."""
+    return request.auth is not None or request.user.is_authenticated
+
+
+def is_administrator(request: Request) -> bool:
+    """Whether the caller sees everything: by the scope `catalogue:admin`, or as a member of staff."""
+    token: Any = request.auth
+    return request.user.is_staff if token is None else bool(token.allows(Scope.ADMIN))
+
+
+def _token_allows(token: Any, scope: Scope) -> bool:
+    if not (token.allows(scope) or token.allows(Scope.ADMIN)):
+        raise InsufficientScope(scope)
+    return True
+
+
+def _user_may(user: Any, permission: str) -> bool:
+    if not user.is_staff:
+        raise PermissionDenied("Only staff may use the API with a session; others need an access token.")
+    if not user.has_perm(permission):
+        raise PermissionDenied(f"This needs the permission {permission}; an administrator can grant it.")
+    return True

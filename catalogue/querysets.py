@@ -1,0 +1,69 @@
+"""Reads that repeat."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from django.db import models, transaction
+from django.db.models import Count, Q
+
+if TYPE_CHECKING:
+    from catalogue.models import Source, Workflow  # noqa: F401
+
+
+Row = TypeVar("Row", bound=models.Model)
+
+
+class ExposingQuerySet(models.QuerySet[Row]):
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Like the model's own `delete`, it moves the revision. `update` does not: see `Revision.bump`."""
+        from catalogue.models import Revision
+
+        with transaction.atomic(using=self.db):
+            Revision.bump()
+            return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class SourceQuerySet(ExposingQuerySet["Source"]):
+    def due(self, now: datetime) -> SourceQuerySet:
+        """Enabled sources whose time for a listing has come and that nobody is listing."""
+        free = Q(refresh_lease_expires_at=None) | Q(refresh_lease_expires_at__lt=now)
+        return self.filter(free, enabled=True, next_refresh_at__lte=now)
+
+    def with_workflow_counts(self) -> SourceQuerySet:
+        """Annotated with `present_count` and, of those, `enabled_count`."""
+        present = Q(workflows__isnull=False, workflows__missing_since=None)
+        return self.annotate(
+            present_count=Count("workflows", filter=present),
+            enabled_count=Count("workflows", filter=present & Q(workflows__enabled=True)),
+        )
+
+
+class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
+    def present(self) -> WorkflowQuerySet:
+        """Still in the engine's list."""
+        return self.filter(missing_since=None)
+
+    def runnable(self) -> WorkflowQuerySet:
+        """What the rows alone allow to be exposed; the filters have the last word (`catalogue.exposure`)."""
+        return self.present().filter(enabled=True, source__enabled=True)
+
+    def tagged(self, tag: str) -> WorkflowQuerySet:
+        """Those whose shown tags contain this one, in any case of letters."""
+        # The column holds the tags as JSON text, in which each stands within its quotes.
+        quoted = json.dumps(tag)
+        shown = Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
+        return self.filter(shown)
+
+    def matching(self, text: str) -> WorkflowQuerySet:
+        """Those that have the text in a name or description, the engine's or the curator's."""
+        fields = ("tool_name", "name", "title_override", "description", "description_override", "upstream_id")
+        anywhere = Q()
+        for field in fields:
+            anywhere |= Q(**{f"{field}__icontains": text})
+        return self.filter(anywhere)

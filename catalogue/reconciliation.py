@@ -1,0 +1,211 @@
+"""Reconciliation: what a listing changes in the catalogue, with queries per batch, never per workflow."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from catalogue.models import DiscoveryRun, Revision, Source, Workflow
+from catalogue.naming import make_tool_name
+from catalogue.schema_limits import UnsafeSchema
+from catalogue.schemas import check_input_schema, check_output_schema
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+
+RECORDED_OBJECTS = 1000
+BATCH = 500
+
+UPSTREAM_FIELDS = (
+    "name",
+    "description",
+    "category",
+    "version",
+    "author",
+    "tags",
+    "execution_type",
+    "input_schema",
+    "output_schema",
+    "schema_problem",
+    "metadata",
+    "content_hash",
+    "changed_at",
+    "missing_since",
+)
+COMPARED_FIELDS = ("source", "upstream_id", "tool_name", "content_hash", "changed_at", "missing_since")
+
+
+class Superseded(Exception):
+    """The listing no longer counts: the source was reconfigured, deleted or listed anew meanwhile."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """What an engine lists, checked and ready to be compared with what we know."""
+
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The fields that upstream decides, by the engine's id and in the engine's order."""
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    flagged: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Listing:
+    """Check every object for itself; a bad one is skipped with its reason (A5.3, B6)."""
+    listing = Listing()
+    for position, item in enumerate(items):
+        try:
+            _read(item, listing)
+        except _Skipped as reason:
+            listing.skipped.append(
+                {"position": position, "id": item.id, "name": item.name, "reason": str(reason)}
+            )
+    return listing
+
+
+def reconcile(source: Source, listing: Listing, run: DiscoveryRun) -> None:
+    """Add, update, bring back and mark missing, and count it all on the run.
+
+    Raises Superseded, and changes nothing then.
+    """
+    changes = _apply(source, listing)
+    run.added, run.updated, run.returned = len(changes.new), len(changes.updated), len(changes.returned)
+    run.unchanged, run.missing = changes.unchanged, len(changes.missing)
+    run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
+    run.flagged = listing.flagged[:RECORDED_OBJECTS]
+
+
+class _Skipped(Exception):
+    """The object cannot become a workflow; the message says why."""
+
+
+def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> None:
+    if isinstance(item, RejectedDefinition):
+        raise _Skipped(item.reason)
+    if item.id in listing.layers:
+        raise _Skipped("an earlier object of this listing has the same id")
+    try:
+        checked = check_input_schema(item.input_schema)
+    except UnsafeSchema as error:
+        raise _Skipped(str(error)) from None
+    if checked.problem:
+        listing.flagged.append({"id": item.id, "name": item.name, "reason": checked.problem})
+    layer = {
+        "upstream_id": item.id,
+        "name": item.name,
+        "description": item.description,
+        "category": item.category,
+        "version": item.version,
+        "author": item.author,
+        "tags": item.tags,
+        "execution_type": item.execution_type,
+        "input_schema": checked.schema,
+        "output_schema": check_output_schema(item.output_schema),
+        "schema_problem": checked.problem,
+        "metadata": item.metadata,
+    }
+    canonical = json.dumps(layer, sort_keys=True, separators=(",", ":"))
+    listing.layers[item.id] = layer | {"content_hash": hashlib.sha256(canonical.encode()).hexdigest()}
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What a listing changes, sorted by what has to be written."""
+
+    new: list[Workflow] = field(default_factory=list)
+    updated: list[Workflow] = field(default_factory=list)
+    returned: list[Workflow] = field(default_factory=list)
+    unchanged: int = 0
+    missing: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.updated or self.returned or self.missing)
+
+
+@transaction.atomic
+def _apply(source: Source, listing: Listing) -> _Changes:
+    Revision.lock()
+    current = Source.objects.select_for_update().filter(pk=source.pk).first()
+    if current is None:
+        raise Superseded("The source was deleted during the listing.")
+    if current.settings_fingerprint != source.settings_fingerprint:
+        raise Superseded("The source's settings were changed during the listing.")
+    if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
+        raise Superseded("A later listing of the source was begun meanwhile.")
+    changes = _compare(current, listing)
+    _write(changes)
+    return changes
+
+
+def _compare(source: Source, listing: Listing) -> _Changes:
+    now, changes = timezone.now(), _Changes()
+    known = {workflow.upstream_id: workflow for workflow in source.workflows.only(*COMPARED_FIELDS)}
+    names = _Names(source)
+    for upstream_id, upstream in listing.layers.items():
+        workflow = known.pop(upstream_id, None)
+        if workflow is None:
+            changes.new.append(_new_workflow(source, upstream, names.make(upstream), now))
+        else:
+            _compare_one(workflow, upstream, changes, now)
+    changes.missing = [workflow.pk for workflow in known.values() if workflow.missing_since is None]
+    return changes
+
+
+class _Names:
+    """Makes tool names; looks those of all sources up when the first new one is needed."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        return set(Workflow.objects.values_list("tool_name", flat=True))
+
+    def make(self, upstream: dict[str, Any]) -> str:
+        name = make_tool_name(
+            name=upstream["name"],
+            upstream_id=upstream["upstream_id"],
+            source_name=self._source.name,
+            taken=self._taken,
+        )
+        self._taken.add(name)
+        return name
+
+
+def _new_workflow(source: Source, upstream: dict[str, Any], tool_name: str, now: datetime) -> Workflow:
+    enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
+    return Workflow(
+        source=source, tool_name=tool_name, enabled=enabled, first_seen_at=now, changed_at=now, **upstream
+    )
+
+
+def _compare_one(workflow: Workflow, upstream: dict[str, Any], changes: _Changes, now: datetime) -> None:
+    was_missing = workflow.missing_since is not None
+    changed = workflow.content_hash != upstream["content_hash"]
+    if not was_missing and not changed:
+        changes.unchanged += 1
+        return
+    changed_at = now if changed else workflow.changed_at
+    # Not the row itself, which was read in part: only UPSTREAM_FIELDS of this one are written.
+    row = Workflow(source=workflow.source, tool_name=workflow.tool_name, changed_at=changed_at, **upstream)
+    (changes.returned if was_missing else changes.updated).append(row)
+
+
+def _write(changes: _Changes) -> None:
+    if not changes:
+        return
+    # An upsert for both: `bulk_update` writes a CASE per field and row, and takes six times as long.
+    Workflow.objects.bulk_create(
+        [*changes.new, *changes.updated, *changes.returned],
+        update_conflicts=True,
+        unique_fields=("source", "upstream_id"),
+        update_fields=UPSTREAM_FIELDS,
+        batch_size=BATCH,
+    )
+    for start in range(0, len(changes.missing), BATCH):
+        batch = changes.missing[start : start + BATCH]
+        Workflow.objects.filter(pk__in=batch).update(missing_since=timezone.now())
+    Revision.bump()

@@ -1,0 +1,84 @@
+"""Lists: pages of a bounded size, and filters that are never ignored in silence."""
+
+import re
+from typing import Any
+
+from django import forms
+from django.db.models import QuerySet
+from django_filters import BooleanFilter, FilterSet, OrderingFilter  # type: ignore[import-untyped]
+from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
+from rest_framework.pagination import PageNumberPagination
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from catalogue.rest.errors import Problem, Refusal
+
+REFUSED = "The list cannot be filtered like this; `errors` names each offending parameter."
+BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
+
+
+class Pages(PageNumberPagination):
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 200
+    page_size_query_description = f"Rows per page, from 1 to {max_page_size}."
+
+
+class StableOrdering(OrderingFilter):  # type: ignore[misc]
+    """Rows that are equal by the chosen order keep one order, so that no page repeats or misses any."""
+
+    def filter(self, qs: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        ordered: QuerySet[Any] = super().filter(qs, value)
+        return ordered.order_by(*ordered.query.order_by, "pk") if value else ordered
+
+
+class StrictBooleanField(forms.Field):
+    """Django's NullBooleanField takes whatever it does not know for no answer."""
+
+    def to_python(self, value: Any) -> bool | None:
+        text = (value or "").strip().lower()
+        if text not in BOOLEANS:
+            raise forms.ValidationError("Say true or false.")
+        return BOOLEANS[text]
+
+
+class StrictBooleanFilter(BooleanFilter):  # type: ignore[misc]
+    field_class = StrictBooleanField
+
+
+class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
+    """Refuses parameters that it does not know: a misspelt filter must not answer with everything."""
+
+    def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: APIView) -> QuerySet[Any]:
+        filterset: FilterSet | None = self.get_filterset(request, queryset, view)
+        if filterset is None:
+            return queryset
+        problems = _unknown_parameters(request, filterset) + _bad_page_size(request) + _bad_values(filterset)
+        if problems:
+            raise Refusal(400, REFUSED, kind="validation", errors=problems)
+        narrowed: QuerySet[Any] = filterset.qs
+        return narrowed
+
+
+def _unknown_parameters(request: Request, filterset: FilterSet) -> list[Problem]:
+    known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param]
+    message = f"There is no such parameter; there are {', '.join(known)}."
+    return [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in known]
+
+
+def _bad_page_size(request: Request) -> list[Problem]:
+    name, largest = Pages.page_size_query_param, Pages.max_page_size
+    size = request.query_params.get(name, str(largest))
+    if re.fullmatch("[0-9]{1,9}", size) and 1 <= int(size) <= largest:
+        return []
+    return [Problem(f"?{name}", f"Say a whole number from 1 to {largest}.")]
+
+
+def _bad_values(filterset: FilterSet) -> list[Problem]:
+    if filterset.is_valid():
+        return []
+    return [
+        Problem(f"?{name}", str(message))
+        for name, messages in filterset.errors.items()
+        for message in messages
+    ]

@@ -1,0 +1,165 @@
+"""Adding and changing connections to engines, for every door."""
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from catalogue.connections import address_fields, connector_for, make_connector, secret_fields
+from catalogue.models import Revision, Source
+from connectors.background import run_in_background_loop
+from connectors.errors import Misconfigured
+from connectors.protocol import Health
+
+UPDATABLE = ("name", "enabled", "new_workflows", "refresh_interval")
+
+
+def create_source(
+    *,
+    name: str,
+    kind: str,
+    config: dict[str, Any],
+    credentials: dict[str, str],
+    enabled: bool = True,
+    new_workflows: str = Source.NewWorkflows.HIDDEN,
+    refresh_interval: int | None = None,
+) -> Source:
+    """Add a source; its first listing is due at once. Raises ValidationError keyed by field."""
+    source = Source(
+        name=name,
+        kind=kind,
+        config=config,
+        enabled=enabled,
+        new_workflows=new_workflows,
+        refresh_interval=refresh_interval,
+    )
+    source.credentials = credentials
+    check_settings(source)
+    source.full_clean()
+    source.save()
+    return source
+
+
+def configure_source(
+    source: Source, *, config: dict[str, Any] | None = None, credentials: dict[str, str] | None = None
+) -> Source:
+    """Replace the settings, the credentials or both; a listing with them is due at once.
+
+    Raises ValidationError keyed by field, and changes nothing then.
+    """
+    if config is not None:
+        _check_is_object(config)
+        if credentials is None and source.encrypted_credentials:
+            check_address_is_kept(source, config)
+        source.config = config
+    if credentials is not None:
+        source.credentials = credentials
+    check_settings(source)
+    # A listing with the old settings loses its hold on the source; how often they failed no longer counts.
+    source.next_refresh_at, source.refresh_lease_expires_at, source.failures = timezone.now(), None, 0
+    # Not the whole row: a listing that ends meanwhile writes its own part of it.
+    source.save(
+        update_fields=[
+            "config",
+            "encrypted_credentials",
+            "next_refresh_at",
+            "refresh_lease_expires_at",
+            "failures",
+            "updated_at",
+        ]
+    )
+    return source
+
+
+def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
+    """Stored secrets go where they were meant to go: to have them sent elsewhere, one has to know them.
+
+    Raises ValidationError where the new settings name another address.
+    """
+    if any(config.get(name) != source.config.get(name) for name in address_fields(source.kind)):
+        raise ValidationError({"credentials": "The engine's address changes: enter its secrets again."})
+
+
+def update_source(source: Source, **changes: Any) -> Source:
+    """Change what is ours to say about a source: name, enabled, new_workflows, refresh_interval.
+
+    Switched on, or with another interval, it is due at once unless it is refreshed by hand only. Raises
+    ValidationError keyed by field.
+    """
+    if unknown := set(changes) - set(UPDATABLE):
+        raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
+    for name, value in changes.items():
+        setattr(source, name, value)
+    source.full_clean()
+    if "refresh_interval" in changes or changes.get("enabled"):
+        source.next_refresh_at = None if source.refresh_interval == 0 else timezone.now()
+        changes["next_refresh_at"] = source.next_refresh_at
+    source.save(update_fields=[*changes, "updated_at"])
+    return source
+
+
+@transaction.atomic
+def enable_sources(sources: QuerySet[Source]) -> int:
+    """List them again, at once, and expose their workflows. Returns how many were off."""
+    Revision.lock()
+    switched = _keys(sources.filter(enabled=False))
+    Source.objects.filter(pk__in=switched).update(enabled=True)
+    Source.objects.filter(pk__in=switched).exclude(refresh_interval=0).update(next_refresh_at=timezone.now())
+    _bump_if(switched)
+    return len(switched)
+
+
+@transaction.atomic
+def disable_sources(sources: QuerySet[Source]) -> int:
+    """Neither list nor expose nor run anything of theirs. Returns how many were on."""
+    Revision.lock()
+    switched = _keys(sources.filter(enabled=True))
+    Source.objects.filter(pk__in=switched).update(enabled=False)
+    _bump_if(switched)
+    return len(switched)
+
+
+def _keys(sources: QuerySet[Source]) -> list[int]:
+    return list(sources.values_list("pk", flat=True))
+
+
+def _bump_if(switched: list[int]) -> None:
+    if switched:
+        Revision.bump()
+
+
+def check_settings(source: Source) -> None:
+    """Raises ValidationError unless a connector can be made from the source's settings."""
+    _check_is_object(source.config)
+    try:
+        misplaced = sorted(set(secret_fields(source.kind)) & set(source.config))
+    except Misconfigured as error:
+        raise ValidationError({"kind": error.message}) from None
+    if misplaced:
+        raise ValidationError(
+            {"config": f"{', '.join(misplaced)}: a secret; as a credential it would be stored encrypted."}
+        )
+    try:
+        make_connector(source)
+    except Misconfigured as error:
+        raise ValidationError({"config": error.message}) from None
+
+
+def _check_is_object(config: object) -> None:
+    if not isinstance(config, dict):
+        raise ValidationError({"config": "The settings have to be a JSON object."})
+
+
+def check_source(source: Source) -> Health:
+    """Try to talk to the engine now. Never raises for what the engine or the settings do wrong."""
+    return run_in_background_loop(_check(source))
+
+
+async def _check(source: Source) -> Health:
+    try:
+        async with connector_for(source) as connector:
+            return await connector.check()
+    except Misconfigured as error:
+        return Health(ok=False, message=error.message)

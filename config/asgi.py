@@ -1,0 +1,54 @@
+"""ASGI entry point: MCP and Django side by side, under one parent that forwards the server's lifespan."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+django_application = get_asgi_application()
+
+from collections.abc import AsyncIterator  # noqa: E402
+from contextlib import asynccontextmanager  # noqa: E402 - the rooms need Django to be set up
+from typing import cast  # noqa: E402
+
+from django.conf import settings  # noqa: E402
+from mcp.server.transport_security import RequestBodyLimitMiddleware  # noqa: E402
+from starlette.applications import Starlette  # noqa: E402
+from starlette.routing import Mount, Route  # noqa: E402
+from starlette.types import ASGIApp  # noqa: E402
+
+from mcp_bridge.http import METADATA_PATH, McpEndpoint, protected_resource_metadata  # noqa: E402
+
+
+class _ProtectedResourceMetadata:
+    """A class, because Starlette hands plain functions a request instead of the ASGI triple."""
+
+    __call__ = staticmethod(protected_resource_metadata)
+
+
+def _largest_body() -> int:
+    """Django's own limits speak better, but only once it has written the whole body to disk."""
+    return settings.CATALOGUE["max_request_bytes"] + 1024 * 1024
+
+
+def build_application() -> Starlette:
+    """A new application; its lifespan can be entered once."""
+    endpoint = McpEndpoint()
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with endpoint.session_manager.run():
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/mcp", endpoint),
+            Route("/mcp/", endpoint),
+            Route(METADATA_PATH, _ProtectedResourceMetadata()),
+            Mount("/", RequestBodyLimitMiddleware(cast(ASGIApp, django_application), _largest_body())),
+        ],
+        lifespan=lifespan,
+    )
+
+
+application = build_application()

@@ -1,0 +1,183 @@
+"""Every environment variable that the product reads, with its type, default and meaning.
+
+The README's table of settings shows exactly these fields (a test compares them).
+"""
+
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "CATALOGUE_"
+DATABASES = ("sqlite", "postgres", "postgresql")
+BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+def _variable(name: str, default: Any, description: str, **bounds: Any) -> Any:
+    return Field(default=default, validation_alias=AliasChoices(name), description=description, **bounds)
+
+
+class Environment(BaseSettings):
+    """Read once, by `config.settings`; nobody else looks at `os.environ`."""
+
+    model_config = SettingsConfigDict(case_sensitive=True, frozen=True, env_ignore_empty=True)
+
+    data_dir: Path = _variable(
+        "CATALOGUE_DATA_DIR",
+        BASE_DIR / "var",
+        "Folder of the embedded database, broker and generated secrets.",
+    )
+    database_url: str = _variable(
+        "DATABASE_URL",
+        "",
+        "`sqlite:///path` or `postgres://user:password@host/name`. Default: SQLite in the data folder.",
+    )
+    celery_broker_url: str = _variable(
+        "CELERY_BROKER_URL",
+        "filesystem://",
+        "`redis://`, `amqp://` or the default, a broker in the data folder.",
+    )
+    secret_key: SecretStr = _variable(
+        "SECRET_KEY",
+        SecretStr(""),
+        "Signs sessions and encrypts sources' credentials. Default: made once in the data folder.",
+    )
+    port: int = _variable("PORT", 8000, "Port of the web server.", ge=1, le=65535)
+    public_url: str = _variable(
+        "CATALOGUE_PUBLIC_URL", "", "Address that people and clients use. Default: `http://localhost:PORT`."
+    )
+    allowed_hosts: str = _variable(
+        "CATALOGUE_ALLOWED_HOSTS", "", "More host names, comma-separated, that requests may name in `Host`."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _variable(
+        "LOG_LEVEL", "INFO", "Least severity that is logged."
+    )
+    log_format: Literal["text", "json"] = _variable(
+        "LOG_FORMAT", "text", "`text` for people, `json` for log collectors."
+    )
+    debug: bool = _variable(
+        "CATALOGUE_DEBUG", False, "Django's debug pages. Never on a machine that others reach."
+    )
+    discovery_enabled: bool = _variable(
+        "CATALOGUE_DISCOVERY_ENABLED",
+        True,
+        "`false` stops all scheduled discovery; refreshing by hand still works.",
+    )
+    discovery_interval: int = _variable(
+        "CATALOGUE_DISCOVERY_INTERVAL",
+        300,
+        "Seconds between two listings of a source; 0 = only by hand.",
+        ge=0,
+        le=604_800,
+    )
+    retry_attempts: int = _variable(
+        "CATALOGUE_RETRY_ATTEMPTS",
+        3,
+        "Times that a start which surely did not happen is tried again.",
+        ge=0,
+        le=10,
+    )
+    execution_timeout: int = _variable(
+        "CATALOGUE_EXECUTION_TIMEOUT",
+        300,
+        "Seconds after which a run is cancelled, where its workflow says nothing.",
+        ge=1,
+        le=2_592_000,
+    )
+    inline_wait: float = _variable(
+        "CATALOGUE_INLINE_WAIT",
+        50.0,
+        "Seconds that a `tools/call` waits for its result before it answers with a handle.",
+        ge=0,
+        le=3600,
+    )
+    status_check_interval: float = _variable(
+        "CATALOGUE_STATUS_CHECK_INTERVAL",
+        5.0,
+        "Seconds between two polls of a young run that nobody waits for.",
+        ge=1,
+        le=3600,
+    )
+    max_request_bytes: int = _variable(
+        "CATALOGUE_MAX_REQUEST_BYTES",
+        4 * 1024 * 1024,
+        "Largest request body that MCP and REST accept.",
+        ge=1024,
+        le=1024 * 1024 * 1024,
+    )
+    max_payload_bytes: int = _variable(
+        "CATALOGUE_MAX_PAYLOAD_BYTES",
+        10 * 1024 * 1024,
+        "Largest input, output or raw answer that a record keeps whole.",
+        ge=1024,
+        le=1024 * 1024 * 1024,
+    )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("database_url", "celery_broker_url")
+    @classmethod
+    def _names_a_known_server(cls, value: str, info: ValidationInfo) -> str:
+        schemes = DATABASES if info.field_name == "database_url" else BROKERS
+        if value and value.partition("://")[0] not in schemes:
+            raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
+        return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("must look like https://catalogue.example.com")
+        return value.rstrip("/")
+
+    @property
+    def address(self) -> str:
+        """Base URL without a trailing slash."""
+        return self.public_url or f"http://localhost:{self.port}"
+
+
+def read_environment() -> Environment:
+    """The validated environment; ends the process with one sentence per mistake."""
+    problems, environment = _unknown_variables(), None
+    try:
+        environment = Environment()
+    except ValidationError as error:
+        problems += [_sentence(str(item["loc"][0]), item["msg"]) for item in error.errors()]
+    if problems or environment is None:
+        sys.exit("Configuration error:\n" + "\n".join(f"  {problem}" for problem in problems))
+    return environment
+
+
+def variable_names() -> list[str]:
+    """The variables in the order of the fields."""
+    return [str(field.validation_alias.choices[0]) for field in Environment.model_fields.values()]  # type: ignore[union-attr]
+
+
+def _unknown_variables() -> list[str]:
+    known = variable_names()
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    return [f"{name}: no such setting{_suggestion(name, known)}." for name in unknown]
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _sentence(name: str, complaint: str) -> str:
+    return f"{name}: {complaint.removeprefix('Value error, ')} (got {_shown(name)})"
+
+
+def _shown(name: str) -> str:
+    secret = name in ("SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL")
+    return "a hidden value" if secret else repr(os.environ.get(name, ""))

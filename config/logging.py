@@ -1,0 +1,104 @@
+"""Logging: everything, Django's and the libraries' included, goes through loguru to stderr."""
+
+import json
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from loguru import logger
+
+TEXT_FORMAT = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level:<7} {extra[process]} {name}: {message}{extra[fields]}"
+
+QUIET_LOGGERS = {
+    "httpx": "WARNING",
+    "httpcore": "WARNING",
+    "mcp": "WARNING",
+    "uvicorn.access": "WARNING",
+    "celery.app.trace": "WARNING",
+    "celery.beat": "WARNING",
+    "celery.worker.strategy": "WARNING",
+    "asyncio": "WARNING",
+    "kombu": "WARNING",
+    # It warns that the embedded broker has no host name.
+    "kombu.connection": "ERROR",
+    "amqp": "WARNING",
+}
+"""A line per request, task and tick tells nobody anything; what matters we log ourselves."""
+
+
+OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
+"""These were given handlers of their own before our settings were read."""
+
+
+WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)
+"""Whoever scans the network decides when these are logged, and the sentence says it all."""
+
+KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class _ToLoguru(logging.Handler):
+    """Hands records of the standard library's logging over, keeping where they came from."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
+        exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
+        origin = logger.opt(exception=exception).patch(lambda entry: _set_origin(entry, record))
+        origin.log(level, "{}", record.getMessage())
+
+
+def _set_origin(entry: Any, record: logging.LogRecord) -> None:
+    """Otherwise every line would seem to come from this file."""
+    entry.update(name=record.name, function=record.funcName, line=record.lineno)
+
+
+def configure_logging(*, level: str, log_format: str) -> None:
+    """Set up loguru as the one sink; safe to call twice."""
+    logger.remove()
+    logger.configure(extra={"process": process_name(sys.argv), "fields": ""}, patcher=_show_fields)
+    if log_format == "json":
+        logger.add(sys.stderr, level=level, format=_as_json, backtrace=False, diagnose=False)
+    else:
+        logger.add(sys.stderr, level=level, format=TEXT_FORMAT, backtrace=False, diagnose=False)
+    logging.basicConfig(handlers=[_ToLoguru()], level=level, force=True)
+    for name in OWN_HANDLERS:
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    for name, quiet_level in QUIET_LOGGERS.items():
+        logging.getLogger(name).setLevel(quiet_level)
+
+
+def _as_json(record: Any) -> str:
+    """One flat object a line, with the bound values beside the message."""
+    bound = {key: value for key, value in record["extra"].items() if key not in ("process", "fields")}
+    line = {
+        "time": record["time"].isoformat(),
+        "level": record["level"].name,
+        "process": record["extra"]["process"],
+        "logger": record["name"],
+        "message": record["message"],
+        **bound,
+    }
+    if record["exception"] is not None:
+        line["exception"] = "".join(traceback.format_exception(record["exception"].value))
+    record["extra"]["line"] = json.dumps(line, default=str, ensure_ascii=False)
+    return "{extra[line]}\n"
+
+
+def process_name(command: list[str]) -> str:
+    """What a process is for, as its lines are to show it: web, worker, beat or the name of a command."""
+    program, words = Path(command[0]), command[1:]
+    name = program.parent.name if program.stem == "__main__" else program.stem
+    if name == "uvicorn":
+        return "web"
+    if name == "celery":
+        return next((word for word in words if word in ("worker", "beat")), name)
+    return words[0] if name == "manage" and words else name
+
+
+def _show_fields(record: "loguru.Record") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Bound values (`logger.bind(execution=...)`) follow the message as key=value."""
+    hidden = ("process", "fields")
+    shown = " ".join(f"{key}={value}" for key, value in record["extra"].items() if key not in hidden)
+    record["extra"]["fields"] = f" {shown}" if shown else ""

@@ -1,0 +1,1 @@
+"""`make run`: everything on one machine, with an example engine, under one supervisor."""

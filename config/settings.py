@@ -1,0 +1,294 @@
+"""Django's settings, derived from `config.environment`."""
+
+import secrets
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+import dj_database_url
+from django.urls import reverse_lazy
+
+from config.environment import BASE_DIR, read_environment
+from config.logging import configure_logging
+
+ENVIRONMENT = read_environment()
+VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
+DATA_DIR = ENVIRONMENT.data_dir
+try:
+    # What ran, with which arguments, is nobody else's business on this machine.
+    DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+except OSError as error:
+    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be made: {error.strerror}")
+
+configure_logging(level=ENVIRONMENT.log_level, log_format=ENVIRONMENT.log_format)
+LOGGING_CONFIG = None
+
+
+def _secret_key(path: Path) -> str:
+    """The key from the environment, else one made on the first start and kept beside the database."""
+    if key := ENVIRONMENT.secret_key.get_secret_value():
+        return key
+    try:
+        with path.open("x", encoding="ascii") as file:
+            path.chmod(0o600)
+            file.write(secrets.token_urlsafe(50))
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="ascii").strip()
+
+
+SECRET_KEY = _secret_key(DATA_DIR / "secret_key")
+DEBUG = ENVIRONMENT.debug
+PUBLIC_URL = ENVIRONMENT.address
+_PUBLIC_HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
+ALLOWED_HOSTS = sorted(
+    {"localhost", "127.0.0.1", "[::1]", _PUBLIC_HOST}
+    | {host.strip() for host in ENVIRONMENT.allowed_hosts.split(",") if host.strip()}
+)
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PUBLIC_URL.startswith("https:") else None
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https:")
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "catalogue",
+    "executions",
+    "mcp_bridge",
+    "config.apps.ProductConfig",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+WSGI_APPLICATION = "config.wsgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+SQLITE_OPTIONS: dict[str, Any] = {
+    # Writers queue up at BEGIN instead of failing in mid-transaction, readers never block them.
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": (
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+        "PRAGMA cache_size=-16000; PRAGMA temp_store=MEMORY"
+    ),
+}
+POSTGRES_OPTIONS: dict[str, Any] = {"pool": {"min_size": 1, "max_size": 20, "timeout": 15}}
+
+
+def _database() -> dict[str, Any]:
+    url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'catalogue.sqlite3'}"
+    database: dict[str, Any] = dict(dj_database_url.parse(url))
+    if database["ENGINE"].endswith("sqlite3"):
+        # Threads keep their connection: opening one costs more than most queries here.
+        return database | {
+            "OPTIONS": SQLITE_OPTIONS,
+            "CONN_MAX_AGE": None,
+            "TEST": {"NAME": str(DATA_DIR / "test.sqlite3")},
+        }
+    return database | {
+        "OPTIONS": database.get("OPTIONS", {}) | POSTGRES_OPTIONS,
+        "CONN_MAX_AGE": 0,
+        # A restarted server leaves dead connections in the pool.
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+DATABASES = {"default": _database()}
+if sqlite3.sqlite_version_info < (3, 37):
+    raise SystemExit(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT.mkdir(exist_ok=True)
+WHITENOISE_USE_FINDERS = True
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = ENVIRONMENT.max_request_bytes
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "mcp_bridge.authentication.AccessTokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["catalogue.permissions.AccessRequired"],
+    "DEFAULT_PARSER_CLASSES": ["catalogue.rest.bodies.BoundedJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_FILTER_BACKENDS": ["catalogue.rest.lists.StrictFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "catalogue.rest.lists.Pages",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_METADATA_CLASS": None,
+    "EXCEPTION_HANDLER": "catalogue.rest.errors.answer_with_problem",
+    "URL_FORMAT_OVERRIDE": None,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Workflow Catalogue",
+    "DESCRIPTION": (
+        "Everything that an administrator sees, for dashboards and scripts: sources, workflows, discovery "
+        "runs and executions. Every call needs an access token or a session of a member of staff. An access "
+        "token needs the scope `catalogue:admin`; for reading exposed workflows and its own executions "
+        "`workflows:read` is enough, for starting and cancelling its own executions `workflows:run`."
+    ),
+    "VERSION": VERSION,
+    "OAS_VERSION": "3.1.1",
+    "TAGS": [
+        {"name": "Root", "description": "Where everything is."},
+        {"name": "Sources", "description": "Connections to engines."},
+        {"name": "Workflows", "description": "What engines offer, and what curators made of it."},
+        {
+            "name": "Discovery runs",
+            "description": "What each listing of a source found, changed and skipped.",
+        },
+        {"name": "Executions", "description": "The record of every run."},
+    ],
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["catalogue.permissions.AnyoneKnown"],
+    "SCHEMA_PATH_PREFIX": "/api/",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "CancelOutcome": "executions.cancelling.CancelOutcome",
+        "DiscoveryOutcome": "catalogue.models.DiscoveryRun.Outcome",
+        "ErrorKind": "executions.models.ErrorKind",
+        "ExecutionState": "executions.models.State",
+        "HealthState": "catalogue.models.Source.HealthState",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "catalogue.rest.description.describe_errors",
+    ],
+}
+
+CELERY_BROKER_URL = ENVIRONMENT.celery_broker_url
+
+
+class CatalogueSettings(TypedDict):
+    """What the rooms need to know of the environment; `config.environment` says what each one means."""
+
+    discovery_enabled: bool
+    discovery_interval: int
+    retry_attempts: int
+    execution_timeout: int
+    inline_wait: float
+    status_check_interval: float
+    max_request_bytes: int
+    max_payload_bytes: int
+
+
+CATALOGUE: CatalogueSettings = {
+    "discovery_enabled": ENVIRONMENT.discovery_enabled,
+    "discovery_interval": ENVIRONMENT.discovery_interval,
+    "retry_attempts": ENVIRONMENT.retry_attempts,
+    "execution_timeout": ENVIRONMENT.execution_timeout,
+    "inline_wait": ENVIRONMENT.inline_wait,
+    "status_check_interval": ENVIRONMENT.status_check_interval,
+    "max_request_bytes": ENVIRONMENT.max_request_bytes,
+    "max_payload_bytes": ENVIRONMENT.max_payload_bytes,
+}
+
+
+def _page(title: str, icon: str, app: str, model: str) -> dict[str, Any]:
+    """A line of the admin's sidebar, for those who may look at the page."""
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{app}_{model}_changelist"),
+        "permission": lambda request: request.user.has_perm(f"{app}.view_{model}"),
+    }
+
+
+UNFOLD = {
+    "SITE_TITLE": "Workflow Catalogue",
+    "SITE_HEADER": "Workflow Catalogue",
+    "SITE_SUBHEADER": f"version {VERSION}",
+    "SITE_SYMBOL": "account_tree",
+    "SITE_URL": None,
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "DASHBOARD_CALLBACK": "executions.dashboard.add_dashboard",
+    "COLORS": {
+        "primary": {
+            "50": "#eff8f8",
+            "100": "#d7edee",
+            "200": "#b3dcdf",
+            "300": "#80c2c8",
+            "400": "#469fa9",
+            "500": "#2b838e",
+            "600": "#216b77",
+            "700": "#205862",
+            "800": "#214952",
+            "900": "#1f3e46",
+            "950": "#0f272f",
+        }
+    },
+    "SIDEBAR": {
+        "show_search": False,
+        "navigation": [
+            {
+                "title": "Catalogue",
+                "items": [
+                    {"title": "Overview", "icon": "dashboard", "link": reverse_lazy("admin:index")},
+                    _page("Sources", "hub", "catalogue", "source"),
+                    _page("Workflows", "account_tree", "catalogue", "workflow"),
+                    _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
+                    _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
+                ],
+            },
+            {"title": "Executions", "items": [_page("Executions", "play_circle", "executions", "execution")]},
+            {
+                "title": "Access",
+                "items": [
+                    _page("Tokens", "key", "mcp_bridge", "accesstoken"),
+                    _page("Users", "person", "auth", "user"),
+                    _page("Groups", "group", "auth", "group"),
+                ],
+            },
+        ],
+    },
+}

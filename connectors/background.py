@@ -1,0 +1,24 @@
+"""One event loop in a thread of its own, for doors that are not asynchronous themselves."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from functools import cache
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+@cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="background-loop", daemon=True).start()
+    return loop
+
+
+def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run the coroutine on the process's background loop and wait for its result.
+
+    Clients that live on that loop keep their connections from one call to the next.
+    """
+    return asyncio.run_coroutine_threadsafe(coroutine, _background_loop()).result()

@@ -1,0 +1,109 @@
+"""A workflow as an engine describes it (A6.1), checked one object at a time."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+
+def _printable(value: Any) -> Any:
+    """Drop what no database column or terminal should get: NUL, other controls, lone surrogates."""
+    if not isinstance(value, str):
+        return value
+    kept = (
+        char
+        for char in value
+        if char in "\n\t" or (ord(char) > 31 and (char.isprintable() or char.isspace()))
+    )
+    return "".join(kept).encode("utf-8", "ignore").decode("utf-8").strip()
+
+
+def _number_as_text(value: Any) -> Any:
+    """Engines number their workflows and versions; a bool is an int to Python, but not an id."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _none_as_empty(value: Any) -> Any:
+    return {} if value is None else value
+
+
+Text = Annotated[str, BeforeValidator(_printable)]
+Identifier = Annotated[str, BeforeValidator(_printable), BeforeValidator(_number_as_text)]
+
+
+class WorkflowDefinition(BaseModel):
+    """One workflow, upstream's words only.
+
+    `input_schema` is whatever the engine sent, unchecked, or None: the catalogue decides what it is worth.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    id: Identifier = Field(min_length=1, max_length=255)
+    name: Text = Field(min_length=1, max_length=255)
+    description: Text = Field(min_length=1, max_length=20_000)
+    category: Text = Field(default="workflow", max_length=100)
+    version: Identifier = Field(default="1.0.0", max_length=100)
+    input_schema: Any = Field(default=None, validation_alias=AliasChoices("inputSchema", "input_schema"))
+    output_schema: Any = Field(default=None, validation_alias=AliasChoices("outputSchema", "output_schema"))
+    """Only where the engine vouches for it: clients validate results against it."""
+    execution_type: Literal["sync", "async"] = Field(
+        default="async", validation_alias=AliasChoices("executionType", "execution_type")
+    )
+    tags: list[Text] = Field(default_factory=list)
+    author: Text = Field(default="", max_length=255)
+    metadata: Annotated[dict[str, Any], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RejectedDefinition:
+    """An object in a listing that is no usable workflow, and why."""
+
+    position: int
+    """Where in the listing, from 0."""
+    id: str
+    """As far as it could be read; empty otherwise."""
+    name: str
+    reason: str
+
+
+OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
+
+
+def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | RejectedDefinition:
+    """Read one object of a listing; a null optional field counts as absent (A3.3)."""
+    if not isinstance(raw, dict):
+        return RejectedDefinition(
+            position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
+        )
+    present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
+    try:
+        return WorkflowDefinition.model_validate(_with_listed_metadata(present))
+    except ValidationError as error:
+        return RejectedDefinition(
+            position=position,
+            id=_readable(raw.get("id")),
+            name=_readable(raw.get("name")),
+            reason=_reason(error),
+        )
+
+
+def _with_listed_metadata(raw: dict[str, Any]) -> dict[str, Any]:
+    """Tags, author and output schema may stand in `metadata`, the only free field that A6.1 knows."""
+    metadata = raw.get("metadata")
+    if not isinstance(metadata, dict):
+        return raw
+    lifted = {
+        key: metadata[key] for key in ("tags", "author", "outputSchema") if metadata.get(key) is not None
+    }
+    return lifted | raw
+
+
+def _readable(value: Any) -> str:
+    return str(_printable(str(value)))[:255] if isinstance(value, str | int) else ""
+
+
+def _reason(error: ValidationError) -> str:
+    """`name: Field required; executionType: Input should be 'sync' or 'async'`."""
+    problems = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)[:1000]

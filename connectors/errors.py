@@ -1,0 +1,61 @@
+"""What can go wrong between us and an engine.
+
+ConnectorError
+├── Unreachable       nothing happened: no connection, or the engine asked us to come back later
+├── OutcomeUnknown    a start that may have happened: the answer never came, or could not be read
+├── InvalidAnswer     the engine answered a read with something that its protocol does not allow
+├── Rejected          the engine said no, and why: bad credentials, bad arguments, not now
+├── NotFound          the engine does not know this workflow or run
+├── Unsupported       this engine cannot do that at all
+└── Misconfigured     our own settings for this engine are wrong
+
+Messages are shown to admins and agents: they never carry credentials, and they say what the engine said.
+"""
+
+from typing import Any
+
+
+class ConnectorError(Exception):
+    """Base of all; `details` is the engine's own answer, redacted, for the record."""
+
+    def __init__(self, message: str, *, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details or {}
+
+
+class Unreachable(ConnectorError):
+    """Nothing was changed at the engine, so trying again is safe.
+
+    `retry_after` is the number of seconds the engine asked for, or None.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, details=details)
+        self.retry_after = retry_after
+
+
+class OutcomeUnknown(ConnectorError):
+    """The request may have been carried out; only an idempotent engine may be asked again."""
+
+
+class InvalidAnswer(ConnectorError):
+    """The engine answered, but not in its own protocol (HTML, truncated JSON, wrong types, too large)."""
+
+
+class Rejected(ConnectorError):
+    """The engine refused."""
+
+
+class NotFound(ConnectorError):
+    """No such workflow or run at the engine."""
+
+
+class Unsupported(ConnectorError):
+    """The engine has no such operation."""
+
+
+class Misconfigured(ConnectorError):
+    """The source's settings cannot work; an admin has to change them."""

@@ -1,0 +1,177 @@
+"""One request to an engine, as much of its answer as arrived, and which error each outcome is."""
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import responses
+from typing import Any
+
+import httpcore
+import httpx
+
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+)
+from connectors.http_limits import HttpLimits
+from connectors.json_limits import UnreadableJSON
+from connectors.redaction import Redactor, shorten, words_of
+
+WORDS_LIMIT = 500
+"""Characters of an engine's own words that an error quotes."""
+RETRY_AFTER_LIMIT = 3600.0
+TRANSPORT_ERRORS = (
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.ProtocolError,
+    OSError,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """Filled as the answer arrives; its errors are made to be raised, and show no secret."""
+
+    method: str
+    url: httpx.URL
+    repeatable: bool
+    redactor: Redactor
+    sent: bool = False
+    status: int = 0
+    headers: httpx.Headers = field(default_factory=httpx.Headers)
+    body: bytearray = field(default_factory=bytearray)
+    truncated: bool = False
+
+    def __str__(self) -> str:
+        """Method and path; a query may carry tokens."""
+        return self.redactor.text(f"{self.method} {self.url.path}")
+
+    async def watch(self, event: str, info: Mapping[str, Any]) -> None:
+        """The pool's trace: only it can tell whether a deadline passed before or after the sending."""
+        if event.endswith(".send_request_headers.started"):
+            self.sent = True
+
+    @property
+    def refused(self) -> bool:
+        """The engine answered, and it is no success."""
+        return self.status != 0 and not 200 <= self.status < 300
+
+    @property
+    def encoding(self) -> str:
+        encoding = str(self.headers.get("content-encoding", "")).strip().lower()
+        return "" if encoding == "identity" else encoding
+
+    def words(self) -> str:
+        """The engine's own, redacted before they are cut so that no half of a secret remains."""
+        words = "" if self.encoding else words_of(bytes(self.body))
+        return shorten(self.redactor.text(words), WORDS_LIMIT)
+
+    def unanswered(self, reason: str) -> ConnectorError:
+        """The error for an answer that never came, or not whole."""
+        reason = self.redactor.text(reason)
+        if not self.sent:
+            return Unreachable(f"Could not connect to {self.url.netloc.decode('ascii')}: {reason}.")
+        if self.repeatable:
+            return Unreachable(f"{self}: {reason}.")
+        return OutcomeUnknown(f"{self}: {reason}. The engine may have carried it out.")
+
+    def unusable(self, reason: str) -> ConnectorError:
+        """The error for an answer that says success in a way we cannot read."""
+        kind = InvalidAnswer if self.repeatable else OutcomeUnknown
+        return kind(f"{self}: {reason}", details=self._details())
+
+    def not_json(self, error: UnreadableJSON) -> ConnectorError:
+        media_type = self._header("content-type").partition(";")[0].strip().lower()
+        if not self.body or media_type.endswith("json"):
+            return self.unusable(f"expected JSON. {error}")
+        return self.unusable(f"expected JSON, got {shorten(media_type, 50) or 'no type'}: {self.words()}")
+
+    def refusal(self) -> ConnectorError:
+        """The error for any status but a success."""
+        status, line, details = self.status, self._status_line(), self._details()
+        wait = retry_after(self.headers)
+        message = f"{self}: the engine answered {line}"
+        if 300 <= status < 400:
+            return self._redirect()
+        if status in (401, 403):
+            return Rejected(f"{self}: the engine refused our credentials ({line})", details=details)
+        if status in (404, 410):
+            return NotFound(message, details=details)
+        if status == 429 or (status == 503 and wait is not None):
+            return Unreachable(message, retry_after=wait, details=details)
+        # 408: a gateway may say this of a request that the engine behind it is still working on.
+        if 400 <= status < 500 and status != 408:
+            return Rejected(message, details=details)
+        kind = Unreachable if self.repeatable else OutcomeUnknown
+        return kind(message, details=details)
+
+    def _redirect(self) -> ConnectorError:
+        """Not followed: the credentials are meant for the configured address only."""
+        target = self._header("location").partition("?")[0]
+        place = shorten(target, 200) or "nowhere"
+        reason = f"the engine answered {self.status} and points to {place}, which is not followed"
+        if self.status in (301, 307, 308):
+            return Misconfigured(f"{self}: {reason}. Correct the base URL or the path.")
+        return self.unusable(f"{reason}.")
+
+    def _status_line(self) -> str:
+        """`404 Not Found: no such run`."""
+        phrase = responses.get(self.status, "")
+        line = f"{self.status} {phrase}".strip()
+        words = self.words()
+        return f"{line}: {words}" if words and words.lower() != phrase.lower() else line
+
+    def _header(self, name: str) -> str:
+        """Redacted before it is cut, like the engine's words."""
+        return self.redactor.text(str(self.headers.get(name, "")))
+
+    def _details(self) -> dict[str, Any]:
+        return {"request": str(self), "status": self.status, "answer": self.words()}
+
+
+def retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds from now, 0 to RETRY_AFTER_LIMIT; None when the header is absent or unreadable."""
+    text = str(headers.get("retry-after", "")).strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text), RETRY_AFTER_LIMIT)
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    seconds = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), RETRY_AFTER_LIMIT)
+
+
+def failure_reason(error: Exception, limits: HttpLimits) -> str:
+    """What one of TRANSPORT_ERRORS means, without its own words where these could quote what was sent."""
+    match error:
+        case httpcore.ReadTimeout() | httpcore.WriteTimeout():
+            return f"no answer within {limits.read_seconds:g} s"
+        case httpcore.PoolTimeout():
+            return f"all {limits.max_connections} connections to the engine stayed busy"
+        case httpcore.ConnectTimeout():
+            return str(error) or f"no connection within {limits.connect_seconds:g} s"
+        case httpcore.ConnectError():
+            return _root_cause(error)
+    return "the connection broke before the answer was complete"
+
+
+def _root_cause(error: BaseException) -> str:
+    """The operating system's or TLS's reason behind the pool's error."""
+    cause = error
+    # The pool re-raises "from None", which leaves only the context to follow.
+    while deeper := cause.__cause__ or cause.__context__:
+        cause = deeper
+        if isinstance(cause, ssl.SSLError):
+            return str(cause)
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+    return str(error)

@@ -1,0 +1,154 @@
+"""Connections that reach only the addresses that were checked.
+
+GuardedTransport    httpx over a connection pool of our own
+└── GuardedNetwork  resolves names, and refuses addresses where no engine may live
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import httpcore
+import httpx
+
+from connectors.addresses import resolve_allowed
+from connectors.errors import Misconfigured
+from connectors.http_limits import HttpLimits
+
+IDLE_SECONDS = 4.0
+"""Below the 5 s after which common servers drop an idle connection: a start must not meet that moment."""
+
+
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects to the very addresses that were checked.
+
+    A check before the request would prove nothing: the pool resolves the name again when it connects, and
+    whoever owns the name may answer differently then. TLS still verifies the name, not the address.
+    """
+
+    def __init__(self) -> None:
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        assert timeout is not None, "every request of ours has a time limit"
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+
+        async def connect(address: str, *, share: int) -> httpcore.AsyncNetworkStream:
+            seconds = max(deadline - clock(), 0) / share
+            stream = await self._network.connect_tcp(address, port, seconds, local_address, socket_options)
+            return _TidyStream(stream)
+
+        addresses = await self._resolve(host, port, deadline)
+        for left in range(len(addresses), 1, -1):
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await connect(addresses[-left], share=left)
+        return await connect(addresses[-1], share=1)
+
+    async def _resolve(self, host: str, port: int, deadline: float) -> list[str]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await resolve_allowed(host, port)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout(f"the name {host} was not resolved in time") from None
+
+
+class _TidyStream(httpcore.AsyncNetworkStream):
+    """Closes its socket when a TLS handshake is cancelled; httpcore leaves that to the garbage collector."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """httpx's own transport builds its pool without a network backend, so this one builds it with ours."""
+
+    def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls,
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_connections,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=GuardedNetwork(),
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        url = request.url
+        response = await self._pool.handle_async_request(
+            httpcore.Request(
+                method=request.method,
+                url=httpcore.URL(
+                    scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+                ),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(
+            status_code=response.status,
+            headers=response.headers,
+            stream=_PooledBody(response),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _PooledBody(httpx.AsyncByteStream):
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._response.aiter_stream():
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
+    """Public authorities and, where given, those in `ca_file`. Raises Misconfigured for an unusable file."""
+    context = httpx.create_ssl_context(verify=verify, trust_env=False)
+    if ca_file:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            reason = error.strerror or "no certificate found"
+            raise Misconfigured(f"The CA file {ca_file} cannot be used: {reason}.") from None
+    return context

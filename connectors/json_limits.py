@@ -1,0 +1,80 @@
+"""Reading JSON that strangers send, without letting its shape hurt us."""
+
+import json
+import math
+import re
+from itertools import accumulate
+from typing import Any, NoReturn
+
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""Possessive, so that even an unclosed string is passed over once."""
+LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+BRACKETS = b"[]{}"
+NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
+STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
+
+
+class UnreadableJSON(ValueError):
+    """The bytes are not JSON that we accept; the message is a sentence that says why."""
+
+
+MAX_DEPTH = 100
+
+
+def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+    """Read one JSON text in UTF-8; numbers are finite, nesting is at most `max_depth` deep.
+
+    Half a surrogate pair (a text cut inside an emoji) becomes "?", since nothing could store or send it.
+    Raises UnreadableJSON, and nothing else.
+    """
+    if not data.strip():
+        raise UnreadableJSON("The text is empty where JSON was expected.")
+    if _opening_brackets(data) > max_depth and _depth(data) > max_depth:
+        raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
+    parsed = _parse(data)
+    return _without_lone_surrogates(parsed) if LONE_SURROGATE.search(data) else parsed
+
+
+def _parse(data: bytes) -> Any:
+    # "from None" throughout: these errors carry the whole text, which may hold secrets.
+    try:
+        return DECODER.decode(data.decode("utf-8-sig"))
+    except UnreadableJSON:
+        raise
+    except UnicodeDecodeError as error:
+        raise UnreadableJSON(f"The text is not UTF-8: bad byte at position {error.start}.") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UnreadableJSON(f"The text is not valid JSON: {error.msg} at {where}.") from None
+    except ValueError:
+        raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
+    except RecursionError:
+        raise UnreadableJSON("The JSON is nested too deep to be read here.") from None
+
+
+def _opening_brackets(data: bytes) -> int:
+    return data.count(b"[") + data.count(b"{")
+
+
+def _depth(data: bytes) -> int:
+    """The deepest nesting, in linear time; for broken JSON it is right up to the first error."""
+    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
+    return max(accumulate(STEP[byte] for byte in brackets), default=0)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise UnreadableJSON(f"The text is not valid JSON: {name} is not a JSON number.")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise UnreadableJSON("The JSON contains a number that is too large.")
+    return number
+
+
+def _without_lone_surrogates(parsed: Any) -> Any:
+    return json.loads(json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

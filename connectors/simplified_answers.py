@@ -1,0 +1,180 @@
+"""Reading the answers of the simplified workflow API: a listing, a start, a status."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from connectors.errors import InvalidAnswer, OutcomeUnknown
+from connectors.protocol import RunSnapshot, RunState, Started
+from connectors.redaction import printable, shorten, words_in
+
+NEXT_KEYS = ("next", "next_cursor", "nextCursor")
+STATES = {
+    "RUNNING": RunState.RUNNING,
+    "COMPLETED": RunState.COMPLETED,
+    "FAILED": RunState.FAILED,
+    "CANCELLED": RunState.CANCELLED,
+    "CANCELED": RunState.CANCELLED,
+}
+ERROR_LIMIT = 2_000
+NO_REASON = {
+    RunState.FAILED: "The workflow failed and the engine gave no reason.",
+    RunState.CANCELLED: "The workflow was cancelled at the engine.",
+}
+
+
+def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
+    """The workflows on this page, and the link or cursor to the next one, empty on the last.
+
+    Raises InvalidAnswer, naming the keys seen.
+    """
+    items, envelope = _find_items(answer, keys)
+    return items, _next_of(envelope) or _next_of(answer)
+
+
+def _find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
+    """The array of a listing and the object it stands in."""
+    for envelope in _envelopes(answer, keys):
+        for key in keys:
+            if isinstance(envelope.get(key), list):
+                return envelope[key], envelope
+    if isinstance(answer, list):
+        return answer, None
+    raise InvalidAnswer(f"The listing has no array under {', '.join(keys)}; it is {_shape(answer)}.")
+
+
+def _envelopes(answer: Any, keys: list[str]) -> Iterator[dict[str, Any]]:
+    """The answer itself, then the objects directly under the listing keys ({"data": {"workflows": []}})."""
+    if isinstance(answer, dict):
+        yield answer
+        yield from (answer[key] for key in keys if isinstance(answer.get(key), dict))
+
+
+def _shape(answer: Any) -> str:
+    if not isinstance(answer, dict):
+        return _json_type(answer)
+    keys = ", ".join(printable(shorten(key, 50)) for key in list(answer)[:20])
+    return f"an object with the keys {keys}" if keys else "an empty object"
+
+
+def _json_type(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array"
+    return "an object"
+
+
+def _next_of(envelope: Any) -> str:
+    """The link or cursor to the next page, empty when there is none."""
+    if not isinstance(envelope, dict):
+        return ""
+    link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")
+    if isinstance(link, bool) or not isinstance(link, str | int):
+        raise InvalidAnswer(f"The listing's link to the next page is {_json_type(link)}, not a text.")
+    return str(link)
+
+
+def read_started(answer: Any) -> Started:
+    """The answer to a start. Raises OutcomeUnknown when it names no run: there may be one all the same."""
+    if not isinstance(answer, dict):
+        raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
+    run_id = _identifier(answer.get("workflow_id"))
+    if not run_id:
+        raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {_shape(answer)}.")
+    return Started(
+        run_id=run_id,
+        correlation_id=_identifier(answer.get("correlation_id")),
+        snapshot=_snapshot_beside(answer),
+        raw=answer,
+    )
+
+
+def _identifier(value: Any) -> str:
+    """Texts and whole numbers; empty for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    text = str(value)
+    return text if len(text) <= 255 and text.isprintable() else ""
+
+
+def _snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
+    """The status beside the run's id. One we cannot read is left to `poll`: the run is known by now."""
+    try:
+        return read_snapshot(answer) if "status" in answer else None
+    except InvalidAnswer:
+        return None
+
+
+def read_snapshot(answer: Any) -> RunSnapshot:
+    """The answer to a status request. Raises InvalidAnswer for a status that means nothing to us."""
+    if not isinstance(answer, dict):
+        raise InvalidAnswer(f"The engine answered the status request with {_json_type(answer)}.")
+    state = _state_of(answer.get("status"))
+    return RunSnapshot(
+        state=state,
+        output=answer.get("output"),
+        error=_error_of(answer, state),
+        progress=_percent(answer.get("progress")),
+        progress_message=_text(answer.get("progress_message")),
+        created_at=_time(answer.get("create_time")),
+        started_at=_time(answer.get("start_time")),
+        updated_at=_time(answer.get("update_time")),
+        finished_at=_time(answer.get("end_time")),
+        raw=answer,
+    )
+
+
+def _state_of(status: Any) -> RunState:
+    if not isinstance(status, str):
+        raise InvalidAnswer(f"The run's status is {_json_type(status)}, not a text.")
+    state = STATES.get(status.strip().upper())
+    if state is None:
+        shown = printable(shorten(status, 50))
+        raise InvalidAnswer(f"The run has the status {shown!r}, which this connector does not know.")
+    return state
+
+
+def _time(milliseconds: Any) -> datetime | None:
+    """A time since 1970; None for 0 ("not yet") and for what is no time."""
+    if not _is_number(milliseconds) or milliseconds <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _percent(progress: Any) -> float | None:
+    return float(min(max(progress, 0), 100)) if _is_number(progress) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    return shorten(printable(value), ERROR_LIMIT) if isinstance(value, str) else ""
+
+
+def _error_of(answer: dict[str, Any], state: RunState) -> str:
+    if state not in NO_REASON:
+        return ""
+    output = answer.get("output")
+    output = output if isinstance(output, dict) else {}
+    candidates = (
+        answer.get("error"),
+        output.get("error"),
+        output.get("message"),
+        answer.get("reasonForIncompletion"),
+        output.get("reasonForIncompletion"),
+    )
+    words = next(filter(None, map(words_in, candidates)), NO_REASON[state])
+    return shorten(words, ERROR_LIMIT)

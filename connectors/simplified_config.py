@@ -1,0 +1,152 @@
+"""The settings of an engine that speaks the simplified workflow API."""
+
+from string import Formatter
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from connectors.addresses import normalise_base_url
+from connectors.protocol import ADDRESS
+
+WORKFLOWS_PATH = "/api/v1/service/workflows"
+RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
+
+
+def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
+    """A path below the base URL: without placeholders, or with the required one and perhaps {workflow_id}."""
+    allowed = {required, "workflow_id"} if required else set()
+
+    def check(path: str) -> str:
+        if optional and not path:
+            return path
+        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError("must start with '/' and contain neither spaces nor characters outside ASCII")
+        found = _placeholders(path)
+        if required and required not in found:
+            raise ValueError(f"must contain {{{required}}}")
+        if unknown := found - allowed:
+            raise ValueError(f"must not contain {{{min(unknown)}}}")
+        return path
+
+    return AfterValidator(check)
+
+
+def _placeholders(path: str) -> set[str]:
+    try:
+        return {name for _, name, _, _ in Formatter().parse(path) if name is not None}
+    except ValueError:
+        raise ValueError("has a brace without its partner") from None
+
+
+def _http_word(text: str) -> str:
+    if not all(char.isascii() and (char.isalnum() or char in "-_.") for char in text):
+        raise ValueError("may contain letters, digits, '-', '_' and '.' only")
+    return text
+
+
+HttpWord = Annotated[str, AfterValidator(_http_word)]
+
+
+class SimplifiedConfig(BaseModel):
+    """Where the engine is, how it wants to be asked, and what it promises."""
+
+    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
+        title="Base URL",
+        description="Where the engine answers, such as https://engine.example.com; a path prefix may follow.",
+        json_schema_extra=ADDRESS,
+    )
+    api_key: SecretStr = Field(
+        default=SecretStr(""),
+        title="API key",
+        description="Sent with every request in the Authorization header. Empty: the header is left out.",
+    )
+    authorization_scheme: HttpWord = Field(
+        default="Api-Key",
+        title="Authorization scheme",
+        description="The word before the key in the Authorization header. Empty: the key stands alone.",
+    )
+    list_path: Annotated[str, _path()] = Field(
+        default=WORKFLOWS_PATH, title="Listing path", description="Answers GET with the engine's workflows."
+    )
+    start_path: Annotated[str, _path("workflow_id")] = Field(
+        default=WORKFLOWS_PATH + "/{workflow_id}/start",
+        title="Start path",
+        description="Answers POST with a new run; must contain {workflow_id}.",
+    )
+    status_path: Annotated[str, _path("run_id")] = Field(
+        default=RUN_PATH + "/status",
+        title="Status path",
+        description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}.",
+    )
+    cancel_path: Annotated[str, _path("run_id", optional=True)] = Field(
+        default=RUN_PATH + "/cancel",
+        title="Cancel path",
+        description="POST there cancels a run; must contain {run_id}. Empty: the engine cannot cancel.",
+    )
+    list_keys: list[str] = Field(
+        default=["workflows", "items", "data", "results"],
+        min_length=1,
+        title="Listing keys",
+        description="Under which of these keys the listing has its array, unless the answer itself is one.",
+    )
+    cursor_parameter: HttpWord = Field(
+        default="cursor",
+        min_length=1,
+        title="Cursor parameter",
+        description="Query parameter for the next page, where the engine gives a cursor and not a link.",
+    )
+    source: str = Field(
+        default="application",
+        min_length=1,
+        max_length=100,
+        title="Source",
+        description="Who we say that we are when we start a run.",
+    )
+    idempotency_header: HttpWord = Field(
+        default="",
+        title="Idempotency header",
+        description="Fill in (for example Idempotency-Key) only if the engine starts a single run however "
+        "often it gets the same key. Empty: a start of unknown outcome is never repeated.",
+    )
+    min_poll_seconds: float = Field(
+        default=1.0,
+        ge=1.0,
+        le=3600,
+        title="Shortest polling interval (s)",
+        description="A run's status is never asked for more often than this.",
+    )
+    request_timeout_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        le=55,
+        title="Request timeout (s)",
+        description="For one whole request; a synchronous workflow has to finish within it.",
+    )
+    max_response_bytes: int = Field(
+        default=10_000_000,
+        ge=1_000,
+        le=1_000_000_000,
+        title="Largest answer (bytes)",
+        description="Answers beyond this are cut off and refused.",
+    )
+    verify_tls: bool = Field(
+        default=True,
+        title="Verify TLS",
+        description="Switch off only for tests: without it anyone in between can read the key.",
+    )
+    ca_file: str = Field(
+        default="",
+        title="CA file",
+        description="PEM file on this server with the company's own authorities, trusted in addition.",
+    )
+
+    @field_validator("api_key")
+    @classmethod
+    def _fit_for_a_header(cls, key: SecretStr) -> SecretStr:
+        value = key.get_secret_value().strip()
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError("must consist of printable ASCII characters")
+        return SecretStr(value)

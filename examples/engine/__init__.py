@@ -1,0 +1,1 @@
+"""A small workflow engine behind a Conductor-like REST API, made to be connected to."""

@@ -1,0 +1,175 @@
+"""REST's door to executions."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.database import lend_connection
+from catalogue.permissions import Access, is_administrator
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from connectors.background import run_in_background_loop
+from executions.api_filters import ExecutionFilters
+from executions.callers import Caller
+from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
+from executions.models import Execution
+from executions.nudging import ask_for_a_poll
+from executions.reading import UnknownExecution
+from executions.serializers import (
+    CancellationSerializer,
+    ExecutionDetailSerializer,
+    ExecutionSerializer,
+    StartSerializer,
+)
+from executions.starting import InvalidArguments, UnknownTool, create_execution
+from executions.waiting import start_and_wait
+
+CANCEL_CODES = {
+    CancelOutcome.CANCELLED: status.HTTP_200_OK,
+    CancelOutcome.REQUESTED: status.HTTP_202_ACCEPTED,
+    CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
+    CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
+}
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List executions",
+        description="The newest first, without payloads. Whoever is no administrator sees what it started.",
+    ),
+    retrieve=extend_schema(
+        summary="Read an execution",
+        description="State and progress while it runs; once it is settled, the final result or error, the "
+        "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date.",
+        responses=ExecutionDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Executions"])
+class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
+    queryset = Execution.objects.none()
+    filterset_class = ExecutionFilters
+    lookup_value_regex = "[0-9a-fA-F-]{36}"
+    access = {
+        "list": Access(Scope.READ, "executions.view_execution"),
+        "retrieve": Access(Scope.READ, "executions.view_execution"),
+        "create": Access(Scope.RUN, "executions.add_execution"),
+        "cancel": Access(Scope.RUN, "executions.change_execution"),
+    }
+
+    def get_queryset(self) -> QuerySet[Execution]:
+        visible = Execution.objects.visible_to(caller_of(self.request))
+        if self.action == "list":
+            return visible.order_by("-created_at", "-id")
+        return visible.select_related("payload").prefetch_related("events")
+
+    def get_serializer_class(self) -> type[ExecutionSerializer]:
+        return ExecutionSerializer if self.action == "list" else ExecutionDetailSerializer
+
+    @extend_schema(
+        operation_id="executions_start",
+        summary="Start a workflow",
+        description="The record is committed before the engine is contacted. Without `wait_seconds` the "
+        "answer comes at once and a worker starts the run; with it, as soon as the run is settled or the "
+        "time is up. The run goes on either way: read the execution at `Location` for the rest.",
+        request=StartSerializer,
+        responses={
+            201: OpenApiResponse(ExecutionDetailSerializer, "The run is over; `success` says how."),
+            202: OpenApiResponse(ExecutionDetailSerializer, "The run goes on."),
+            404: OpenApiResponse(ProblemSerializer, "No such tool, or it is disabled. Nothing was started."),
+        },
+        examples=[
+            OpenApiExample(
+                "Wait for a short run",
+                {"tool": "text_statistics", "arguments": {"text": "To be or not to be"}, "wait_seconds": 10},
+                request_only=True,
+            )
+        ],
+    )
+    def create(self, request: Request) -> Response:
+        asked = StartSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        try:
+            started = _start(caller_of(request), **asked.validated_data)
+        except UnknownTool as error:
+            raise Refusal(status.HTTP_404_NOT_FOUND, str(error)) from None
+        except InvalidArguments as error:
+            raise _refusal_of_arguments(error) from None
+        execution = self.get_queryset().get(pk=started.pk)
+        code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
+        location = request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))
+        return Response(ExecutionDetailSerializer(execution).data, code, headers={"Location": location})
+
+    @extend_schema(
+        operation_id="executions_cancel",
+        summary="Cancel an execution",
+        description="Asks the engine to cancel the run, and tells what came of it.",
+        request=None,
+        responses={
+            200: OpenApiResponse(CancellationSerializer, "It is cancelled."),
+            202: OpenApiResponse(CancellationSerializer, "Cancelling was asked for; the engine decides."),
+            409: OpenApiResponse(
+                CancellationSerializer,
+                "`already finished`, or `not supported`: the engine cannot cancel and the run goes on. "
+                "Besides `outcome`, `message` and `execution` it has `detail` and `kind`, as every error.",
+            ),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: str) -> Response:
+        try:
+            cancellation = run_in_background_loop(cancel_execution(pk, caller=caller_of(request)))
+        except UnknownExecution as error:
+            raise NotFound(str(error)) from None
+        return self._told(cancellation)
+
+    def _told(self, cancellation: Cancellation) -> Response:
+        execution = self.get_queryset().get(pk=cancellation.execution.pk)
+        told: dict[str, Any] = {
+            "outcome": cancellation.outcome.value,
+            "message": cancellation.message,
+            "execution": ExecutionDetailSerializer(execution).data,
+        }
+        code = CANCEL_CODES[cancellation.outcome]
+        if code == status.HTTP_409_CONFLICT:
+            raise Refusal(code, cancellation.message, kind="execution", **told)
+        return Response(told, code)
+
+
+def caller_of(request: Request) -> Caller:
+    """A token calls in its own name, a member of staff in theirs."""
+    token: Any = request.auth
+    if token is not None:
+        caller: Caller = token.caller
+        return caller
+    user: Any = request.user
+    return Caller(key=f"user:{user.pk}", name=user.get_username(), sees_everything=is_administrator(request))
+
+
+def _start(caller: Caller, *, tool: str, arguments: dict[str, Any], wait_seconds: int) -> Execution:
+    if not wait_seconds:
+        execution = create_execution(
+            tool_name=tool, arguments=arguments, caller=caller, door=Execution.Door.REST
+        )
+        ask_for_a_poll()
+        return execution
+    # Waiting must not keep a connection from those who need one.
+    lend_connection()
+    return run_in_background_loop(
+        start_and_wait(
+            tool_name=tool, arguments=arguments, caller=caller, door=Execution.Door.REST, seconds=wait_seconds
+        )
+    )
+
+
+def _refusal_of_arguments(error: InvalidArguments) -> Refusal:
+    problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
+    return Refusal(400, str(error), kind="validation", errors=problems)

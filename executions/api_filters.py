@@ -1,0 +1,21 @@
+"""By what the list of executions can be narrowed and ordered."""
+
+import django_filters  # type: ignore[import-untyped]
+
+from catalogue.rest.lists import StableOrdering
+from executions.models import Execution, State
+
+
+class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
+    state = django_filters.MultipleChoiceFilter(
+        choices=State.choices, label="Several may be named: `state=running&state=failed`."
+    )
+    tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
+    source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
+    caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
+    door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    ordering = StableOrdering(
+        fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
+    )

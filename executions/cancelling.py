@@ -1,0 +1,89 @@
+"""Cancelling an execution, and telling the truth about what came of it."""
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+
+from catalogue.connections import connector_for
+from catalogue.database import run_in_database
+from connectors.errors import ConnectorError, Unsupported
+from executions.advancing import advance_and_let_go, begin, hold_and_read
+from executions.callers import Caller
+from executions.models import Execution, State
+from executions.reading import find_execution
+
+
+class CancelOutcome(StrEnum):
+    """What a request to cancel came to, as far as is known when it is answered."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "cancel requested"
+    ALREADY_FINISHED = "already finished"
+    NOT_SUPPORTED = "not supported"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    outcome: CancelOutcome
+    message: str
+    execution: Execution
+
+
+async def cancel_execution(execution_id: str, *, caller: Caller) -> Cancellation:
+    """Ask for an execution to be cancelled, at once where nobody else is talking to the engine.
+
+    Raises UnknownExecution for one that the caller may not see.
+    """
+    execution = await run_in_database(find_execution, execution_id, caller=caller)
+    if execution.is_settled:
+        return _finished_before(execution)
+    if (why_not := await _why_not_cancellable(execution)) is not None:
+        return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
+    await run_in_database(execution.request_cancel, caller.name)
+    await asyncio.shield(begin(_try_now(execution)))
+    return _told(await run_in_database(find_execution, execution_id, caller=caller))
+
+
+async def _why_not_cancellable(execution: Execution) -> str | None:
+    """An execution that the engine has not got yet can always be cancelled."""
+    if execution.state == State.PENDING or execution.workflow is None:
+        return None
+    try:
+        async with connector_for(execution.workflow.source) as connector:
+            if connector.capabilities.can_cancel:
+                return None
+    except ConnectorError as error:
+        return error.message
+    unsupported = Unsupported(
+        f"Not supported: the engine behind {execution.source_name} cannot cancel runs. "
+        f"The run goes on until it ends or its timeout of {execution.timeout_seconds} s passes."
+    )
+    return unsupported.message
+
+
+async def _try_now(execution: Execution) -> None:
+    """Take one step ourselves unless somebody holds the execution; they will see the request then."""
+    holder = uuid.uuid4().hex
+    fresh = await run_in_database(hold_and_read, execution, holder=holder)
+    if fresh.lease_holder == holder:
+        await advance_and_let_go(fresh, waited_for=True)
+
+
+def _told(execution: Execution) -> Cancellation:
+    if execution.state == State.CANCELLED:
+        return Cancellation(CancelOutcome.CANCELLED, "The run was cancelled.", execution)
+    if execution.is_settled:
+        return _finished_before(execution)
+    return Cancellation(
+        CancelOutcome.REQUESTED,
+        "Cancelling was asked for; the execution's status shows when the engine has done it.",
+        execution,
+    )
+
+
+def _finished_before(execution: Execution) -> Cancellation:
+    message = f"Nothing to cancel: the execution is already {execution.get_state_display()}."
+    if execution.state == State.UNCONFIRMED:
+        message = "Nothing was cancelled: whether there is a run at all, an administrator has to find out."
+    return Cancellation(CancelOutcome.ALREADY_FINISHED, message, execution)

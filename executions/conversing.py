@@ -1,0 +1,60 @@
+"""What every talk with an engine about an execution has in common: limits, patience, words."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.connections import connector_for
+from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
+from connectors.protocol import Connector
+from executions.models import Execution
+
+Answer = TypeVar("Answer")
+
+START_SECONDS = 60.0
+"""The longest that a start may take, whatever its connector allows."""
+READ_SECONDS = 30.0
+"""The same for a poll and for a cancel."""
+LONGEST_INTERVAL_SECONDS = 60.0
+
+
+def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]:
+    """The connector of the execution's source. Entering it raises Misconfigured."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    return connector_for(execution.workflow.source)
+
+
+async def ask(
+    call: Awaitable[Answer], *, seconds: float, otherwise: type[OutcomeUnknown | Unreachable]
+) -> Answer:
+    """The engine's answer. No answer in time, or an error that is none of ours to expect, is `otherwise`."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await call
+    except ConnectorError:
+        raise
+    except TimeoutError:
+        raise otherwise(f"The engine did not answer within {seconds:g} s.") from None
+    except Exception as error:
+        logger.exception("A connector failed in a way of its own")
+        raise otherwise("The connector failed; the log has the details.") from error
+
+
+def next_try_after(execution: Execution, error: ConnectorError | None = None) -> datetime:
+    """Doubles from 1 s with each failure in a row, and is never before what the engine asked for.
+
+    Nor is it ever after the deadline, which has to be noticed.
+    """
+    asked = error.retry_after if isinstance(error, Unreachable) else None
+    backoff: float = min(2.0 ** min(execution.attempts, 10), LONGEST_INTERVAL_SECONDS)
+    now = timezone.now()
+    return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), execution.deadline_at))
+
+
+def log_of(execution: Execution) -> Any:
+    return logger.bind(execution=execution.pk, tool=execution.tool_name)

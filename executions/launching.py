@@ -1,0 +1,167 @@
+"""Starting a run at the engine: once, or again where that cannot make a second run."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, transaction
+from django.utils import timezone
+
+from catalogue.database import run_in_database
+from catalogue.models import Workflow
+from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Unreachable
+from connectors.protocol import RunState, Started
+from executions.conversing import START_SECONDS, ask, connector_of, log_of, next_try_after
+from executions.following import record_end, record_timeout
+from executions.models import ErrorKind, Execution
+
+START_LEASE = timedelta(seconds=START_SECONDS + 30)
+"""Longer than any start may take: nobody else may think that it was given up."""
+FIRST_POLL = timedelta(milliseconds=200)
+"""After a start. B2's interval lies between two polls, and many runs are done by then."""
+
+DATABASE_RETRY_SECONDS = 0.5
+
+
+async def start(execution: Execution) -> None:
+    """Begin with an execution that is PENDING, unless it is too late."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    if execution.cancel_requested_at is not None:
+        await run_in_database(execution.cancel, "Cancelled before it was started.")
+    elif execution.deadline_at <= timezone.now():
+        await run_in_database(record_timeout, execution, "before the engine took it.")
+    elif off := _switched_off(execution.workflow):
+        why = f"It was not started: {off}."
+        await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
+    elif (arguments := await run_in_database(_begin, execution)) is not None:
+        await send_start(execution, arguments)
+
+
+async def start_again(execution: Execution) -> None:
+    """Find out what came of a start whose answer nobody recorded, or leave that to an admin."""
+    if why_not := await _why_not_again(execution):
+        await run_in_database(_record_unconfirmed, execution, why_not)
+    elif (arguments := await run_in_database(_begin_again, execution)) is not None:
+        await send_start(execution, arguments, again=True)
+
+
+async def send_start(execution: Execution, arguments: dict[str, Any], *, again: bool = False) -> None:
+    """Contact the engine for an execution that is STARTING and ours.
+
+    `again`: it may have been started before, so a refusal now says nothing of what became of that.
+    """
+    try:
+        async with connector_of(execution) as connector:
+            started = await ask(
+                connector.start(execution.run.workflow, arguments, key=execution.pk),
+                seconds=START_SECONDS,
+                otherwise=OutcomeUnknown,
+            )
+    except ConnectorError as error:
+        await _record_failure(execution, error, unsure=again or isinstance(error, OutcomeUnknown))
+    else:
+        await _keep(execution, started)
+
+
+async def _keep(execution: Execution, started: Started) -> None:
+    """Nobody else knows the run's id: a database that is away for a moment must not lose it."""
+    give_up_at = timezone.now() + START_LEASE
+    while True:
+        try:
+            await run_in_database(_record_started, execution, started)
+        except (OperationalError, InterfaceError) as error:
+            if timezone.now() > give_up_at:
+                raise
+            log_of(execution).warning("Recording the run {} failed, trying again: {}", started.run_id, error)
+            await asyncio.sleep(DATABASE_RETRY_SECONDS)
+        else:
+            return
+
+
+async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
+    attempts_left = execution.attempts < settings.CATALOGUE["retry_attempts"]
+    worth_it = attempts_left and isinstance(error, Unreachable | OutcomeUnknown)
+    next_try = next_try_after(execution, error)
+    if worth_it and not unsure:
+        await run_in_database(execution.postpone_start, next_attempt_at=next_try, why=error.message)
+        log_of(execution).warning("Start postponed: {}", error.message)
+    elif worth_it and await _starts_are_idempotent(execution):
+        await run_in_database(execution.postpone_start_again, next_attempt_at=next_try, why=error.message)
+        log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
+    elif unsure:
+        await run_in_database(_record_unconfirmed, execution, error.message)
+    else:
+        await run_in_database(_record_refused_start, execution, error)
+
+
+async def _why_not_again(execution: Execution) -> str:
+    """Empty where starting it again finds the run that there may be, or makes one that is still wanted."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    source = execution.workflow.source
+    if execution.deadline_at <= timezone.now():
+        return "its timeout passed before that could be found out."
+    if execution.cancel_requested_at is not None:
+        return "it was cancelled before that could be found out."
+    if off := _switched_off(execution.workflow):
+        return f"{off} before that could be found out."
+    # Another address, or no promise to know our keys when it was sent: the engine would start a second run.
+    if source.updated_at > execution.created_at:
+        return "the source was changed before that could be found out."
+    if not await _starts_are_idempotent(execution):
+        return "the start was broken off before the engine's answer was recorded."
+    return ""
+
+
+def _switched_off(workflow: Workflow) -> str:
+    if not workflow.source.enabled:
+        return f"source {workflow.source.name} was switched off"
+    if not workflow.enabled:
+        return "the workflow was disabled"
+    return "" if workflow.missing_since is None else "the engine does not list the workflow any more"
+
+
+async def _starts_are_idempotent(execution: Execution) -> bool:
+    try:
+        async with connector_of(execution) as connector:
+            return connector.capabilities.idempotent_start
+    except Misconfigured:
+        return False
+
+
+def _begin(execution: Execution) -> dict[str, Any] | None:
+    """The arguments; None where somebody was faster, or cancelled it."""
+    begun = execution.begin_start(until=timezone.now() + START_LEASE)
+    return _input_of(execution) if begun else None
+
+
+def _begin_again(execution: Execution) -> dict[str, Any] | None:
+    held = execution.hold(holder=execution.lease_holder, until=timezone.now() + START_LEASE)
+    return _input_of(execution) if held else None
+
+
+def _input_of(execution: Execution) -> dict[str, Any]:
+    arguments: dict[str, Any] = execution.payload.input
+    return arguments
+
+
+@transaction.atomic
+def _record_started(execution: Execution, started: Started) -> None:
+    if not execution.mark_running(started, next_attempt_at=timezone.now() + FIRST_POLL):
+        if Execution.objects.filter(pk=execution.pk, run_id=started.run_id).exists():
+            return  # The same run, recorded before.
+        execution.note("started_late", f"The engine runs it as {started.run_id}, but it had been given up.")
+        log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
+    elif started.snapshot is not None and started.snapshot.state != RunState.RUNNING:
+        record_end(execution, started.snapshot)
+
+
+def _record_unconfirmed(execution: Execution, why: str) -> None:
+    execution.mark_unconfirmed(f"It is not known whether the run was started: {why}")
+    log_of(execution).warning("Start unconfirmed: {}", why)
+
+
+def _record_refused_start(execution: Execution, error: ConnectorError) -> None:
+    kind = ErrorKind.CONFIGURATION if isinstance(error, Misconfigured) else ErrorKind.EXECUTION
+    execution.fail(error.message, kind=kind)
+    log_of(execution).error("The engine did not start it: {}", error.message)

@@ -1,0 +1,44 @@
+"""One execution as every door shows it (A8.2, B3)."""
+
+import uuid
+from typing import Any
+
+from executions.callers import Caller
+from executions.models import Execution, State
+
+
+class UnknownExecution(Exception):
+    """No execution of this id, or none that the caller may see: the two are not told apart."""
+
+    def __init__(self, execution_id: str) -> None:
+        super().__init__(f"Unknown execution: {str(execution_id)[:100]}.")
+
+
+def find_execution(execution_id: str, *, caller: Caller) -> Execution:
+    """The execution with its workflow and source at hand. Raises UnknownExecution."""
+    try:
+        key = uuid.UUID(str(execution_id))
+        return Execution.objects.visible_to(caller).select_related("workflow__source").get(pk=key)
+    except (ValueError, Execution.DoesNotExist):
+        raise UnknownExecution(execution_id) from None
+
+
+def describe_execution(execution: Execution) -> dict[str, Any]:
+    """State, progress and times; the output once it is there. JSON values only."""
+    described: dict[str, Any] = {
+        "execution_id": str(execution.pk),
+        "tool": execution.tool_name,
+        "state": execution.state,
+        "progress": execution.progress,
+        "progress_message": execution.progress_message or None,
+        "created_at": execution.created_at.isoformat(),
+        "started_at": execution.started_at and execution.started_at.isoformat(),
+        "finished_at": execution.finished_at and execution.finished_at.isoformat(),
+        "duration_ms": execution.duration_ms,
+        "cancel_requested": execution.cancel_requested_at is not None,
+    }
+    if execution.error:
+        described |= {"error": execution.error, "error_kind": execution.error_kind}
+    if execution.state == State.COMPLETED:
+        described["output"] = execution.payload.output
+    return described

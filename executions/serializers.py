@@ -1,0 +1,136 @@
+"""How executions look as JSON, and what starts one."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from catalogue.rest.bodies import StrictSerializer
+from executions.cancelling import CancelOutcome
+from executions.models import ErrorKind, Execution, ExecutionEvent
+
+LONGEST_WAIT_SECONDS = 50
+ANY_JSON: dict[str, Any] = {}
+
+
+@extend_schema_field(ANY_JSON)
+class AnyJSONField(serializers.JSONField):
+    """Any JSON value."""
+
+
+class ExecutionErrorSerializer(serializers.Serializer[Execution]):
+    kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
+    message = serializers.CharField(source="error")
+
+
+class ExecutionSerializer(serializers.ModelSerializer[Execution]):
+    """An execution as lists show it."""
+
+    tool = serializers.CharField(source="tool_name")
+    source = serializers.CharField(source="source_name", help_text="The source's name at the time.")  # type: ignore[assignment]
+    workflow_id = serializers.CharField(source="upstream_id", help_text="The engine's id of the workflow.")
+    success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
+    duration_ms = serializers.IntegerField(
+        allow_null=True, help_text="By the engine's clock where it tells both times, else by ours."
+    )
+    error = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Execution
+        fields: tuple[str, ...] = (
+            "id",
+            "tool",
+            "workflow_name",
+            "workflow_id",
+            "source",
+            "caller",
+            "caller_name",
+            "door",
+            "state",
+            "success",
+            "progress",
+            "progress_message",
+            "error",
+            "run_id",
+            "correlation_id",
+            "created_at",
+            "started_at",
+            "finished_at",
+            "duration_ms",
+        )
+        read_only_fields = fields
+
+    def get_success(self, execution: Execution) -> bool | None:
+        return execution.succeeded if execution.is_settled else None
+
+    @extend_schema_field(ExecutionErrorSerializer(allow_null=True))
+    def get_error(self, execution: Execution) -> dict[str, Any] | None:
+        return ExecutionErrorSerializer(execution).data if execution.error else None
+
+
+class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
+    """One line of the timeline."""
+
+    class Meta:
+        model = ExecutionEvent
+        fields = ("at", "kind", "message")
+        read_only_fields = fields
+
+
+class CutSerializer(serializers.Serializer[Any]):
+    payload = serializers.CharField()
+    bytes = serializers.IntegerField()
+
+
+class ExecutionDetailSerializer(ExecutionSerializer):
+    """Everything that is known of an execution."""
+
+    input = AnyJSONField(source="payload.input", help_text="The arguments.")
+    output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
+    start_answer = AnyJSONField(
+        source="payload.start_answer", help_text="The engine's raw answer to the start."
+    )
+    status_answer = AnyJSONField(source="payload.status_answer", help_text="The engine's last raw status.")
+    cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
+    events = EventSerializer(many=True)
+
+    class Meta(ExecutionSerializer.Meta):
+        fields = (
+            *ExecutionSerializer.Meta.fields,
+            "timeout_seconds",
+            "deadline_at",
+            "engine_created_at",
+            "engine_started_at",
+            "engine_updated_at",
+            "engine_finished_at",
+            "polls",
+            "polled_at",
+            "cancel_requested_at",
+            "cancel_requested_by",
+            "input",
+            "output",
+            "start_answer",
+            "status_answer",
+            "cut",
+            "events",
+        )
+        read_only_fields = fields
+
+
+class StartSerializer(StrictSerializer):
+    """Which workflow to run, and with what."""
+
+    tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
+    arguments = serializers.DictField(default=dict, help_text="By the workflow's input schema.")
+    wait_seconds = serializers.IntegerField(
+        default=0,
+        min_value=0,
+        max_value=LONGEST_WAIT_SECONDS,
+        help_text="How long to wait for the result before answering with the record as it is then.",
+    )
+
+
+class CancellationSerializer(serializers.Serializer[Any]):
+    outcome = serializers.ChoiceField(choices=[outcome.value for outcome in CancelOutcome])
+    message = serializers.CharField()
+    execution = ExecutionDetailSerializer()

@@ -1,0 +1,166 @@
+"""Access tokens: made here, shown once, revoked here."""
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, button
+from catalogue.admin.rendering import DASH, ago, badge, chip, exactly, side_by_side
+from catalogue.scopes import Scope
+from mcp_bridge.client_configuration import http_client_configuration
+from mcp_bridge.models import AccessToken, default_scopes
+from mcp_bridge.tokens import create_token
+
+if TYPE_CHECKING:
+    AccessTokenModelForm = CatalogueForm
+else:
+    AccessTokenModelForm = forms.ModelForm
+
+
+class AccessTokenForm(AccessTokenModelForm):
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope.value, f"{scope.value}: {scope.label}") for scope in Scope],
+        initial=default_scopes,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget(),
+    )
+
+    class Meta:
+        model = AccessToken
+        fields = ("name", "scopes", "expires_at")
+
+    def clean_expires_at(self) -> Any:
+        expires_at = self.cleaned_data["expires_at"]
+        if expires_at is not None and expires_at <= timezone.now():
+            raise ValidationError("This time has passed already.")
+        return expires_at
+
+
+class UsableFilter(DropdownFilter):  # type: ignore[misc]
+    title = "state"
+    parameter_name = "usable"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "usable"), ("no", "revoked or expired")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> QuerySet[AccessToken]:
+        usable = AccessToken.objects.usable()
+        if self.value() == "yes":
+            return queryset & usable
+        return queryset.exclude(pk__in=usable.values("pk")) if self.value() == "no" else queryset
+
+
+@admin.register(AccessToken)
+class AccessTokenAdmin(ButtonsMixin):
+    form = AccessTokenForm
+    list_display = ("name", "start", "scopes_shown", "state", "expires", "last_used", "created", "created_by")
+    list_filter = (UsableFilter,)
+    list_select_related = ("created_by",)
+    search_fields = ("name", "prefix")
+    actions = ("revoke_selected",)
+    buttons = ("revoke",)
+    change_form_outer_before_template = "mcp_bridge/admin/token.html"
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A token is revoked or not; nothing of it can be edited."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Executions name it as their caller."""
+        return False
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return self.may_press_buttons(request)
+
+    def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
+        return [] if obj else [(None, {"fields": ("name", "scopes", "expires_at")})]
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """One way to save, because the next page is always the one with the token."""
+        context |= {"show_save_and_add_another": False, "show_save_and_continue": False}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        maker = request.user if request.user.is_authenticated else None
+        token, text = create_token(**form.cleaned_data, created_by=maker)
+        obj.pk, obj.shown_once = token.pk, text
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Not by way of a redirect: the token would have to be kept somewhere until the next page."""
+        context = self.admin_site.each_context(request) | {
+            "title": f"Token {obj.name}",
+            "opts": self.opts,
+            "token": obj.shown_once,
+            "client_config": http_client_configuration(obj.shown_once),
+        }
+        return TemplateResponse(request, "mcp_bridge/admin/token_created.html", context)
+
+    @button(
+        "Revoke", icon="block", variant="danger", confirm="Revoke this token? Its clients are locked out."
+    )
+    def revoke(self, request: HttpRequest, token: AccessToken) -> None:
+        token.revoke()
+        messages.success(request, f"Revoked: {token.name}.")
+
+    def get_buttons(self, request: HttpRequest, obj: AccessToken) -> list[Button]:
+        return [] if obj.revoked_at else super().get_buttons(request, obj)
+
+    @admin.action(description="Revoke", permissions=["revoke"])
+    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> None:
+        tokens = list(queryset.filter(revoked_at=None))
+        for token in tokens:
+            token.revoke()
+        messages.success(request, f"Revoked: {len(tokens)}.")
+
+    @admin.display(description="token")
+    def start(self, token: AccessToken) -> str:
+        return f"{token.prefix}…"
+
+    @admin.display(description="scopes")
+    def scopes_shown(self, token: AccessToken) -> SafeString:
+        return side_by_side(map(chip, token.scopes))
+
+    @admin.display(description="state")
+    def state(self, token: AccessToken) -> SafeString:
+        if token.revoked_at is not None:
+            return badge("revoked", "danger")
+        expired = token.expires_at is not None and token.expires_at <= timezone.now()
+        return badge("expired", "warning") if expired else badge("usable", "success")
+
+    @admin.display(description="expires", ordering="expires_at")
+    def expires(self, token: AccessToken) -> str:
+        return ago(token.expires_at)
+
+    @admin.display(description="last used", ordering="last_used_at")
+    def last_used(self, token: AccessToken) -> str:
+        return ago(token.last_used_at)
+
+    @admin.display(description="created", ordering="created_at")
+    def created(self, token: AccessToken) -> str:
+        return ago(token.created_at)
+
+    def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
+        return {
+            "headline": [self.state(obj)],
+            "facts": [
+                ("Begins with", obj.prefix),
+                ("Scopes", self.scopes_shown(obj)),
+                ("Created", exactly(obj.created_at)),
+                ("Created by", obj.created_by or DASH),
+                ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),
+                ("Last used", exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                ("Revoked", exactly(obj.revoked_at)),
+            ],
+        }

@@ -1,0 +1,62 @@
+"""Running a workflow for a tool call: start, tell progress, wait, render."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_types import CallToolResult
+
+from catalogue.database import run_in_database
+from executions.models import Execution
+from executions.starting import InvalidArguments
+from executions.waiting import start_and_wait
+from mcp_bridge.access import Access
+from mcp_bridge.results import execution_result, text_result
+
+Report = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """What a tool needs to know of the request that called it."""
+
+    access: Access
+    protocol_version: str
+    door: Execution.Door = Execution.Door.MCP
+    report: Report | None = None
+    """Sends a progress notification (value, total, message); None when the client asked for none."""
+
+
+async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> CallToolResult:
+    """Run it and wait. Raises UnknownTool; everything else that goes wrong is told in the result."""
+    try:
+        execution = await start_and_wait(
+            tool_name=tool_name,
+            arguments=arguments,
+            caller=call.access.caller,
+            door=call.door,
+            on_progress=ProgressNotifications(call.report).tell if call.report else None,
+        )
+    except InvalidArguments as error:
+        return text_result(str(error), is_error=True)
+    return await run_in_database(execution_result, execution, protocol_version=call.protocol_version)
+
+
+class ProgressNotifications:
+    """Turns what polls find into progress values that always rise, as MCP demands.
+
+    Every poll sends one, also when the engine reports nothing new: they keep the client patient.
+    """
+
+    SMALLEST_STEP = 0.001
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._last = 0.0
+
+    async def tell(self, execution: Execution) -> None:
+        known = execution.progress is not None
+        step = self.SMALLEST_STEP if known else 1.0
+        self._last = max(execution.progress or 0.0, self._last + step)
+        message = execution.progress_message or execution.get_state_display()
+        await self._report(self._last, 100.0 if known and self._last <= 100.0 else None, message)

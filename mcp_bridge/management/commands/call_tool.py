@@ -1,0 +1,63 @@
+"""`manage.py call_tool`"""
+
+import json
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from mcp_types import LATEST_PROTOCOL_VERSION, CallToolResult
+
+from connectors.background import run_in_background_loop
+from executions.models import Execution
+from executions.starting import StartRefused
+from mcp_bridge.access import Access
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
+from mcp_bridge.calls import ToolCall, run_workflow
+
+
+class Command(BaseCommand):
+    help = "Call a tool as an agent would and print its result. Exits with 1 when the call fails."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name")
+        parser.add_argument(
+            "arguments", metavar="JSON", nargs="?", default="{}", help="the arguments, a JSON object"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        arguments = _arguments(options["arguments"])
+        try:
+            result = run_in_background_loop(_call(options["name"], arguments, self._tell_progress))
+        except StartRefused as error:
+            raise CommandError(str(error)) from None
+        text = "\n".join(getattr(block, "text", "") for block in result.content)
+        if result.is_error:
+            raise CommandError(text)
+        self.stdout.write(text)
+
+    async def _tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        if sys.stderr.isatty():
+            self.stderr.write(f"{message or ''} {progress:.0f}{' %' if total else ''}".strip())
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"The arguments are not valid JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise CommandError("The arguments have to be a JSON object.")
+    return arguments
+
+
+async def _call(name: str, arguments: dict[str, Any], report: Any) -> CallToolResult:
+    call = ToolCall(
+        access=Access.of_local_user(),
+        protocol_version=LATEST_PROTOCOL_VERSION,
+        door=Execution.Door.COMMAND,
+        report=report,
+    )
+    if (built_in := BUILT_IN_TOOLS.get(name)) is not None:
+        return await call_built_in(built_in, call, arguments)
+    return await run_workflow(call, name, arguments)

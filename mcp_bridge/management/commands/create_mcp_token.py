@@ -1,0 +1,40 @@
+"""`manage.py create_mcp_token`"""
+
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from catalogue.scopes import Scope
+from mcp_bridge.tokens import create_token
+
+
+class Command(BaseCommand):
+    help = "Make an access token for MCP and REST. Prints the token alone; it cannot be shown again."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="who or what will use it")
+        parser.add_argument(
+            "--scope",
+            action="append",
+            choices=Scope.values,
+            dest="scopes",
+            help="what it allows; may be repeated (default: workflows:read and workflows:run)",
+        )
+        parser.add_argument(
+            "--expires", type=int, metavar="DAYS", help="stop accepting it after this many days"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        days = options["expires"]
+        if days is not None and not 1 <= days <= 36_500:
+            raise CommandError("--expires takes 1 to 36500 days.")
+        expires_at = timezone.now() + timedelta(days=days) if days else None
+        try:
+            _, text = create_token(name=options["name"], scopes=options["scopes"], expires_at=expires_at)
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from None
+        self.stdout.write(text)

@@ -1,0 +1,61 @@
+"""Who may knock at the MCP door, and at REST."""
+
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+from catalogue.scopes import Scope
+from executions.callers import Caller
+
+DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
+
+
+def default_scopes() -> list[str]:
+    return [scope.value for scope in DEFAULT_SCOPES]
+
+
+class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
+    def usable(self) -> "AccessTokenQuerySet":
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None)
+
+
+class AccessToken(models.Model):
+    """A bearer token; only its hash is kept, the token itself is shown once."""
+
+    name = models.CharField(max_length=100, unique=True)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    prefix = models.CharField(
+        max_length=12, editable=False, help_text="The first characters, to recognise it by."
+    )
+    scopes = JSONTextField(default=default_scopes)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
+    )
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_used_at = models.DateTimeField(null=True, editable=False, help_text="To the minute.")
+
+    objects: ClassVar[models.Manager["AccessToken"]] = AccessTokenQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(key=f"token:{self.pk}", name=self.name, sees_everything=Scope.ADMIN in self.scopes)
+
+    def allows(self, scope: Scope) -> bool:
+        return scope in self.scopes
+
+    def revoke(self) -> None:
+        """Takes effect within a second."""
+        self.revoked_at = timezone.now()
+        self.save(update_fields=["revoked_at"])

@@ -1,0 +1,56 @@
+"""Reading the admin's pages."""
+
+import html
+import re
+from typing import Any
+
+from django.contrib.messages import get_messages
+from django.db import models
+from django.forms import PasswordInput
+from django.test import Client
+from django.urls import reverse
+
+
+def list_url(model: type[models.Model]) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+
+def add_url(model: type[models.Model]) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_add")
+
+
+def page_url(obj: models.Model) -> str:
+    return reverse(f"admin:{obj._meta.app_label}_{obj._meta.model_name}_change", args=[obj.pk])
+
+
+def press(client: Client, obj: models.Model, button: str) -> Any:
+    """Press a button of the object's page."""
+    return client.post(reverse(f"admin:{obj._meta.app_label}_{obj._meta.model_name}_{button}", args=[obj.pk]))
+
+
+def run_action(client: Client, action: str, *objects: models.Model, everything: bool = False) -> Any:
+    """Select rows of a list, or all that match, and run one of its actions."""
+    selected = {"action": action, "_selected_action": [obj.pk for obj in objects]}
+    return client.post(list_url(type(objects[0])), selected | {"select_across": int(everything)})
+
+
+def told(response: Any) -> str:
+    """The messages that the next page shows, as they stand in its HTML."""
+    return " ".join(str(message) for message in get_messages(response.wsgi_request))
+
+
+def text_of(response: Any) -> str:
+    """What a person reads: without tags, with entities resolved and white space squeezed."""
+    body = response.render() if hasattr(response, "render") and not response.is_rendered else response
+    shown = re.sub(r"<(script|style)\b.*?</\1>", " ", body.content.decode(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", shown)).split())
+
+
+def form_values(response: Any) -> dict[str, Any]:
+    """What the browser would send back of the page's form if nobody changed anything."""
+    return {
+        field.html_name: value
+        for field in response.context["adminform"].form
+        if not isinstance(field.field.widget, PasswordInput)
+        and (value := field.field.prepare_value(field.value())) not in (None, False)
+    }

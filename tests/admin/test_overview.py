@@ -1,0 +1,131 @@
+"""The admin as a whole: its first page, who sees what, and what the pages cost."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import connection, models
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from catalogue.exposure import forget_catalogue
+from catalogue.models import DiscoveryRun, Source, Workflow, WorkflowFilter
+from executions.models import Execution
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import add_url, list_url, page_url, text_of
+from tests.factories import (
+    make_discovery_run,
+    make_execution,
+    make_filter,
+    make_source,
+    make_workflow,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Client) -> None:
+    """B9: what fails, what agents see, what ran lately."""
+    source = make_source("good", health_state="ok")
+    make_source("bad", health_state="failing", health_message="401 Unauthorized")
+    make_source("off", health_state="failing", enabled=False)
+    workflow = make_workflow(source)
+    make_workflow(source, enabled=False)
+    make_execution(workflow)
+    make_execution(workflow, state="failed")
+    shown = text_of(admin_client.get("/admin/"))
+    assert "Sources switched on 2 1 working 1 failing" in shown
+    assert "Workflows that agents see 1 1 not exposed" in shown
+    assert "Executions in the last 24 hours 2 1 completed 1 failed" in shown
+    assert "401 Unauthorized" in shown
+
+
+def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with: StaffWith) -> None:
+    """B8."""
+    make_execution()
+    shown = text_of(staff_with("view_source").get("/admin/"))
+    assert "Sources switched on" in shown
+    assert "Executions in the last" not in shown
+    assert "Latest executions" not in shown
+    assert "Workflows that agents see" not in shown
+
+
+def test_nobody_gets_in_without_a_login(client: Client) -> None:
+    """B8: neither to pages nor to buttons."""
+    source = make_source()
+    for url in ("/admin/", list_url(Source), page_url(source)):
+        assert "/login/" in client.get(url)["Location"]
+    assert "/login/" in client.post(page_url(source).replace("/change/", "/refresh_now/"))["Location"]
+    assert not DiscoveryRun.objects.exists()
+
+
+def test_people_and_groups_are_managed_in_the_same_place(admin_client: Client) -> None:
+    """B8: accounts keep Django's forms in the look of the other pages."""
+    group = Group.objects.create(name="curators")
+    user = User.objects.get()
+    urls = [list_url(User), list_url(Group), add_url(User), add_url(Group), page_url(user), page_url(group)]
+    urls.append(page_url(user).replace("/change/", "/password/"))
+    assert [admin_client.get(url).status_code for url in urls] == [200] * len(urls)
+
+
+Maker = Callable[[int], Any]
+LISTS: list[tuple[type[models.Model], Maker]] = [
+    (Source, lambda number: make_workflow(make_source(failing_since="2026-01-01T00:00Z"))),
+    (Workflow, lambda number: make_workflow(category=f"category {number}")),
+    (WorkflowFilter, lambda number: (make_filter(f"x{number}*"), make_workflow())),
+    (DiscoveryRun, lambda number: make_discovery_run(skipped=[{"position": 1}])),
+    (Execution, lambda number: make_execution()),
+    (AccessToken, lambda number: create_token(name=f"token {number}", created_by=User.objects.get())),
+]
+
+
+@pytest.mark.parametrize(("model", "make"), LISTS, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_list_costs_the_same_number_of_queries_for_5_and_for_50_rows(
+    admin_client: Client, model: type[models.Model], make: Maker
+) -> None:
+    """A4.2, B9: lists stay fast as the catalogue grows."""
+    for number in range(5):
+        make(number)
+    few = _queries(admin_client, list_url(model))
+    for number in range(5, 50):
+        make(number)
+    assert _queries(admin_client, list_url(model)) == few <= 15
+
+
+def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_50_rows(admin_client: Client) -> None:
+    """B9."""
+    for _ in range(5):
+        make_execution(make_workflow(make_source(health_state="failing")))
+    few = _queries(admin_client, "/admin/")
+    for _ in range(45):
+        make_execution(make_workflow(make_source(health_state="failing")))
+    assert _queries(admin_client, "/admin/") == few <= 20
+
+
+@pytest.mark.parametrize("model", [Source, Workflow, DiscoveryRun, AccessToken])
+def test_filters_can_show_their_counts(admin_client: Client, model: type[models.Model]) -> None:
+    """A4.2: how many of each kind there are."""
+    make_discovery_run(make_workflow().source)
+    assert admin_client.get(list_url(model), {"_facets": "True"}).status_code == 200
+
+
+@pytest.mark.parametrize("page", ["/admin/", "{list}", "{source}"])
+def test_no_page_shows_markup_as_text(admin_client: Client, page: str) -> None:
+    """B8: what is ours to render is rendered, once."""
+    source = make_source(health_state="failing", failing_since="2026-01-01T00:00Z")
+    make_execution(make_workflow(source))
+    url = page.format(list=list_url(Source), source=page_url(source))
+    assert not re.search(r"&lt;(span|a|div)\b", admin_client.get(url).content.decode())
+
+
+def _queries(client: Client, url: str) -> int:
+    """Of a page whose process knows its users and permissions already, but not the catalogue."""
+    client.get(url)
+    forget_catalogue()
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(url).status_code == 200
+    return len(queries)

@@ -1,0 +1,434 @@
+"""Sources in the admin: connecting an engine, testing and refreshing it, and keeping its secrets."""
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from catalogue.discovery import due_sources, refresh_source
+from catalogue.models import DiscoveryRun, Revision, Source, Workflow
+from catalogue.tasks import refresh_one_source
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import add_url, form_values, list_url, page_url, press, run_action, text_of, told
+from tests.factories import make_discovery_run, make_source, make_workflow, make_workflows
+from tests.processes import ExampleEngine, example_engine  # noqa: F401
+
+pytestmark = pytest.mark.django_db
+
+KEY = "a-key-that-nobody-may-read"
+NEW = {"kind": "simplified", "name": "orders", "enabled": "on", "new_workflows": "hidden"}
+DEFAULTS = {
+    "setting_authorization_scheme": "Api-Key",
+    "setting_list_path": "/api/v1/service/workflows",
+    "setting_start_path": "/api/v1/service/workflows/{workflow_id}/start",
+    "setting_status_path": "/api/v1/service/workflows/{workflow_id}/runs/{run_id}/status",
+    "setting_cancel_path": "/api/v1/service/workflows/{workflow_id}/runs/{run_id}/cancel",
+    "setting_list_keys": "workflows\nitems\ndata\nresults",
+    "setting_cursor_parameter": "cursor",
+    "setting_source": "application",
+    "setting_verify_tls": "on",
+}
+SETTINGS = DEFAULTS | {"setting_base_url": "http://engine.example.com", "setting_api_key": KEY}
+LEDGER = {
+    "kind": "ledger",
+    "name": "books",
+    "enabled": "on",
+    "new_workflows": "hidden",
+    "setting_address": "https://ledger.example.com/",
+    "setting_password": "long-password",
+    "setting_protocol": "v2",
+    "setting_region": "north",
+    "setting_retries": "3",
+    "setting_strict": "on",
+    "setting_headers": "{}",
+}
+
+
+def errors_of(response: object) -> dict[str, list[str]]:
+    return dict(response.context["adminform"].form.errors)  # type: ignore[attr-defined]
+
+
+# Adding and changing
+
+
+def test_a_source_is_added_with_the_settings_that_differ_from_the_defaults(admin_client: Client) -> None:
+    """A1.1, B4: the connector's own settings make the form; an added source is due for its first listing."""
+    response = admin_client.post(add_url(Source), NEW | SETTINGS | {"setting_min_poll_seconds": "2.5"})
+    assert response.status_code == 302, errors_of(response)
+    source = Source.objects.get()
+    assert source.config == {"base_url": "http://engine.example.com", "min_poll_seconds": 2.5}
+    assert source.credentials == {"api_key": KEY}
+    assert Source.objects.due(timezone.now()).get() == source
+
+
+def test_the_only_kind_of_engine_needs_not_be_chosen(admin_client: Client) -> None:
+    """B10: with one connector installed the form appears at once, with each setting explained."""
+    shown = text_of(admin_client.get(add_url(Source)))
+    assert "Simplified workflow API (HTTP)" in shown
+    assert "Where the engine answers, such as https://engine.example.com" in shown
+    assert "Shortest polling interval (s)" in shown
+
+
+def test_with_several_kinds_the_kind_is_chosen_first(admin_client: Client, ledger_kind: str) -> None:
+    """B10: each kind brings the fields of its own settings."""
+    choice = admin_client.get(add_url(Source))
+    assert "?kind=ledger" in choice.content.decode()
+    assert "Keeps the books" in text_of(choice)
+    form = admin_client.get(add_url(Source), {"kind": ledger_kind}).context["adminform"].form
+    assert {"setting_address", "setting_labels"} <= set(form.fields)
+    assert "setting_base_url" not in form.fields
+
+
+def test_every_type_of_setting_has_a_field_that_keeps_its_type(
+    admin_client: Client, ledger_kind: str
+) -> None:
+    """B4: what is stored is what pydantic will read again."""
+    changed = {
+        "setting_protocol": "v1",
+        "setting_region": "south",
+        "setting_retries": "5",
+        "setting_patience": "1.5",
+        "setting_strict": "",
+        "setting_labels": "red\n\n blue ",
+        "setting_headers": '{"x-team": "books"}',
+    }
+    response = admin_client.post(add_url(Source), LEDGER | changed)
+    assert response.status_code == 302, errors_of(response)
+    assert Source.objects.get().config == {
+        "address": "https://ledger.example.com/",
+        "protocol": "v1",
+        "region": "south",
+        "retries": 5,
+        "patience": 1.5,
+        "strict": False,
+        "labels": ["red", "blue"],
+        "headers": {"x-team": "books"},
+    }
+
+
+def test_a_connectors_help_is_text_and_no_markup(admin_client: Client, ledger_kind: str) -> None:
+    """B8: another package's words are escaped."""
+    page = admin_client.get(add_url(Source), {"kind": ledger_kind}).content.decode()
+    assert "&lt;b&gt;https://ledger.example.com" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "message"),
+    [
+        ({"setting_base_url": ""}, "setting_base_url", "required"),
+        ({"setting_base_url": "ftp://engine"}, "setting_base_url", "must start with http://"),
+        ({"setting_start_path": "/start"}, "setting_start_path", "must contain {workflow_id}"),
+        ({"setting_min_poll_seconds": "0.1"}, "setting_min_poll_seconds", "greater than or equal to 1"),
+        ({"setting_list_keys": ""}, "setting_list_keys", "at least 1 item"),
+        ({"setting_max_response_bytes": "many"}, "setting_max_response_bytes", "whole number"),
+        ({"name": "two words"}, "name", "1 to 64 letters"),
+    ],
+)
+def test_an_invalid_setting_is_explained_at_its_field(
+    admin_client: Client, given: dict[str, str], field: str, message: str
+) -> None:
+    """B4: all settings are validated, with clear errors; nothing is saved."""
+    response = admin_client.post(add_url(Source), NEW | SETTINGS | given)
+    assert message in " ".join(errors_of(response)[field])
+    assert not Source.objects.exists()
+
+
+def test_an_error_about_several_settings_stands_above_the_form(
+    admin_client: Client, ledger_kind: str
+) -> None:
+    """B4: no error is lost because it has no field."""
+    given = LEDGER | {"setting_retries": "0", "setting_patience": "3"}
+    assert "patience needs retries" in text_of(admin_client.post(add_url(Source), given))
+
+
+def test_settings_that_no_connector_can_be_made_from_are_refused(admin_client: Client) -> None:
+    """B4, B5: a certificate file that is not there is a configuration error, not a crash later."""
+    given = NEW | SETTINGS | {"setting_base_url": "https://e.example.com", "setting_ca_file": "/nowhere.pem"}
+    response = admin_client.post(add_url(Source), given)
+    assert "nowhere.pem" in text_of(response)
+    assert not Source.objects.exists()
+
+
+def test_changed_settings_are_stored_and_make_a_listing_due(admin_client: Client) -> None:
+    """A4.4: configuration changes apply without a restart."""
+    source = make_source(next_refresh_at=None)
+    given = form_values(admin_client.get(page_url(source))) | {"setting_source": "billing"}
+    assert admin_client.post(page_url(source), given).status_code == 302
+    source.refresh_from_db()
+    assert source.config["source"] == "billing"
+    assert source.next_refresh_at is not None
+
+
+def test_saving_an_unchanged_form_changes_nothing(admin_client: Client) -> None:
+    """A4.4: opening and saving a page neither lists the engine again nor reconnects to it."""
+    source = make_source(next_refresh_at=None, config={"min_poll_seconds": 3.0, "list_keys": ["flows"]})
+    before, revision = source.settings_fingerprint, Revision.current()
+    given = form_values(admin_client.get(page_url(source)))
+    assert admin_client.post(page_url(source), given).status_code == 302
+    source.refresh_from_db()
+    assert (source.settings_fingerprint, source.next_refresh_at) == (before, None)
+    assert Revision.current() == revision
+
+
+def test_another_refresh_interval_applies_at_once(admin_client: Client) -> None:
+    """A4.1, A4.4: a source that was only refreshed by hand is due when it gets an interval."""
+    source = make_source(refresh_interval=0, next_refresh_at=None)
+    given = form_values(admin_client.get(page_url(source))) | {"refresh_interval": "60"}
+    admin_client.post(page_url(source), given)
+    source.refresh_from_db()
+    assert source.next_refresh_at is not None
+
+
+def test_renaming_a_source_moves_the_revision(admin_client: Client) -> None:
+    """A4.4: filters match source names, so agents may see something else."""
+    source = make_source()
+    revision = Revision.current()
+    given = form_values(admin_client.get(page_url(source))) | {"name": "renamed"}
+    admin_client.post(page_url(source), given)
+    assert Revision.current() > revision
+    assert Source.objects.get().name == "renamed"
+
+
+# Secrets
+
+
+def test_a_stored_secret_is_never_shown_again(admin_client: Client) -> None:
+    """E6: not in the form, not after an error, not in the list."""
+    source = make_source(api_key=KEY)
+    bad = form_values(admin_client.get(page_url(source))) | {"setting_base_url": "x"}
+    pages = [
+        admin_client.get(page_url(source)),
+        admin_client.post(page_url(source), bad | {"setting_api_key": KEY}),
+        admin_client.get(list_url(Source)),
+    ]
+    assert not any(KEY in page.content.decode() for page in pages)
+    assert "stored; leave empty to keep" in pages[0].content.decode()
+
+
+def test_an_empty_secret_keeps_what_is_stored(admin_client: Client) -> None:
+    """B4: changing a path must not cost the key."""
+    source = make_source(api_key=KEY)
+    given = form_values(admin_client.get(page_url(source))) | {"setting_source": "billing"}
+    admin_client.post(page_url(source), given)
+    source.refresh_from_db()
+    assert source.credentials == {"api_key": KEY}
+
+
+def test_a_secret_can_be_replaced_and_be_forgotten(admin_client: Client) -> None:
+    """B4: the two ways in which a stored key changes."""
+    source = make_source(api_key=KEY)
+    given = form_values(admin_client.get(page_url(source)))
+    admin_client.post(page_url(source), given | {"setting_api_key": "another-key-entirely"})
+    source.refresh_from_db()
+    assert source.credentials == {"api_key": "another-key-entirely"}
+    admin_client.post(page_url(source), given | {"forget_api_key": "on"})
+    source.refresh_from_db()
+    assert source.credentials == {}
+
+
+def test_a_required_secret_is_asked_for_once(admin_client: Client, ledger_kind: str) -> None:
+    """B4: required when a source is added, and kept like any other afterwards."""
+    response = admin_client.post(add_url(Source), LEDGER | {"setting_password": ""})
+    assert "required" in " ".join(errors_of(response)["setting_password"])
+    admin_client.post(add_url(Source), LEDGER)
+    source = Source.objects.get()
+    given = form_values(admin_client.get(page_url(source))) | {"setting_retries": "1"}
+    assert admin_client.post(page_url(source), given).status_code == 302
+    source.refresh_from_db()
+    assert (source.config["retries"], source.credentials) == (1, {"password": "long-password"})
+
+
+def test_unreadable_secrets_can_be_entered_again(admin_client: Client) -> None:
+    """B5: after a change of SECRET_KEY the page still opens and repairs the source."""
+    source = make_source()
+    Source.objects.filter(pk=source.pk).update(encrypted_credentials="written with another key")
+    given = form_values(admin_client.get(page_url(source))) | {"setting_api_key": "entered-again"}
+    assert admin_client.post(page_url(source), given).status_code == 302
+    source.refresh_from_db()
+    assert source.credentials == {"api_key": "entered-again"}
+
+
+def test_a_source_of_an_unknown_kind_can_be_opened_and_switched_off(admin_client: Client) -> None:
+    """B6: an uninstalled connector leaves its sources readable."""
+    source = make_source(kind="uninstalled")
+    page = admin_client.get(page_url(source))
+    assert "No connector on this server knows this kind" in text_of(page)
+    given = form_values(page) | {"enabled": ""}
+    assert admin_client.post(page_url(source), given).status_code == 302
+    source.refresh_from_db()
+    assert not source.enabled
+
+
+# Buttons and actions
+
+
+def test_testing_a_connection_shows_the_engines_answer(
+    admin_client: Client,
+    example_engine: ExampleEngine,  # noqa: F811
+) -> None:
+    """B9: engine health on demand, with the engine's latency or its own words of refusal."""
+    good = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
+    assert "ms)" in told(press(admin_client, good, "test_connection")).replace("\N{NO-BREAK SPACE}", " ")
+    wrong = make_source(base_url=example_engine.base_url, api_key="wrong-key-wrong-key")
+    assert "401" in told(press(admin_client, wrong, "test_connection"))
+
+
+def test_refreshing_by_hand_discovers_and_shows_the_counts(
+    admin_client: Client,
+    example_engine: ExampleEngine,  # noqa: F811
+) -> None:
+    """A4.3: a refresh can be triggered at any time, and says what it did."""
+    source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
+    message = told(press(admin_client, source, "refresh_now"))
+    count = Workflow.objects.filter(source=source).count()
+    assert count >= 6
+    assert f"{count} workflows found: {count} added" in message
+    assert f"/discoveryrun/{DiscoveryRun.objects.get().pk}/change/" in message
+    assert f"0 / {count}" in text_of(admin_client.get(list_url(Source)))
+
+
+def test_a_failing_refresh_shows_the_engines_answer_and_keeps_the_last_good_list(
+    admin_client: Client,
+    example_engine: ExampleEngine,  # noqa: F811
+) -> None:
+    """A1.4, A5.1: a wrong key costs no workflow, and the admin reads why."""
+    source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
+    refresh_source(source)
+    count = Workflow.objects.present().count()
+    given = form_values(admin_client.get(page_url(source)))
+    admin_client.post(page_url(source), given | {"setting_api_key": "wrong-key-wrong-key"})
+    message = told(press(admin_client, source, "refresh_now"))
+    assert "401" in message
+    assert "The last good list is kept." in message
+    assert Workflow.objects.present().count() == count
+    page = text_of(admin_client.get(page_url(source)))
+    assert "failing" in page
+    assert "Failing since" in page
+
+
+def test_several_sources_are_left_to_the_worker_and_one_dead_engine_costs_the_others_nothing(
+    admin_client: Client,
+    example_engine: ExampleEngine,  # noqa: F811
+) -> None:
+    """A4.3, B6: those that are never listed by themselves too."""
+    dead, off = make_source("dead"), make_source("off", enabled=False)
+    good = make_source(
+        "good",
+        base_url=example_engine.base_url,
+        api_key=example_engine.api_key,
+        refresh_interval=0,
+        next_refresh_at=None,
+    )
+    message = told(run_action(admin_client, "refresh_selected", dead, off, good))
+    assert "2 listings begin within seconds" in message
+    assert set(due_sources()) == {dead.pk, good.pk}
+    for source_id in (dead.pk, good.pk):
+        refresh_one_source(source_id, "manual")
+    assert Workflow.objects.filter(source=good).exists()
+
+
+def test_sources_are_switched_off_and_on_in_bulk(admin_client: Client) -> None:
+    """A4.1: discovery is switched per source; agents notice, and what is switched on is listed at once."""
+    sources = [make_source(next_refresh_at=None) for _ in range(3)]
+    revision = Revision.current()
+    assert "Switched off: 3" in told(run_action(admin_client, "disable_selected", *sources))
+    assert not Source.objects.filter(enabled=True).exists()
+    assert Revision.current() == revision + 1
+    assert "Switched on: 3" in told(run_action(admin_client, "enable_selected", *sources))
+    assert Source.objects.filter(enabled=True).exclude(next_refresh_at=None).count() == 3
+
+
+def test_a_button_does_nothing_without_a_post(admin_client: Client) -> None:
+    """B8: a link in somebody's mail must not refresh anything."""
+    source = make_source()
+    response = admin_client.get(page_url(source).replace("/change/", "/refresh_now/"))
+    assert response.status_code == 302
+    assert not DiscoveryRun.objects.exists()
+
+
+def test_deleting_a_source_takes_its_workflows_and_says_how_many(admin_client: Client) -> None:
+    """A1.3: counts, not thousands of names; agents notice."""
+    source = make_source()
+    make_workflows(3, source)
+    make_discovery_run(source)
+    question = text_of(admin_client.get(page_url(source).replace("/change/", "/delete/")))
+    assert "Workflows: 3" in question
+    revision = Revision.current()
+    admin_client.post(page_url(source).replace("/change/", "/delete/"), {"post": "yes"})
+    assert not Workflow.objects.exists()
+    assert Revision.current() > revision
+
+
+def test_deleting_selected_sources_is_noticed_by_agents(admin_client: Client) -> None:
+    """A4.4."""
+    sources = [make_source(), make_source()]
+    revision = Revision.current()
+    keys = [source.pk for source in sources]
+    given = {"action": "delete_selected", "_selected_action": keys, "post": "yes"}
+    admin_client.post(list_url(Source), given)
+    assert not Source.objects.exists()
+    assert Revision.current() > revision
+
+
+# Looking
+
+
+def test_a_sources_page_shows_its_recent_discovery_runs(admin_client: Client) -> None:
+    """A5.1, A5.3: the last five, newest first, with what each did."""
+    source = make_source()
+    for number in range(7):
+        make_discovery_run(source, added=100 + number)
+    shown = text_of(admin_client.get(page_url(source)))
+    assert "106 workflows found" in shown
+    assert "101 workflows found" not in shown
+
+
+def test_people_who_may_only_look_see_the_settings_without_secrets_and_can_press_nothing(
+    staff_with: StaffWith,
+) -> None:
+    """E6, B8: Django's permissions hold for buttons and actions too."""
+    source = make_source(api_key=KEY)
+    client = staff_with("view_source")
+    page = client.get(page_url(source))
+    shown = text_of(page)
+    assert "http://127.0.0.1:9" in shown
+    assert "API key : stored" in shown
+    assert KEY not in page.content.decode()
+    assert "Refresh now" not in shown
+    assert press(client, source, "refresh_now").status_code == 403
+    assert press(client, source, "test_connection").status_code == 403
+    run_action(client, "disable_selected", source)
+    assert Source.objects.get().enabled
+    assert not DiscoveryRun.objects.exists()
+
+
+def test_what_an_engine_says_is_shown_as_text(admin_client: Client) -> None:
+    """B8: an engine's error is hostile text."""
+    source = make_source(health_state="failing", health_message="<script>alert(1)</script>")
+    make_discovery_run(source, outcome="failed", error="<script>alert(2)</script>")
+    for url in (list_url(Source), page_url(source), "/admin/"):
+        page = admin_client.get(url).content.decode()
+        assert "<script>alert" not in page
+        assert "&lt;script&gt;alert" in page
+
+
+def test_the_number_of_workflows_counts_only_those_that_are_present(admin_client: Client) -> None:
+    """A1.3, B9."""
+    source = make_source()
+    make_workflow(source)
+    make_workflow(source, enabled=False)
+    make_workflow(source, missing_since=source.created_at)
+    assert "1 / 2" in text_of(admin_client.get(list_url(Source)))
+
+
+def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(admin_client: Client) -> None:
+    """B8: whoever may change a source cannot read its key by pointing it at a server of their own."""
+    source = make_source(base_url="http://127.0.0.1:9", api_key="the-companys-key-1234")
+    given = form_values(admin_client.get(page_url(source)))
+    elsewhere = given | {"setting_base_url": "http://127.0.0.1:10"}
+    refused = admin_client.post(page_url(source), elsewhere)
+    assert "enter its secrets again" in text_of(refused)
+    source.refresh_from_db()
+    assert source.config["base_url"] == "http://127.0.0.1:9"
+    admin_client.post(page_url(source), elsewhere | {"setting_api_key": "the-companys-key-1234"})
+    source.refresh_from_db()
+    assert source.config["base_url"] == "http://127.0.0.1:10"

@@ -1,0 +1,269 @@
+"""Workflows in the admin: finding, enabling and describing them."""
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from catalogue.exposure import (
+    Visibility,
+    explain_exposure,
+    load_exposed_catalogue,
+)
+from catalogue.filters import FilterChain
+from catalogue.models import Revision, Workflow, WorkflowFilter
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import form_values, list_url, page_url, run_action, text_of, told
+from tests.factories import make_filter, make_source, make_workflow, make_workflows
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def tool_names(response: object) -> list[str]:
+    return [workflow.tool_name for workflow in response.context["cl"].result_list]  # type: ignore[attr-defined]
+
+
+def make_one_of_each() -> dict[Visibility, Workflow]:
+    """A workflow for every reason that there is for being seen or not."""
+    source = make_source()
+    make_filter("secret*", action="exclude")
+    return {
+        Visibility.EXPOSED: make_workflow(source),
+        Visibility.DISABLED: make_workflow(source, enabled=False),
+        Visibility.MISSING: make_workflow(source, missing_since=timezone.now()),
+        Visibility.SOURCE_OFF: make_workflow(make_source(enabled=False)),
+        Visibility.FILTERED: make_workflow(source, name="secret_things"),
+    }
+
+
+# The list
+
+
+def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_client: Client) -> None:
+    """A4.2, A1.3: enabled, missing, switched off or hidden by a filter can be told apart at a glance."""
+    workflows = make_one_of_each()
+    page = admin_client.get(list_url(Workflow))
+    shown = {row.tool_name: row.explanation.visibility for row in page.context["cl"].result_list}
+    assert shown == {workflow.tool_name: visibility for visibility, workflow in workflows.items()}
+    assert all(visibility.value in text_of(page) for visibility in Visibility)
+
+
+def test_the_admins_verdict_is_the_agents_catalogue() -> None:
+    """A4.2: what the admin shows as exposed is exactly what is served."""
+    make_one_of_each()
+    make_filter("beta", subject="tag", action="include")
+    make_workflow(tags=["beta"])
+    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    explained = {
+        workflow.tool_name
+        for workflow in Workflow.objects.select_related("source")
+        if explain_exposure(workflow, chain).visibility == Visibility.EXPOSED
+    }
+    assert explained == set(load_exposed_catalogue().workflows) != set()
+
+
+@pytest.mark.parametrize("query", ["invoices", "Pay", "invoice-flow-77", "send_money", "quarterly"])
+def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: Client, query: str) -> None:
+    """A3.1: whatever a curator remembers of it."""
+    make_workflows(3)
+    make_workflow(
+        name="Pay all",
+        upstream_id="invoice-flow-77",
+        tool_name="send_money",
+        description="Settles open invoices.",
+        title_override="Quarterly payment",
+    )
+    assert tool_names(admin_client.get(list_url(Workflow), {"q": query})) == ["send_money"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"available": "missing"},
+        {"schema": "replaced"},
+        {"category": "finance"},
+        {"enabled__exact": "0"},
+        {"source__id__exact": "{source}"},
+    ],
+)
+def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> None:
+    """A6.3, A1.3: by source, enabled, missing, category and schema problem."""
+    make_workflows(3)
+    wanted = make_workflow(
+        missing_since=timezone.now(), schema_problem="broken", category="finance", enabled=False
+    )
+    given = {name: value.format(source=wanted.source_id) for name, value in query.items()}
+    assert tool_names(admin_client.get(list_url(Workflow), given)) == [wanted.tool_name]
+
+
+@pytest.mark.parametrize(
+    "query", [{"available": "present"}, {"schema": "own"}, {"available": "x"}, {"schema": "x"}]
+)
+def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
+    """A6.3: also when somebody edits the address by hand."""
+    workflow = make_workflow()
+    assert tool_names(admin_client.get(list_url(Workflow), query)) == [workflow.tool_name]
+
+
+def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client: Client) -> None:
+    """B8: names, descriptions, tags, schemas and problems of engines are hostile."""
+    workflow = make_workflow(
+        name=HOSTILE,
+        tool_name="hostile",
+        description=HOSTILE,
+        category=HOSTILE,
+        author=HOSTILE,
+        tags=[HOSTILE],
+        schema_problem=HOSTILE,
+        input_schema={"type": "object", "description": HOSTILE},
+        metadata={"note": HOSTILE},
+    )
+    for url in (list_url(Workflow), page_url(workflow)):
+        page = admin_client.get(url).content.decode()
+        assert HOSTILE not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
+# Enabling
+
+
+def test_selected_workflows_are_enabled_and_agents_notice(admin_client: Client) -> None:
+    """A4.4: the revision moves with the change."""
+    workflows = make_workflows(3, enabled=False)
+    revision = Revision.current()
+    assert "Enabled: 2" in told(run_action(admin_client, "enable_selected", *workflows[:2]))
+    assert Workflow.objects.filter(enabled=True).count() == 2
+    assert Revision.current() == revision + 1
+
+
+def test_everything_that_matches_can_be_disabled_in_a_constant_number_of_queries(
+    admin_client: Client, django_assert_max_num_queries: object
+) -> None:
+    """A4.2: "select all" reaches beyond the page that is shown."""
+    workflows = make_workflows(120)
+    with django_assert_max_num_queries(25):  # type: ignore[operator]
+        response = run_action(admin_client, "disable_selected", *workflows[:2], everything=True)
+    assert "Disabled: 120" in told(response)
+    assert not Workflow.objects.filter(enabled=True).exists()
+
+
+def test_the_switch_on_a_workflows_page_works_too(admin_client: Client) -> None:
+    """A4.4."""
+    workflow = make_workflow()
+    revision = Revision.current()
+    given = form_values(admin_client.get(page_url(workflow))) | {"enabled": ""}
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    assert not Workflow.objects.get().enabled
+    assert Revision.current() > revision
+
+
+# One workflow
+
+
+def test_the_curators_words_stand_beside_the_engines(admin_client: Client) -> None:
+    """A3.1: both layers on one page."""
+    workflow = make_workflow(
+        description="Upstream words.", tags=["upstream-tag"], description_override="Our words."
+    )
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "Upstream words." in shown
+    assert "Our words." in shown
+    assert "upstream-tag" in shown
+
+
+def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -> None:
+    """A3.1, A7.2: title, description, tags, tool name and times are the curator's."""
+    workflow = make_workflow(description="Upstream words.", tags=["a"])
+    given = form_values(admin_client.get(page_url(workflow))) | {
+        "tool_name": "renamed",
+        "title_override": "Our title",
+        "description_override": "Our words.",
+        "tags_override": "billing, monthly ",
+        "timeout_seconds": "60",
+        "inline_wait_seconds": "5",
+    }
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    workflow.refresh_from_db()
+    assert (workflow.tool_name, workflow.title) == ("renamed", "Our title")
+    assert (workflow.shown_description, workflow.shown_tags) == ("Our words.", ["billing", "monthly"])
+    assert (workflow.timeout_seconds, workflow.inline_wait_seconds) == (60, 5)
+    assert (workflow.description, workflow.tags) == ("Upstream words.", ["a"])
+
+
+@pytest.mark.parametrize(("typed", "stored"), [("", None), ("-", []), ("a,b", ["a", "b"])])
+def test_tags_can_be_the_engines_none_or_our_own(
+    admin_client: Client, typed: str, stored: list[str] | None
+) -> None:
+    """D3: an empty field restores what the engine says."""
+    workflow = make_workflow(tags=["upstream"], tags_override=["old"])
+    given = form_values(admin_client.get(page_url(workflow)))
+    admin_client.post(page_url(workflow), given | {"tags_override": typed})
+    workflow.refresh_from_db()
+    assert workflow.tags_override == stored
+
+
+@pytest.mark.parametrize("tags", [None, [], ["a", "b"]])
+def test_saving_an_unchanged_workflow_changes_nothing(admin_client: Client, tags: list[str] | None) -> None:
+    """A6.4: names and words stay as they are."""
+    workflow = make_workflow(tags_override=tags)
+    before, revision = Workflow.objects.values().get(), Revision.current()
+    given = form_values(admin_client.get(page_url(workflow)))
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    assert Workflow.objects.values().get() == before
+    assert Revision.current() == revision
+
+
+@pytest.mark.parametrize("name", ["two words", "", "x" * 65, "taken"])
+def test_a_tool_name_that_clients_cannot_use_is_refused(admin_client: Client, name: str) -> None:
+    """A6.4, B8: 64 safe characters, unique."""
+    make_workflow(tool_name="taken")
+    workflow = make_workflow(tool_name="mine")
+    given = form_values(admin_client.get(page_url(workflow))) | {"tool_name": name}
+    response = admin_client.post(page_url(workflow), given)
+    assert response.context["adminform"].form.errors["tool_name"]
+    workflow.refresh_from_db()
+    assert workflow.tool_name == "mine"
+
+
+def test_a_replaced_schema_is_pointed_out(admin_client: Client) -> None:
+    """A6.3: the admin learns that agents see a generic schema, and why."""
+    workflow = make_workflow(schema_problem="Invalid input schema: /properties/a: 3 is no schema")
+    assert "/properties/a: 3 is no schema" in text_of(admin_client.get(page_url(workflow)))
+    assert "schema replaced" in text_of(admin_client.get(list_url(Workflow)))
+
+
+def test_a_workflows_page_names_the_filter_that_decides(admin_client: Client) -> None:
+    """A4.2: why it is exposed or not, with a link to the rule."""
+    rule = make_filter("pay*", action="exclude")
+    workflow = make_workflow(name="pay_all")
+    page = admin_client.get(page_url(workflow))
+    assert "hidden by filter by filter exclude name pay*" in text_of(page)
+    assert page_url(rule) in page.content.decode()
+
+
+def test_a_workflow_that_no_filter_includes_says_so(admin_client: Client) -> None:
+    """A4.2: whoever says what is in has said that the rest is out."""
+    make_filter("pay*", action="include")
+    assert "no filter includes it" in text_of(admin_client.get(page_url(make_workflow())))
+
+
+def test_workflows_come_from_engines_only(admin_client: Client) -> None:
+    """A1.2, A1.3: nobody adds or deletes one by hand; its history stays."""
+    workflow = make_workflow()
+    assert admin_client.get(list_url(Workflow) + "add/").status_code == 403
+    url = page_url(workflow).replace("/change/", "/delete/")
+    assert admin_client.post(url, {"post": "yes"}).status_code == 403
+    run_action(admin_client, "delete_selected", workflow)
+    assert Workflow.objects.exists()
+
+
+def test_people_who_may_only_look_cannot_enable_or_change(staff_with: StaffWith) -> None:
+    """B8: Django's permissions hold for actions and forms."""
+    workflow = make_workflow(enabled=False)
+    client = staff_with("view_workflow")
+    assert workflow.name in text_of(client.get(page_url(workflow)))
+    run_action(client, "enable_selected", workflow)
+    assert client.post(page_url(workflow), {"tool_name": "x", "enabled": "on"}).status_code == 403
+    workflow.refresh_from_db()
+    assert not workflow.enabled

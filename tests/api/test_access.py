@@ -1,0 +1,138 @@
+"""Who is let in, and to what."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import get_resolver
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from catalogue.permissions import Access
+from catalogue.scopes import Scope
+from mcp_bridge import models as bridge
+from tests.api.clients import TokenClient, administrator, agent, staff_session
+from tests.factories import make_execution, make_source, make_workflow
+
+pytestmark = pytest.mark.django_db
+
+LISTS = ["/api/sources/", "/api/workflows/", "/api/discovery-runs/", "/api/executions/"]
+
+
+@pytest.mark.parametrize("address", [*LISTS, "/api/", "/api/schema/", "/api/nowhere/"])
+def test_without_a_token_the_answer_is_401_and_says_how_to_present_one(address):
+    response = APIClient().get(address)
+
+    assert response.status_code == 401
+    assert response["WWW-Authenticate"] == "Bearer"
+    assert "Authorization: Bearer" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("text", ["wfc_wrong", "wfc_" + "x" * 10_000, "ü", "", "a b c"])
+def test_an_unknown_token_gets_401_also_beside_a_session(text):
+    client = staff_session("view_source")
+
+    response = client.get("/api/sources/", HTTP_AUTHORIZATION=f"Bearer {text}")
+
+    assert response.status_code == 401
+    assert response["WWW-Authenticate"] == 'Bearer error="invalid_token"'
+    assert "expired or revoked" in response.json()["detail"]
+
+
+def test_revoked_and_expired_tokens_are_refused():
+    revoked, expired = administrator(), administrator()
+    revoked.token.revoke()
+    bridge.AccessToken.objects.filter(pk=expired.token.pk).update(
+        expires_at=timezone.now() - timedelta(days=1)
+    )
+
+    assert [client.get("/api/sources/").status_code for client in (revoked, expired)] == [401, 401]
+
+
+@pytest.mark.parametrize("address", LISTS)
+def test_an_administrators_token_reads_every_list(address):
+    assert administrator().get(address).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/api/sources/", "/api/discovery-runs/"])
+def test_a_refusal_names_the_scope_that_is_missing(address):
+    response = agent().get(address)
+
+    assert response.status_code == 403
+    assert "catalogue:admin" in response.json()["detail"]
+    assert response["WWW-Authenticate"] == 'Bearer error="insufficient_scope", scope="catalogue:admin"'
+
+
+def test_a_token_that_only_reads_can_neither_start_nor_cancel_nor_curate():
+    reader, workflow = TokenClient(Scope.READ), make_workflow()
+    execution = make_execution(workflow, caller=reader.token.caller.key)
+
+    refused = [
+        reader.post("/api/executions/", {"tool": workflow.tool_name}),
+        reader.post(f"/api/executions/{execution.pk}/cancel/"),
+        reader.patch(f"/api/workflows/{workflow.tool_name}/", {"title": "x"}),
+        reader.post(f"/api/workflows/{workflow.tool_name}/disable/"),
+        reader.post("/api/workflows/disable/", {"source": workflow.source.name, "all": True}),
+    ]
+
+    assert [response.status_code for response in refused] == [403] * 5
+    assert ["workflows:run" in response.json()["detail"] for response in refused] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_a_token_that_only_runs_lists_nothing():
+    assert TokenClient(Scope.RUN).get("/api/executions/").status_code == 403
+
+
+def test_a_session_of_staff_counts_as_administrator_within_djangos_permissions():
+    make_source("orders")
+    client = staff_session("view_source")
+
+    assert client.get("/api/sources/").json()["count"] == 1
+    refused = client.post("/api/sources/", {"name": "x", "kind": "simplified"})
+    assert refused.status_code == 403
+    assert "catalogue.add_source" in refused.json()["detail"]
+
+
+def test_a_session_of_somebody_who_is_no_staff_is_refused():
+    client = APIClient()
+    client.force_login(User.objects.create_user("visitor"))
+
+    response = client.get("/api/workflows/")
+
+    assert response.status_code == 403
+    assert "staff" in response.json()["detail"]
+
+
+def test_a_session_needs_a_csrf_token_to_change_anything():
+    source = make_source()
+    client = staff_session("change_source", enforce_csrf_checks=True)
+
+    response = client.patch(f"/api/sources/{source.name}/", {"enabled": False})
+
+    assert response.status_code == 403
+    assert "CSRF" in response.json()["detail"]
+
+
+def test_every_action_of_every_view_says_whom_it_lets_in():
+    views = {pattern.callback.cls for pattern in _api_patterns() if hasattr(pattern.callback, "actions")}
+    for view in views:
+        actions = {
+            action
+            for pattern in _api_patterns()
+            if getattr(pattern.callback, "cls", None) is view
+            for action in pattern.callback.actions.values()
+        }
+        assert actions == set(view.access), view
+        assert all(isinstance(access, Access) for access in view.access.values())
+    assert len(views) == 4
+
+
+def _api_patterns():
+    api = next(item for item in get_resolver().url_patterns if str(item.pattern) == "api/")
+    return api.url_patterns

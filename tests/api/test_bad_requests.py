@@ -1,0 +1,148 @@
+"""Whatever is sent, the answer is a sentence in JSON, and never 500."""
+
+import json
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from catalogue.models import Source
+from executions.models import Execution
+from tests.api.clients import administrator
+from tests.factories import make_workflow
+
+pytestmark = pytest.mark.django_db
+
+DOORS = [
+    ("post", "/api/sources/"),
+    ("patch", "/api/sources/orders/"),
+    ("patch", "/api/workflows/greet/"),
+    ("post", "/api/workflows/enable/"),
+    ("post", "/api/executions/"),
+]
+BODIES = {
+    "empty": b"",
+    "blank": b"   ",
+    "not JSON": b"{name: orders}",
+    "cut off": b'{"name": "ord',
+    "not UTF-8": b'{"name": "\xff\xfe"}',
+    "nested arrays": b"[" * 10_000 + b"]" * 10_000,
+    "nested objects": b'{"config":' * 10_000 + b"1" + b"}" * 10_000,
+    "not a number": b'{"wait_seconds": NaN}',
+    "endless number": b'{"wait_seconds": ' + b"9" * 5000 + b"}",
+    "infinite number": b'{"wait_seconds": 1e999}',
+    "null": b"null",
+    "array": b"[]",
+    "text": b'"orders"',
+    "NUL in a name": b'{"\\u0000": 1}',
+    "many unknown names": json.dumps(dict.fromkeys(map(str, range(5000)))).encode(),
+}
+
+
+@pytest.mark.parametrize(("method", "address"), DOORS)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_body_that_makes_no_sense_gets_a_sentence(method, address, body):
+    make_workflow(_source(), tool_name="greet")
+
+    response = getattr(administrator(), method)(address, body, content_type="application/json")
+
+    if method == "patch" and not body:
+        assert response.status_code == 200
+        return
+    assert response.status_code == 400
+    assert response["Content-Type"] == "application/json"
+    assert response.json()["detail"].endswith((".", "`"))
+    assert response.json()["kind"] == "validation"
+    assert len(response.content) < 10_000
+    assert not Execution.objects.exists()
+
+
+@pytest.mark.parametrize(("method", "address"), DOORS)
+def test_a_body_over_the_limit_gets_413(method, address):
+    make_workflow(_source(), tool_name="greet")
+    body = b'{"name": "' + b"x" * settings.CATALOGUE["max_request_bytes"] + b'"}'
+
+    response = getattr(administrator(), method)(address, body, content_type="application/json")
+
+    assert response.status_code == 413
+    assert "CATALOGUE_MAX_REQUEST_BYTES" in response.json()["detail"]
+
+
+def test_a_body_of_unknown_length_gets_411_instead_of_being_taken_for_none():
+    _source()
+
+    response = administrator().generic("PATCH", "/api/sources/orders/", HTTP_TRANSFER_ENCODING="chunked")
+
+    assert response.status_code == 411
+    assert "Content-Length" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_a_body_that_is_not_declared_as_json_gets_415(content_type):
+    response = administrator().post("/api/sources/", b'{"name": "x"}', content_type=content_type)
+
+    assert response.status_code == 415
+    assert response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/nowhere/",
+        "/api/workflows/unknown/",
+        "/api/workflows/a%00b/",
+        "/api/workflows/a b/",
+        "/api/workflows/" + "x" * 5000 + "/",
+        "/api/sources/unknown/",
+        "/api/executions/not-an-id/",
+        "/api/executions/------------------------------------/",
+        "/api/executions/00000000-0000-0000-0000-000000000000/",
+    ],
+)
+def test_an_address_where_nothing_is_gets_404_in_json(address):
+    response = administrator().get(address)
+
+    assert (response.status_code, response["Content-Type"]) == (404, "application/json")
+    assert len(response.json()["detail"]) < 500
+
+
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [("delete", "/api/workflows/greet/"), ("put", "/api/sources/orders/"), ("options", "/api/sources/")],
+)
+def test_a_method_that_an_address_does_not_know_gets_405(method, address):
+    response = getattr(administrator(), method)(address)
+
+    assert response.status_code == 405
+    assert response.json()["detail"]
+
+
+def test_the_slash_at_the_end_may_be_left_out():
+    client = administrator()
+
+    created = client.post(
+        "/api/sources", {"name": "orders", "kind": "simplified", "config": {"base_url": "http://h"}}
+    )
+
+    assert created.status_code == 201
+    assert client.get("/api/sources/orders").json()["name"] == "orders"
+
+
+def test_what_nobody_expected_is_answered_in_json_too():
+    """A row that is broken in the database stands for any bug of ours."""
+    _source()
+    client = administrator()
+    client.raise_request_exception = False
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE catalogue_source SET config = 'no JSON'")
+
+    response = client.get("/api/sources/")
+
+    assert (response.status_code, response["Content-Type"]) == (500, "application/json")
+    assert "log" in response.json()["detail"]
+
+
+def _source() -> Source:
+    return Source.objects.create(name="orders", kind="simplified", config={"base_url": "http://127.0.0.1:9"})

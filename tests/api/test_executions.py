@@ -1,0 +1,385 @@
+"""/api/executions/"""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from catalogue.discovery import refresh_source
+from catalogue.models import Source
+from executions.models import Execution, State
+from executions.polling import advance_due_executions
+from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.factories import make_event, make_execution, make_source, make_workflow
+from tests.processes import ExampleEngine, example_engine
+
+__all__ = ["example_engine"]
+
+pytestmark = pytest.mark.django_db
+
+GREETING = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "times": {"type": "integer", "minimum": 1}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def engine(example_engine: ExampleEngine) -> Source:
+    """A source whose engine runs, discovered, with everything enabled."""
+    source = make_source(
+        "example", base_url=example_engine.base_url, api_key=example_engine.api_key, new_workflows="exposed"
+    )
+    refresh_source(source)
+    return source
+
+
+# Reading
+
+
+def test_a_record_shows_everything_that_is_known_of_a_run():
+    """B3, A8.2, A8.4"""
+    begun = timezone.now() - timedelta(minutes=1)
+    execution = make_execution(
+        run_id="run-1",
+        correlation_id="corr-1",
+        created_at=begun,
+        engine_started_at=begun,
+        engine_finished_at=begun + timedelta(milliseconds=1500),
+        payload={
+            "input": {"a": "\x00", "big": 10**30},
+            "output": [1, None],
+            "start_answer": {"workflow_id": "run-1"},
+            "status_answer": {"status": "COMPLETED"},
+        },
+    )
+    make_event(execution, "completed")
+
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+
+    assert (shown["input"], shown["output"]) == ({"a": "\x00", "big": 10**30}, [1, None])
+    assert (shown["start_answer"], shown["status_answer"]) == (
+        {"workflow_id": "run-1"},
+        {"status": "COMPLETED"},
+    )
+    assert (shown["run_id"], shown["correlation_id"], shown["workflow_id"]) == (
+        "run-1",
+        "corr-1",
+        execution.upstream_id,
+    )
+    assert (shown["state"], shown["success"], shown["error"], shown["duration_ms"]) == (
+        "completed",
+        True,
+        None,
+        1500,
+    )
+    assert [event["kind"] for event in shown["events"]] == ["created", "completed"]
+
+
+def test_a_failure_is_shown_with_its_kind():
+    """B5, A5.2"""
+    execution = make_execution(state=State.TIMED_OUT, error="It took too long.", error_kind="timeout")
+
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+
+    assert (shown["success"], shown["error"]) == (False, {"kind": "timeout", "message": "It took too long."})
+
+
+def test_a_running_execution_shows_its_progress_and_no_verdict():
+    """A8.1, A8.2"""
+    execution = make_execution(state=State.RUNNING, progress=40.0, progress_message="4 of 10")
+
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+
+    assert (shown["state"], shown["progress"], shown["progress_message"]) == ("running", 40.0, "4 of 10")
+    assert (shown["success"], shown["finished_at"], shown["duration_ms"]) == (None, None, None)
+
+
+def test_a_caller_sees_only_what_it_started():
+    """404, not 403: that there is such an execution is nobody else's business."""
+    client, other = agent(), agent()
+    own = make_execution(caller=client.token.caller.key)
+    foreign = make_execution(caller=other.token.caller.key)
+
+    assert [row["id"] for row in client.get("/api/executions/").json()["results"]] == [str(own.pk)]
+    assert client.get(f"/api/executions/{own.pk}/").status_code == 200
+    assert client.get(f"/api/executions/{foreign.pk}/").status_code == 404
+    assert client.post(f"/api/executions/{foreign.pk}/cancel/").status_code == 404
+    assert client.get(f"/api/executions/?caller={other.token.caller.key}").json()["count"] == 0
+
+
+def test_administrators_see_everything():
+    execution = make_execution()
+
+    for client in (administrator(), staff_session("view_execution")):
+        assert client.get(f"/api/executions/{execution.pk}/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("state=failed", "b"),
+        ("state=failed&state=running", "bc"),
+        ("tool=alpha", "a"),
+        ("source=east", "ab"),
+        ("caller=token:9", "c"),
+        ("door=rest", "b"),
+        ("created_after=2026-01-02T00:00:00Z", "bc"),
+        ("created_before=2026-01-02T00:00:00Z", "a"),
+        ("created_after=2026-01-02T00:00:00Z&created_before=2026-01-03T00:00:00%2B00:00", "b"),
+        ("ordering=created_at", "abc"),
+        ("ordering=-tool", "cab"),
+        ("", "cba"),
+    ],
+)
+def test_the_list_is_filtered_and_ordered(query, expected):
+    days = [timezone.datetime(2026, 1, day, tzinfo=timezone.get_default_timezone()) for day in (1, 2, 3)]
+    a = make_execution(tool_name="alpha", source_name="east", created_at=days[0])
+    b = make_execution(
+        state=State.FAILED, tool_name="aleph", source_name="east", door="rest", created_at=days[1]
+    )
+    c = make_execution(
+        state=State.RUNNING, tool_name="beta", source_name="west", caller="token:9", created_at=days[2]
+    )
+    letters = {str(a.pk): "a", str(b.pk): "b", str(c.pk): "c"}
+
+    rows = administrator().get(f"/api/executions/?{query}").json()["results"]
+
+    found = "".join(letters[row["id"]] for row in rows)
+    assert found == expected if "ordering" in query or not query else sorted(found) == sorted(expected)
+
+
+# Starting
+
+
+def test_every_offending_argument_is_named_and_nothing_is_recorded():
+    """A2.5, B5"""
+    make_workflow(tool_name="greet", input_schema=GREETING)
+
+    response = agent().post(
+        "/api/executions/", {"tool": "greet", "arguments": {"times": "twice", "colour": "red"}}
+    )
+
+    assert response.status_code == 400
+    assert sorted(problem_paths(response)) == ["/arguments/colour", "/arguments/name", "/arguments/times"]
+    assert response.json()["kind"] == "validation"
+    assert not Execution.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "/tool"),
+        ({"tool": ["greet"]}, "/tool"),
+        ({"tool": "a\x00"}, "/tool"),
+        ({"tool": "greet", "arguments": "text"}, "/arguments"),
+        ({"tool": "greet", "arguments": [1]}, "/arguments"),
+        ({"tool": "greet", "wait_seconds": 51}, "/wait_seconds"),
+        ({"tool": "greet", "wait_seconds": -1}, "/wait_seconds"),
+        ({"tool": "greet", "wait_seconds": "nan"}, "/wait_seconds"),
+        ({"tool": "greet", "wait_seconds": 10**400}, "/wait_seconds"),
+        ({"tool": "greet", "argument": {}}, "/argument"),
+    ],
+)
+def test_a_start_that_is_not_well_formed_is_refused_by_field(body, path):
+    make_workflow(tool_name="greet")
+
+    response = agent().post("/api/executions/", body)
+
+    assert (response.status_code, problem_paths(response)) == (400, [path])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("wait_seconds", [0, 5])
+def test_a_disabled_tool_is_as_unknown_as_one_that_never_was(wait_seconds):
+    make_workflow(tool_name="off", enabled=False)
+
+    for client in (agent(), administrator()):
+        for tool in ("off", "never"):
+            response = client.post("/api/executions/", {"tool": tool, "wait_seconds": wait_seconds})
+            assert response.status_code == 404
+            assert f"Unknown or disabled tool: {tool}" in response.json()["detail"]
+
+
+def test_a_start_is_recorded_before_any_engine_is_asked():
+    """B8: there is nobody at this engine's address, and no worker."""
+    make_workflow(tool_name="greet", input_schema=GREETING)
+    client = agent()
+
+    response = client.post("/api/executions/", {"tool": "greet", "arguments": {"name": "Ada"}})
+
+    assert response.status_code == 202
+    assert (response.json()["state"], response.json()["success"]) == ("pending", None)
+    assert (response.json()["door"], response.json()["caller"]) == ("rest", client.token.caller.key)
+    assert response["Location"].endswith(f"/api/executions/{response.json()['id']}")
+    assert client.get(response["Location"]).json()["input"] == {"name": "Ada"}
+
+
+def test_a_member_of_staff_starts_in_their_own_name():
+    make_workflow(tool_name="greet")
+    client = staff_session("add_execution")
+
+    shown = client.post("/api/executions/", {"tool": "greet"}).json()
+
+    assert shown["caller"].startswith("user:")
+    assert shown["caller_name"].startswith("curator-")
+
+
+VALUES = {
+    "huge": 10**4000,
+    "tiny": -(10**4000),
+    "float": 1e308,
+    "NUL": "\x00",
+    "long": "x" * 100_000,
+    "empty names": {"": {"": []}},
+    "null": None,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+def test_arguments_are_kept_exactly_whatever_json_they_are(value):
+    make_workflow(tool_name="anything")
+    client = agent()
+
+    response = client.post("/api/executions/", {"tool": "anything", "arguments": {"value": value}})
+
+    assert response.status_code == 202
+    assert response.json()["input"] == {"value": value}
+
+
+def test_a_text_that_was_cut_inside_a_character_is_kept_readable():
+    make_workflow(tool_name="anything")
+    body = b'{"tool": "anything", "arguments": {"text": "a\\ud83d"}}'
+
+    response = agent().post("/api/executions/", body, content_type="application/json")
+
+    assert response.json()["input"] == {"text": "a?"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_runs_what_was_started_without_waiting(engine: Source):
+    """A2.2, A8.3, A8.4"""
+    client = agent()
+    started = client.post(
+        "/api/executions/", {"tool": "text_statistics", "arguments": {"text": "To be or not"}}
+    )
+
+    advance_due_executions()
+
+    shown = client.get(started["Location"]).json()
+    assert (shown["state"], shown["success"], shown["output"]["words"]) == ("completed", True, 4)
+    assert shown["run_id"] and shown["start_answer"] and shown["started_at"] and shown["finished_at"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_waiting_brings_the_result_with_the_answer(engine: Source, example_engine: ExampleEngine):
+    """A2.2, A7.1, B3: and our record agrees with the engine's own."""
+    response = agent().post(
+        "/api/executions/",
+        {"tool": "csv_profile", "arguments": {"csv": "a,b\n1,2\n3,4\n"}, "wait_seconds": 30},
+    )
+
+    assert response.status_code == 201
+    shown = response.json()
+    assert (shown["state"], shown["output"]["rows"]) == ("completed", 2)
+    assert shown["run_id"] in [run["run_id"] for run in example_engine.runs()]
+    assert shown["status_answer"]["status"] == "COMPLETED"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(engine: Source):
+    """A7.4, A5.2"""
+    response = agent().post(
+        "/api/executions/", {"tool": "csv_profile", "arguments": {"csv": "a,b\n1\n"}, "wait_seconds": 30}
+    )
+
+    assert response.status_code == 201
+    assert (response.json()["success"], response.json()["error"]["kind"]) == (False, "execution")
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
+    """A7.1: bounded."""
+    client = agent()
+
+    response = client.post(
+        "/api/executions/", {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 1}
+    )
+
+    assert (response.status_code, response.json()["state"]) == (202, "running")
+    assert client.post(f"/api/executions/{response.json()['id']}/cancel/").status_code in (200, 202)
+
+
+# Cancelling
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_has_not_been_started_is_cancelled_without_the_engine():
+    """A7.5"""
+    client = agent()
+    execution = make_execution(state=State.PENDING, caller=client.token.caller.key)
+
+    response = client.post(f"/api/executions/{execution.pk}/cancel/")
+
+    assert (response.status_code, response.json()["outcome"]) == (200, "cancelled")
+    assert response.json()["execution"]["state"] == "cancelled"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_has_ended_cannot_be_cancelled():
+    client = agent()
+    execution = make_execution(caller=client.token.caller.key)
+
+    response = client.post(f"/api/executions/{execution.pk}/cancel/")
+
+    assert response.status_code == 409
+    assert (response.json()["outcome"], response.json()["execution"]["state"]) == (
+        "already finished",
+        "completed",
+    )
+    assert response.json()["detail"] == response.json()["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_engine_that_cannot_cancel_is_told_apart():
+    """A8.5"""
+    workflow = make_workflow(make_source(config={"cancel_path": ""}))
+    execution = make_execution(workflow, state=State.RUNNING, run_id="run-1")
+
+    response = administrator().post(f"/api/executions/{execution.pk}/cancel/")
+
+    assert (response.status_code, response.json()["outcome"]) == (409, "not supported")
+    assert "Not supported" in response.json()["detail"]
+    assert response.json()["execution"]["state"] == "running"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_cancelling_at_an_engine_that_does_not_answer_is_only_asked_for():
+    execution = make_execution(state=State.RUNNING, run_id="run-1")
+
+    response = administrator().post(f"/api/executions/{execution.pk}/cancel/")
+
+    assert (response.status_code, response.json()["outcome"]) == (202, "cancel requested")
+    assert response.json()["execution"]["cancel_requested_at"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("identifier", ["2724a9a9-2222-4ca3-8fff-bfd00e8767dd", "0" * 36])
+def test_cancelling_what_does_not_exist_is_not_found(identifier):
+    assert administrator().post(f"/api/executions/{identifier}/cancel/").status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_running_workflow_is_cancelled_at_the_engine(engine: Source, example_engine: ExampleEngine):
+    """A7.5"""
+    client = agent()
+    started = client.post("/api/executions/", {"tool": "countdown", "arguments": {"seconds": 60}})
+    advance_due_executions()
+
+    response = client.post(f"/api/executions/{started.json()['id']}/cancel/")
+
+    assert (response.status_code, response.json()["outcome"]) == (200, "cancelled")
+    run_id = response.json()["execution"]["run_id"]
+    assert [run["status"] for run in example_engine.runs() if run["run_id"] == run_id] == ["CANCELLED"]

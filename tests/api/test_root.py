@@ -1,0 +1,25 @@
+"""Where the API begins."""
+
+import pytest
+
+from tests.api.clients import administrator, agent, staff_session
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("address", ["/api/", "/api"])
+@pytest.mark.parametrize("make_client", [administrator, agent, staff_session])
+def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
+    assert make_client().get(address).json() == {
+        "sources": "http://testserver/api/sources/",
+        "workflows": "http://testserver/api/workflows/",
+        "discovery-runs": "http://testserver/api/discovery-runs/",
+        "executions": "http://testserver/api/executions/",
+        "schema": "http://testserver/api/schema/",
+    }
+
+
+def test_every_link_leads_somewhere():
+    client = administrator()
+
+    assert {client.get(link).status_code for link in client.get("/api/").json().values()} == {200}

@@ -1,0 +1,262 @@
+"""/api/workflows/"""
+
+import pytest
+from django.utils import timezone
+
+from catalogue.models import Revision, Workflow
+from catalogue.scopes import Scope
+from tests.api.clients import TokenClient, administrator, problem_paths
+from tests.factories import make_filter, make_source, make_workflow
+
+pytestmark = pytest.mark.django_db
+
+
+def names(client, query=""):
+    response = client.get(f"/api/workflows/?{query}")
+    assert response.status_code == 200, response.json()
+    return [workflow["tool_name"] for workflow in response.json()["results"]]
+
+
+def test_both_layers_and_what_results_from_them_are_shown():
+    """A3.1: upstream's words, the curator's, and what agents see."""
+    make_workflow(
+        tool_name="greet",
+        name="Greeting",
+        description="Says hello.",
+        tags=["text"],
+        title_override="Greet somebody",
+        timeout_seconds=7,
+        metadata={"queue": "a"},
+    )
+
+    shown = administrator().get("/api/workflows/greet/").json()
+
+    assert (shown["title"], shown["description"], shown["tags"]) == (
+        "Greet somebody",
+        "Says hello.",
+        ["text"],
+    )
+    assert (shown["upstream"]["name"], shown["upstream"]["metadata"]) == ("Greeting", {"queue": "a"})
+    assert shown["curator"] == {
+        "enabled": True,
+        "title": "Greet somebody",
+        "description": "",
+        "tags": None,
+        "timeout_seconds": 7,
+        "inline_wait_seconds": None,
+    }
+    assert (shown["exposed"], shown["visibility"]) == (True, "exposed")
+
+
+def test_the_list_is_without_schemas_and_the_detail_has_them():
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    make_workflow(tool_name="greet", input_schema=schema)
+    client = administrator()
+
+    listed = client.get("/api/workflows/").json()["results"][0]
+    detail = client.get("/api/workflows/greet/").json()
+
+    assert "input_schema" not in listed and "metadata" not in listed["upstream"]
+    assert (detail["input_schema"], detail["output_schema"]) == (schema, None)
+
+
+def test_a_reader_sees_what_agents_see_and_nothing_behind_it():
+    """A4.2: filters hold for REST too."""
+    make_workflow(tool_name="shown")
+    make_workflow(tool_name="off", enabled=False)
+    make_workflow(tool_name="gone", missing_since=timezone.now())
+    make_workflow(make_source(enabled=False), tool_name="unplugged")
+    make_workflow(tool_name="secret", name="secret")
+    make_filter("secret", action="exclude")
+    reader = TokenClient(Scope.READ)
+
+    assert names(reader) == ["shown"]
+    assert reader.get("/api/workflows/secret/").status_code == 404
+    shown = reader.get("/api/workflows/shown/").json()
+    assert (shown["curator"], shown["upstream"]) == (None, None)
+    assert len(names(administrator())) == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("source=east", ["a", "b"]),
+        ("enabled=false", ["b"]),
+        ("missing=true", ["c"]),
+        ("missing=false", ["a", "b"]),
+        ("exposed=true", ["a"]),
+        ("exposed=false", ["b", "c"]),
+        ("category=finance", ["b"]),
+        ("execution_type=sync", ["c"]),
+        ("tag=blue", ["a"]),
+        ("tag=Blue", ["a"]),
+        ("tag=blu", []),
+        ("tag=red", ["b"]),
+        ("tag=grün", ["c"]),
+        ("search=invoice", ["b"]),
+        ("search=FIRST", ["a"]),
+        ("ordering=-tool_name", ["c", "b", "a"]),
+        ("ordering=source,-tool_name", ["b", "a", "c"]),
+        ("source=east&enabled=true", ["a"]),
+    ],
+)
+def test_the_list_is_filtered_and_ordered(query, expected):
+    east, west = make_source("east"), make_source("west")
+    make_workflow(east, tool_name="a", tags=["blue", "green"], title_override="The first")
+    make_workflow(
+        east,
+        tool_name="b",
+        tags=["blue"],
+        tags_override=["red"],
+        enabled=False,
+        category="finance",
+        description="Checks an invoice.",
+    )
+    make_workflow(west, tool_name="c", tags=["grün"], missing_since=timezone.now(), execution_type="sync")
+
+    assert names(administrator(), query) == expected
+
+
+def test_a_curators_words_take_the_place_of_the_engines():
+    workflow = make_workflow(tool_name="greet", description="Says hello.")
+    before = Revision.current()
+
+    response = administrator().patch(
+        "/api/workflows/greet/",
+        {
+            "title": "Greet",
+            "description": "Greets.",
+            "tags": ["kind"],
+            "timeout_seconds": 5,
+            "inline_wait_seconds": 0,
+        },
+    )
+
+    assert response.status_code == 200
+    shown = response.json()
+    assert (shown["title"], shown["description"], shown["tags"]) == ("Greet", "Greets.", ["kind"])
+    assert (shown["curator"]["timeout_seconds"], shown["curator"]["inline_wait_seconds"]) == (5, 0)
+    assert shown["upstream"]["description"] == workflow.description
+    assert Revision.current() > before
+
+
+def test_clearing_an_override_brings_the_engines_word_back():
+    make_workflow(tool_name="greet", name="Hello", title_override="Greet", tags=["a"], tags_override=["b"])
+
+    shown = administrator().patch("/api/workflows/greet/", {"title": "", "tags": None}).json()
+
+    assert (shown["title"], shown["tags"]) == ("Hello", ["a"])
+
+
+def test_a_renamed_workflow_answers_under_its_new_name():
+    make_workflow(tool_name="greet")
+    client = administrator()
+
+    assert (
+        client.patch("/api/workflows/greet/", {"tool_name": "greet.somebody"}).json()["tool_name"]
+        == "greet.somebody"
+    )
+    assert client.get("/api/workflows/greet/").status_code == 404
+    assert client.get("/api/workflows/greet.somebody/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"tool_name": "taken"}, "/tool_name"),
+        ({"tool_name": "has spaces"}, "/tool_name"),
+        ({"tool_name": "x" * 65}, "/tool_name"),
+        ({"title": "x" * 256}, "/title"),
+        ({"title": "a\x00b"}, "/title"),
+        ({"tags": "text"}, "/tags"),
+        ({"tags": [{"a": 1}]}, "/tags/0"),
+        ({"timeout_seconds": 0}, "/timeout_seconds"),
+        ({"timeout_seconds": 10**30}, "/timeout_seconds"),
+        ({"inline_wait_seconds": -1}, "/inline_wait_seconds"),
+        ({"enabled": True}, "/enabled"),
+        ({"name": "upstream's"}, "/name"),
+    ],
+)
+def test_overrides_that_cannot_be_are_refused_by_field(change, path):
+    """B4, B5"""
+    make_workflow(tool_name="greet")
+    make_workflow(tool_name="taken")
+
+    response = administrator().patch("/api/workflows/greet/", change)
+
+    assert response.status_code == 400
+    assert (problem_paths(response), response.json()["kind"]) == ([path], "validation")
+
+
+def test_enabling_and_disabling_take_effect_at_once():
+    """A4.4: what the next tools/list shows."""
+    make_workflow(tool_name="greet", enabled=False)
+    client, reader = administrator(), TokenClient(Scope.READ)
+
+    assert client.post("/api/workflows/greet/enable/").json()["exposed"] is True
+    assert names(reader) == ["greet"]
+    assert client.post("/api/workflows/greet/disable/").json()["visibility"] == "disabled"
+    assert names(reader) == []
+
+
+def test_all_workflows_of_a_source_are_enabled_and_no_others():
+    source = make_source("orders")
+    for name in "ab":
+        make_workflow(source, tool_name=name, enabled=False)
+    make_workflow(source, tool_name="gone", enabled=False, missing_since=timezone.now())
+    make_workflow(tool_name="elsewhere", enabled=False)
+
+    response = administrator().post("/api/workflows/enable/", {"source": "orders", "all": True})
+
+    assert response.json() == {"changed": 2}
+    assert names(administrator(), "enabled=true") == ["a", "b"]
+
+
+def test_named_workflows_are_disabled_by_any_of_their_names():
+    source = make_source("orders")
+    make_workflow(source, tool_name="a")
+    make_workflow(source, tool_name="b", name="Bravo")
+    make_workflow(source, tool_name="c", upstream_id="wf-c")
+    make_workflow(source, tool_name="d")
+
+    response = administrator().post(
+        "/api/workflows/disable/", {"source": "orders", "names": ["a", "Bravo", "wf-c", "a"]}
+    )
+
+    assert response.json() == {"changed": 3}
+    assert names(administrator(), "enabled=true") == ["d"]
+
+
+def test_an_unknown_name_leaves_everything_as_it_was():
+    source = make_source("orders")
+    make_workflow(source, tool_name="a", enabled=False)
+
+    response = administrator().post(
+        "/api/workflows/enable/", {"source": "orders", "names": ["a", "typo", "typo2"]}
+    )
+
+    assert response.status_code == 404
+    assert ["typo" in problem["message"] for problem in response.json()["errors"]] == [True, True]
+    assert not Workflow.objects.filter(enabled=True).exists()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"source": "orders"},
+        {"source": "orders", "names": ["a"], "all": True},
+        {"source": "orders", "names": []},
+        {},
+    ],
+)
+def test_a_selection_that_is_not_clear_is_refused(selection):
+    make_source("orders")
+
+    assert administrator().post("/api/workflows/enable/", selection).status_code == 400
+
+
+def test_a_selection_from_an_unknown_source_is_not_found():
+    response = administrator().post("/api/workflows/enable/", {"source": "typo", "all": True})
+
+    assert response.status_code == 404
+    assert "typo" in response.json()["detail"]

@@ -1,0 +1,232 @@
+"""The commands that scripts and operators rely on: what they print, where, and how they exit."""
+
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command, get_commands
+from django.utils import timezone
+
+from catalogue.models import Source, Workflow
+from tests.catalogue.engine import Engine, definition, definitions
+from tests.factories import NOWHERE, make_source, make_workflow
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = sorted(name for name, app in get_commands().items() if app == "catalogue")
+
+
+def run(*words: str) -> tuple[str, str]:
+    """What the command writes to stdout and stderr. Raises CommandError where it would exit with 1."""
+    out, err = StringIO(), StringIO()
+    call_command(*words, stdout=out, stderr=err, no_color=True)
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command(name, "--help")
+
+    assert ended.value.code == 0
+    usage = capsys.readouterr().out
+    assert name in usage and "options:" in usage and len(usage.splitlines()) > 5
+
+
+def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path: Path) -> None:
+    """B5: this mistake is found without a database, so the process gets none."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "add_source", "erp", "nonesuch"],
+        cwd=ROOT,
+        env=environment | {"CATALOGUE_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("CommandError: kind: Unknown kind of source 'nonesuch'")
+
+
+# --- add_source -----------------------------------------------------------------------------------------
+
+
+def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None:
+    """A4.1"""
+    out, err = run(
+        "add_source", "erp", "simplified", "--config", f'{{"base_url": "{NOWHERE}"}}',
+        "--secret", "api_key=a=b c", "--refresh-interval", "60", "--expose-new",
+    )  # fmt: skip
+
+    assert (out, err) == ("Added source erp (simplified).\n", "")
+    source = Source.objects.get()
+    assert source.credentials == {"api_key": "a=b c"} and source.config == {"base_url": NOWHERE}
+    assert (source.refresh_interval, source.new_workflows, source.enabled) == (60, "exposed", True)
+    assert list(Source.objects.due(source.next_refresh_at)) == [source]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["erp", "simplified"],
+            "config: The settings of source erp cannot be used: base_url: Field",
+        ),
+        (["erp", "nonesuch"], "kind: Unknown kind of source 'nonesuch'; known kinds: simplified"),
+        (["bad name", "simplified", "--config", "@"], "name: A source's name has 1 to 64 letters"),
+        (["erp", "simplified", "--config", "@", "--refresh-interval", "999999999"], "refresh_interval: "),
+        (["erp", "simplified", "--config", "@", "--refresh-interval", "-1"], "refresh_interval: "),
+        (["erp", "simplified", "--config", "@", "--secret", "password=x"], "config: "),
+        (["taken", "simplified", "--config", "@"], "name: Source with this Name already exists"),
+        (["erp", "simplified", "--config", "[]"], "argument --config: has to be a JSON object"),
+        (["erp", "simplified", "--config", "{"], "argument --config: not valid JSON"),
+        (["erp", "simplified", "--secret", "justthis"], "argument --secret: has to look like KEY=VALUE"),
+        (["erp", "simplified", "--secret", "=x"], "argument --secret: has to look like KEY=VALUE"),
+    ],
+)
+def test_a_source_that_cannot_work_is_refused_with_the_reason_by_field(
+    db: None, words: list[str], complaint: str
+) -> None:
+    """B4, B5"""
+    make_source("taken")
+    words = [f'{{"base_url": "{NOWHERE}"}}' if word == "@" else word for word in words]
+
+    with pytest.raises(CommandError) as refused:
+        run("add_source", *words)
+
+    assert complaint in str(refused.value)
+    assert Source.objects.count() == 1
+
+
+def test_a_mistyped_secret_is_not_repeated_in_the_complaint(db: None) -> None:
+    """E6"""
+    with pytest.raises(CommandError) as refused:
+        run("add_source", "erp", "simplified", "--config", f'{{"base_url": "{NOWHERE}"}}',
+            "--secret", "api-key=s3cret-value", "--secret", "api_key=s3cret-välue")  # fmt: skip
+
+    assert "api-key" in str(refused.value) and "s3cret" not in str(refused.value)
+
+
+# --- refresh_sources ------------------------------------------------------------------------------------
+
+
+def test_counts_skipped_and_flagged_objects_are_printed(engine: Engine, source: Source) -> None:
+    """A4.3, A5.3, A6.3"""
+    engine.workflows = [
+        definition(1),
+        definition(2, description=None),
+        {"name": "no id"},
+        definition(3, inputSchema={"type": "array"}),
+    ]
+
+    out, err = run("refresh_sources")
+
+    lines = out.splitlines()
+    assert err == ""
+    assert lines[0].startswith(
+        "erp: 2 found, 2 added, 0 updated, 0 returned, 0 missing, 2 skipped ("
+    ) and lines[0].endswith(" ms)")
+    assert lines[1:] == [
+        "  skipped wf-2 'report_2': description: Field required",
+        "  skipped (no id) 'no id': id: Field required; description: Field required",
+        "  flagged wf-3 'report_3': The input schema's type is 'array' instead of \"object\".",
+    ]
+
+
+def test_a_source_that_fails_does_not_keep_the_others_from_being_listed(
+    engine: Engine, source: Source
+) -> None:
+    """B6"""
+    engine.workflows = definitions(1)
+    make_source("aaa-dead", base_url=NOWHERE)
+    out, err = StringIO(), StringIO()
+
+    with pytest.raises(CommandError, match=r"^Failed: aaa-dead$"):
+        call_command("refresh_sources", stdout=out, stderr=err, no_color=True)
+
+    assert err.getvalue().startswith("aaa-dead: Could not connect to 127.0.0.1:9")
+    assert "The last good list stays." in err.getvalue()
+    assert out.getvalue().startswith("erp: 1 found")
+
+
+def test_only_the_named_sources_are_refreshed_and_unknown_names_refuse_everything(
+    engine: Engine, source: Source
+) -> None:
+    make_source("dead", base_url=NOWHERE)
+
+    assert run("refresh_sources", "erp")[0].startswith("erp: 0 found")
+    with pytest.raises(CommandError, match="No such source: nope, neither"):
+        run("refresh_sources", "erp", "nope", "neither")
+    assert engine.asked == 1
+
+
+def test_a_source_that_is_off_is_left_out_or_refused_by_name(engine: Engine, source: Source) -> None:
+    """A4.1"""
+    Source.objects.update(enabled=False)
+
+    assert run("refresh_sources") == ("There is no enabled source.\n", "")
+    err = StringIO()
+    with pytest.raises(CommandError, match="Failed: erp"):
+        call_command("refresh_sources", "erp", stderr=err, no_color=True)
+    assert err.getvalue() == "Source erp is switched off.\n"
+
+
+# --- enable_workflows, disable_workflows ----------------------------------------------------------------
+
+
+def test_workflows_are_switched_by_tool_name_name_or_id(source: Source) -> None:
+    """A4.2"""
+    for number, words in enumerate(["tool-1", "Name 2", "id/3"], start=1):
+        make_workflow(
+            source,
+            tool_name=f"tool-{number}",
+            name=f"Name {number}",
+            upstream_id=f"id/{number}",
+            enabled=False,
+        )
+        assert run("enable_workflows", "--source", "erp", words) == ("Workflows enabled: 1.\n", "")
+    assert Workflow.objects.filter(enabled=True).count() == 3
+
+    assert run("enable_workflows", "--source", "erp", "tool-1", "id/1")[0] == "Workflows enabled: 0.\n"
+    assert run("disable_workflows", "--source", "erp", "tool-1", "id/3")[0] == "Workflows disabled: 2.\n"
+
+
+def test_all_means_every_present_workflow_of_that_source(source: Source) -> None:
+    """A4.2, A1.3"""
+    make_workflow(source, enabled=False)
+    gone = make_workflow(source, enabled=False, missing_since=timezone.now())
+    other = make_workflow(enabled=False)
+
+    assert run("enable_workflows", "--source", "erp", "--all")[0] == "Workflows enabled: 1.\n"
+
+    for untouched in (gone, other):
+        untouched.refresh_from_db()
+        assert not untouched.enabled
+    assert run("disable_workflows", "--source", "erp", "--all")[0] == "Workflows disabled: 1.\n"
+
+
+@pytest.mark.parametrize("command", ["enable_workflows", "disable_workflows"])
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--source", "erp"], "Give either names or --all."),
+        (["--source", "erp", "--all", "a"], "Give either names or --all."),
+        (["--source", "nope", "--all"], "No such source: nope"),
+        (["--source", "erp", "known", "unknown"], "No such workflow: unknown"),
+        (["known"], "--source"),
+    ],
+)
+def test_what_is_not_clear_changes_nothing(
+    source: Source, command: str, words: list[str], complaint: str
+) -> None:
+    make_workflow(source, name="known", enabled=command == "disable_workflows")
+    before = list(Workflow.objects.values())
+
+    with pytest.raises(CommandError, match=complaint):
+        run(command, *words)
+
+    assert list(Workflow.objects.values()) == before

@@ -1,0 +1,330 @@
+"""What agents see, and how soon they see a change."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from catalogue import exposure
+from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.exposure import (
+    Visibility,
+    confirmed_catalogue,
+    current_catalogue,
+    explain_exposure,
+    fresh_catalogue,
+    load_exposed_catalogue,
+    preview_filters,
+)
+from catalogue.filters import FilterChain
+from catalogue.models import Revision, Source, Workflow, WorkflowFilter
+from catalogue.sources import configure_source, create_source, disable_sources, enable_sources, update_source
+from tests.factories import NOWHERE, make_filter, make_source, make_workflow, make_workflows
+
+Moved = Callable[[Callable[[], object]], int]
+
+
+def exposed() -> list[str]:
+    return list(load_exposed_catalogue().workflows)
+
+
+def test_only_enabled_present_workflows_of_enabled_sources_are_exposed_in_a_stable_order(db: None) -> None:
+    """A4.1, A4.2, A1.3"""
+    on, off = make_source(), make_source(enabled=False)
+    for name in ("b", "a", "C"):
+        make_workflow(on, name=name)
+    make_workflow(on, name="disabled", enabled=False)
+    make_workflow(on, name="missing", missing_since=timezone.now())
+    make_workflow(off, name="of_source_off")
+
+    assert sorted(exposed()) == ["C", "a", "b"]
+    assert exposed() == exposed()
+
+
+def test_reading_the_catalogue_takes_three_queries_whatever_its_size(db: None) -> None:
+    """D6"""
+    make_workflows(30)
+    make_filter("*")
+
+    with CaptureQueriesContext(connection) as queries:
+        catalogue = load_exposed_catalogue()
+        assert {workflow.source.name for workflow in catalogue.workflows.values()}
+
+    assert len(queries) == 3
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_the_reason_given_for_a_workflow_agrees_with_what_is_exposed(db: None, passes: bool) -> None:
+    """A4.2"""
+    make_filter("*x*", action="exclude")
+    rows = [
+        make_workflow(make_source(enabled=source_on), name=name, enabled=enabled, missing_since=missing)
+        for number, (source_on, enabled, missing) in enumerate(
+            (source_on, enabled, missing)
+            for source_on in (True, False)
+            for enabled in (True, False)
+            for missing in (None, timezone.now())
+        )
+        for name in (f"a{number}", f"x{number}")
+    ]
+    if passes:
+        WorkflowFilter.objects.update(enabled=False)
+    chain = FilterChain(WorkflowFilter.objects.all())
+
+    verdicts = {row.tool_name: explain_exposure(row, chain).visibility for row in rows}
+
+    assert [name for name, verdict in verdicts.items() if verdict == Visibility.EXPOSED] == exposed()
+    assert verdicts["x0"] == (Visibility.EXPOSED if passes else Visibility.FILTERED)
+    assert verdicts["a1"] == Visibility.MISSING
+    assert verdicts["a2"] == Visibility.DISABLED
+    assert verdicts["a4"] == Visibility.SOURCE_OFF
+
+
+def test_a_preview_shows_what_saving_the_filters_would_do(db: None) -> None:
+    """A4.2"""
+    for name in ("alpha", "beta", "gamma"):
+        make_workflow(name=name)
+    rule = make_filter("b*", action="exclude")
+    planned = WorkflowFilter(pattern="g*", action="exclude")
+
+    now, then = preview_filters([rule], [rule, planned])
+
+    assert (now.shown, now.hidden) == (["alpha", "gamma"], ["beta"])
+    assert (then.shown, then.hidden) == (["alpha"], ["beta", "gamma"])
+    planned.save()
+    assert exposed() == then.shown
+
+
+# --- remembered per process -----------------------------------------------------------------------------
+
+
+def test_the_remembered_catalogue_is_used_without_a_query_while_it_is_fresh(db: None) -> None:
+    """D6"""
+    make_workflow()
+    first = current_catalogue()
+
+    with CaptureQueriesContext(connection) as queries:
+        assert current_catalogue() is first and fresh_catalogue() is first
+    assert len(queries) == 0
+
+
+def test_after_half_a_second_one_query_confirms_that_nothing_changed(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A4.4, D6"""
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
+    make_workflow()
+    first = current_catalogue()
+
+    with CaptureQueriesContext(connection) as queries:
+        assert current_catalogue() is first and fresh_catalogue() is None
+    assert len(queries) == 1
+
+
+def test_a_change_is_seen_once_the_remembered_catalogue_has_aged(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A4.4: and at once by whoever asks for confirmation."""
+    assert exposure.MAX_AGE_SECONDS <= 1.0
+    workflow = make_workflow()
+    assert list(current_catalogue().workflows) == [workflow.tool_name]
+
+    disable_workflows(Workflow.objects.all())
+
+    assert confirmed_catalogue().workflows == {}
+    enable_workflows(Workflow.objects.all())
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
+    assert list(current_catalogue().workflows) == [workflow.tool_name]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_made_by_another_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A4.4: the revision in the database is what processes have in common."""
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
+    make_workflow(make_source("erp"), name="report", enabled=False)
+    assert current_catalogue().workflows == {}
+
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS, connection.vendor, str(connection.settings_dict["NAME"])],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert list(current_catalogue().workflows) == ["report"]
+
+
+OTHER_PROCESS = """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+from django.conf import settings
+settings.DATABASES["default"]["NAME"] = sys.argv[2]
+import django
+django.setup()
+from django.core.management import call_command
+call_command("enable_workflows", "--source", "erp", "report")
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_that_was_not_committed_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A4.4: nor does its revision number come back for another content."""
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
+    workflow = make_workflow()
+    before = current_catalogue()
+
+    class Undone(Exception):
+        pass
+
+    with contextlib.suppress(Undone), transaction.atomic():
+        disable_workflows(Workflow.objects.all())
+        raise Undone
+
+    assert current_catalogue() is before
+    disable_workflows(Workflow.objects.all())
+    assert current_catalogue().workflows == {} and workflow.pk
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rows_that_change_while_the_catalogue_is_read_belong_to_a_later_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A4.4: otherwise the old rows would be kept under the new revision for ever."""
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
+    make_workflow(name="report")
+    changes = iter([_disable_all])
+
+    def change_after_the_rows_are_read(execute: Any, sql: str, *rest: Any) -> Any:
+        result = execute(sql, *rest)
+        if 'FROM "catalogue_workflow" ' in sql:
+            for change in changes:
+                changing = threading.Thread(target=_in_own_connection, args=(change,))
+                changing.start()
+                changing.join()
+        return result
+
+    with connection.execute_wrapper(change_after_the_rows_are_read):
+        stale = current_catalogue()
+
+    assert list(stale.workflows) == ["report"]
+    assert current_catalogue().workflows == {}
+
+
+def _disable_all() -> None:
+    disable_workflows(Workflow.objects.all())
+
+
+def _in_own_connection(act: Callable[[], None]) -> None:
+    try:
+        act()
+    finally:
+        connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_threads_that_need_the_catalogue_at_once_read_it_once() -> None:
+    """D6, B7: a restart under load must not start with a stampede."""
+    make_workflows(3)
+    together, seen, reads = threading.Barrier(6), [], []
+
+    def look() -> None:
+        connection.force_debug_cursor = True
+        together.wait()
+        seen.append(current_catalogue())
+        reads.extend(query["sql"] for query in connection.queries if "workflowfilter" in query["sql"])
+
+    threads = [threading.Thread(target=_in_own_connection, args=(look,)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({id(catalogue) for catalogue in seen}) == 1 and len(seen) == 6
+    assert len(reads) == 1
+
+
+# --- what moves the revision ----------------------------------------------------------------------------
+
+
+def test_everything_a_curator_can_do_moves_the_revision(db: None, revision_of: Moved) -> None:
+    """A4.4: agents' lists are kept by it, so a change that did not move it would not be seen."""
+    source = make_source()
+    workflow, other = make_workflows(2, source)
+    rule = make_filter("x")
+    acts: dict[str, Callable[[], object]] = {
+        "save a workflow": workflow.save,
+        "override": lambda: override_workflow(workflow, title_override="New"),
+        "disable": lambda: disable_workflows(Workflow.objects.filter(pk=workflow.pk)),
+        "enable": lambda: enable_workflows(Workflow.objects.filter(pk=workflow.pk)),
+        "save a filter": rule.save,
+        "delete a filter": rule.delete,
+        "delete filters": lambda: make_filter("y") and WorkflowFilter.objects.all().delete(),
+        "delete a workflow": workflow.delete,
+        "delete workflows": lambda: Workflow.objects.filter(pk=other.pk).delete(),
+        "configure a source": lambda: configure_source(source, credentials={"api_key": "other"}),
+        "rename a source": lambda: update_source(source, name="renamed"),
+        "switch sources off": lambda: disable_sources(Source.objects.all()),
+        "switch sources on": lambda: enable_sources(Source.objects.all()),
+        "add a source": lambda: create_source(
+            name="new", kind="simplified", config={"base_url": NOWHERE}, credentials={}
+        ),
+        "delete a source": source.delete,
+        "delete sources": lambda: Source.objects.all().delete(),
+    }
+
+    unmoved = [name for name, act in acts.items() if revision_of(act) < 1]
+
+    assert unmoved == []
+
+
+def test_switching_what_is_switched_already_does_not_move_it(db: None, revision_of: Moved) -> None:
+    make_workflow()
+
+    assert revision_of(lambda: enable_workflows(Workflow.objects.all())) == 0
+    assert revision_of(lambda: enable_sources(Source.objects.all())) == 0
+
+
+def test_the_first_change_of_a_new_database_counts(db: None) -> None:
+    Revision.objects.all().delete()
+    assert Revision.current() == 0
+
+    make_source()
+
+    assert Revision.current() == 1
+
+
+def test_switching_works_on_sliced_ordered_and_joined_querysets(db: None) -> None:
+    """A4.2: lists in the admin are all of these."""
+    source = make_source()
+    make_workflows(4, source, enabled=False)
+
+    assert enable_workflows(Workflow.objects.order_by("-tool_name")[:2]) == 2
+    assert enable_workflows(Workflow.objects.filter(source__name=source.name).distinct()) == 2
+    assert disable_workflows(Source.objects.get().workflows.all()) == 4
+    assert disable_workflows(Workflow.objects.none()) == 0
+
+
+@pytest.mark.parametrize("tags", ["finance", {"a": 1}, [1], 5, [None]])
+def test_tags_that_are_no_list_of_texts_are_refused(db: None, tags: object) -> None:
+    """B8: one wrong row would take every tool from every agent."""
+    workflow = make_workflow()
+
+    with pytest.raises(ValidationError) as refused:
+        override_workflow(workflow, tags_override=tags)
+
+    assert set(refused.value.message_dict) == {"tags_override"}
+
+
+def test_a_curator_cannot_change_what_upstream_decides(db: None) -> None:
+    with pytest.raises(TypeError, match="Not for a curator to decide: input_schema, upstream_id"):
+        override_workflow(make_workflow(), input_schema={}, upstream_id="x")

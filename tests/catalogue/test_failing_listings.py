@@ -1,0 +1,244 @@
+"""A listing that fails changes nothing but what is known of the source's health."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import reduce
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
+
+from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
+from catalogue.models import DiscoveryRun, Revision, Source
+from catalogue.sources import configure_source
+from connectors.registry import ENTRY_POINT_GROUP, connector_class
+from tests.catalogue.conftest import Logged
+from tests.catalogue.engine import Engine, definition, definitions
+from tests.factories import NOWHERE, make_source, make_workflow
+
+SECRET = "key-that-nobody-may-see-42"
+DEEP = reduce(lambda inside, _: {"a": inside}, range(300), {})
+
+
+def next_wait(source: Source, run: DiscoveryRun) -> float:
+    """Seconds from the end of the run to the next listing."""
+    source.refresh_from_db()
+    assert source.next_refresh_at is not None and run.finished_at is not None
+    return (source.next_refresh_at - run.finished_at) / timedelta(seconds=1)
+
+
+def everything(source: Source) -> list[dict[str, object]]:
+    return list(source.workflows.order_by("pk").values())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, '{"error": "invalid API key"}', "401 Unauthorized: invalid API key"),
+        (403, "{}", "refused our credentials (403 Forbidden)"),
+        (404, "<h1>Not here</h1>", "404 Not Found: Not here"),
+        (500, '{"message": "database is down"}', "500 Internal Server Error: database is down"),
+        (200, "<html><body>Please log in</body></html>", "Please log in"),
+        (200, '[{"id": "wf-1", "na', "not valid JSON"),
+        (200, '{"error": null}', "The listing has no array under workflows, items, data, results"),
+        (200, "[" * 5000 + "]" * 5000, "nested more than 250 levels deep"),
+        (200, json.dumps([definition(1), definition(2, metadata=DEEP)]), "expected JSON. The JSON is nested"),
+        (302, "", "which is not followed"),
+        (204, "", "expected JSON"),
+    ],
+)
+def test_a_failing_listing_changes_nothing_and_records_the_engines_own_words(
+    engine: Engine, source: Source, status: int, body: str, words: str
+) -> None:
+    """A1.4, A5.1"""
+    engine.workflows = definitions(2)
+    refresh_source(source)
+    before, revision = everything(source), Revision.current()
+    engine.fails_with(status, body, content_type="text/html" if body.startswith("<") else "application/json")
+
+    run = refresh_source(source)
+
+    assert run.outcome == DiscoveryRun.Outcome.FAILED and words in run.error
+    assert everything(source) == before and Revision.current() == revision
+    source.refresh_from_db()
+    assert source.health_state == Source.HealthState.FAILING
+    assert source.health_message == run.error
+
+
+def test_an_engine_that_refuses_connections_is_named_with_the_reason(db: None) -> None:
+    """A1.4"""
+    run = refresh_source(make_source(base_url=NOWHERE))
+
+    assert run.outcome == DiscoveryRun.Outcome.FAILED
+    assert "Could not connect to 127.0.0.1:9: connection refused" in run.error
+
+
+def test_an_engine_that_does_not_answer_is_given_up_after_the_sources_timeout(
+    db: None, engine: Engine
+) -> None:
+    """A1.4"""
+    source = make_source(base_url=engine.base_url, config={"request_timeout_seconds": 0.15})
+    with engine.paused():
+        run = refresh_source(source)
+
+    assert run.outcome == DiscoveryRun.Outcome.FAILED and "within 0.15 s" in run.error
+
+
+def test_a_listing_that_breaks_on_a_later_page_changes_nothing(engine: Engine, source: Source) -> None:
+    """A1.4: half a list must not hide the other half."""
+    engine.workflows = definitions(3)
+    refresh_source(source)
+    before = everything(source)
+    engine.workflows = {"workflows": [definition(1)], "next": "https://elsewhere.example/page2"}  # type: ignore[assignment]
+
+    run = refresh_source(source)
+
+    assert run.outcome == DiscoveryRun.Outcome.FAILED and "elsewhere.example" in run.error
+    assert everything(source) == before
+
+
+def test_settings_that_cannot_work_are_a_failure_that_names_them(db: None) -> None:
+    """A5.1, B5"""
+    run = refresh_source(make_source("bad", config={"list_path": "no-slash"}))
+
+    assert run.outcome == DiscoveryRun.Outcome.FAILED
+    assert "The settings of source bad cannot be used: list_path" in run.error
+
+
+def test_a_kind_that_is_no_longer_installed_is_a_failure_that_names_those_that_are(db: None) -> None:
+    run = refresh_source(make_source(kind="gone"))
+
+    assert "Unknown kind of source 'gone'; known kinds: simplified" in run.error
+
+
+def test_the_wait_doubles_with_each_failure_in_a_row_up_to_an_hour(engine: Engine, source: Source) -> None:
+    """A5.4"""
+    engine.fails_with(500)
+
+    waits = [next_wait(source, refresh_source(source)) for _ in range(10)]
+
+    expected = [min(FIRST_RETRY_SECONDS * 2**failures, LONGEST_RETRY_SECONDS) for failures in range(10)]
+    assert [round(wait) for wait in waits] == expected
+    assert expected[-1] == LONGEST_RETRY_SECONDS
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("120", 120), ("2", FIRST_RETRY_SECONDS), ("999999", 3600)])
+def test_an_engine_that_says_when_to_come_back_is_not_asked_earlier(
+    engine: Engine, source: Source, asked: str, expected: int
+) -> None:
+    """A5.4"""
+    engine.fails_with(429, "{}", retry_after=asked)
+
+    assert round(next_wait(source, refresh_source(source))) == expected
+
+
+def test_health_remembers_the_first_failure_and_forgets_it_on_recovery(
+    engine: Engine, source: Source
+) -> None:
+    """A5.4"""
+    engine.fails_with(500)
+    refresh_source(source)
+    source.refresh_from_db()
+    since = source.failing_since
+    refresh_source(source)
+    source.refresh_from_db()
+    assert since is not None and source.failing_since == since and source.failures == 2
+
+    engine.recovers()
+    refresh_source(source)
+
+    source.refresh_from_db()
+    assert source.health_state == Source.HealthState.OK and source.health_message == "0 workflows listed."
+    assert source.failing_since is None and source.failures == 0
+    assert source.refresh_lease_expires_at is None
+
+
+def test_a_source_that_is_refreshed_by_hand_is_not_tried_again_by_itself(
+    engine: Engine, source: Source
+) -> None:
+    """A4.1, A5.4"""
+    Source.objects.update(refresh_interval=0)
+    engine.fails_with(500)
+
+    refresh_source(source)
+
+    source.refresh_from_db()
+    assert source.next_refresh_at is None and source.health_state == Source.HealthState.FAILING
+
+
+def test_new_settings_are_tried_at_once_however_often_the_old_ones_failed(
+    engine: Engine, source: Source
+) -> None:
+    """A4.4, A5.4"""
+    engine.fails_with(401)
+    for _ in range(9):
+        refresh_source(source)
+
+    configure_source(source, credentials={"api_key": "another-key"})
+    run = refresh_source(source)
+
+    assert round(next_wait(source, run)) == FIRST_RETRY_SECONDS
+
+
+def test_a_failure_is_logged_as_a_warning_with_the_source_and_without_the_key(
+    db: None, engine: Engine, logged: Logged
+) -> None:
+    """A1.4, A5.1, E6"""
+    source = make_source("erp", base_url=engine.base_url, api_key=SECRET)
+    engine.fails_with(401, f'{{"error": "no such key: {SECRET}"}}')
+
+    run = refresh_source(source)
+
+    (line,) = logged
+    assert line.startswith("WARNING Discovery failed") and "'source': 'erp'" in line and "in 15 s" in line
+    source.refresh_from_db()
+    for told in (line, run.error, source.health_message):
+        assert "no such key: ***" in told and SECRET not in told
+
+
+@pytest.fixture
+def faulty_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A kind of source whose connector has a bug, installed as another package would be."""
+    package = tmp_path / "faulty_engine-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-engine\nVersion: 1.0\n")
+    entry = f"[{ENTRY_POINT_GROUP}]\nfaulty = tests.catalogue.faulty:FaultyConnector\n"
+    (package / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "faulty"
+    connector_class.cache_clear()
+
+
+def test_a_bug_in_a_connector_is_logged_whole_and_recorded_without_stopping_other_sources(
+    source: Source, faulty_kind: str, logged: Logged
+) -> None:
+    """A5.1, B6"""
+    faulty = make_source("aaa-faulty", kind=faulty_kind)
+    known = make_workflow(faulty)
+
+    with pytest.raises(CommandError, match=r"^Failed: aaa-faulty$"):
+        call_command("refresh_sources", stdout=StringIO(), stderr=StringIO())
+
+    assert any("ZeroDivisionError: a bug" in line for line in logged)
+    assert list(faulty.workflows.filter(missing_since=None)) == [known]
+    faulty.refresh_from_db()
+    source.refresh_from_db()
+    assert faulty.health_message == "An error of ours, not of the engine; the log has the details."
+    assert faulty.health_state == Source.HealthState.FAILING and faulty.refresh_lease_expires_at is None
+    assert source.health_state == Source.HealthState.OK
+
+
+def test_credentials_that_a_new_secret_key_cannot_read_show_on_the_source(
+    engine: Engine, source: Source, settings: Settings
+) -> None:
+    """A5.1, B5"""
+    settings.SECRET_KEY = "another key altogether"
+
+    refresh_source(source)
+
+    source.refresh_from_db()
+    assert "cannot be decrypted with the present SECRET_KEY; enter them again" in source.health_message
+    assert engine.asked == 0

@@ -1,0 +1,354 @@
+"""What a careless or hostile engine can put into a listing, and what becomes of it."""
+
+from typing import Any
+
+import pytest
+
+from catalogue.discovery import refresh_source
+from catalogue.exposure import load_exposed_catalogue
+from catalogue.models import DiscoveryRun, Source, Workflow
+from catalogue.reconciliation import RECORDED_OBJECTS
+from catalogue.schemas import GENERIC_SCHEMA, find_argument_problems
+from tests.catalogue.conftest import Logged
+from tests.catalogue.engine import Engine, definition, definitions
+
+GOOD = definition(1)
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def referring(levels: int, times: int) -> dict[str, Any]:
+    """Each definition names the one before it so many times."""
+    definitions: dict[str, Any] = {"d0": {"type": "object"}}
+    for level in range(1, levels):
+        definitions[f"d{level}"] = {"allOf": [{"$ref": f"#/$defs/d{level - 1}"}] * times}
+    return {"$defs": definitions, "$ref": f"#/$defs/d{levels - 1}"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (definition(2, id=None), "id: Field required"),
+        (definition(2, name=None), "name: Field required"),
+        (definition(2, description=None), "description: Field required"),
+        (definition(2, id=""), "id: String should have at least 1 character"),
+        (definition(2, id="x" * 256), "id: String should have at most 255 characters"),
+        (definition(2, name="\u0000\u0007"), "name: String should have at least 1 character"),
+        (definition(2, name="n" * 256), "name: String should have at most 255 characters"),
+        (definition(2, description="d" * 20_001), "description: String should have at most 20000 characters"),
+        (definition(2, executionType="later"), "executionType: Input should be 'sync' or 'async'"),
+        (definition(2, tags=[1]), "tags.0: Input should be a valid string"),
+        (definition(2, metadata=[1]), "metadata: Input should be a valid dictionary"),
+        (definition(2, id=True), "id: Input should be a valid string"),
+        ("report", "expected an object, got str"),
+        (None, "expected an object, got NoneType"),
+        ([GOOD], "expected an object, got list"),
+    ],
+)
+def test_a_bad_object_is_skipped_with_its_reason_and_stops_no_other(
+    engine: Engine, source: Source, bad: Any, reason: str
+) -> None:
+    """A5.3, A6.2, B6"""
+    engine.workflows = [bad, GOOD]
+
+    run = refresh_source(source)
+
+    assert (run.outcome, run.added, run.skipped_count) == (DiscoveryRun.Outcome.SUCCEEDED, 1, 1)
+    run.refresh_from_db()
+    assert run.skipped[0]["position"] == 0 and reason in run.skipped[0]["reason"]
+    assert Workflow.objects.get().upstream_id == "wf-1"
+
+
+def test_a_skipped_object_is_logged_as_a_warning_that_cannot_forge_lines(
+    engine: Engine, source: Source, logged: Logged
+) -> None:
+    """A6.2"""
+    engine.workflows = [definition(2, name="x\n2026 INFO all is well", description=None)]
+
+    refresh_source(source)
+
+    (line,) = logged
+    assert (
+        "WARNING Skipped workflow 'wf-2' ('x\\n2026 INFO all is well') at position 0: description: Field"
+        in line
+    )
+    assert line.count("\n") == 1
+    logged.clear()
+
+    refresh_source(source)
+
+    assert logged == [], "what was said at the listing before is not said again"
+
+
+def test_of_two_objects_with_one_id_the_first_counts(engine: Engine, source: Source) -> None:
+    """A5.3, A6.4"""
+    engine.workflows = [GOOD, definition(1, name="impostor")]
+
+    run = refresh_source(source)
+
+    assert (run.added, run.skipped_count) == (1, 1)
+    assert run.skipped[0] == {
+        "position": 1,
+        "id": "wf-1",
+        "name": "impostor",
+        "reason": "an earlier object of this listing has the same id",
+    }
+    assert refresh_source(source).unchanged == 1
+
+
+def test_an_object_that_was_skipped_does_not_claim_its_id(engine: Engine, source: Source) -> None:
+    """A5.3, B6: the first usable one counts."""
+    engine.workflows = [definition(1, inputSchema=nested(40)), GOOD]
+
+    run = refresh_source(source)
+
+    assert (run.added, [skipped["position"] for skipped in run.skipped]) == (1, [0])
+    assert Workflow.objects.get().input_schema == GOOD["inputSchema"]
+
+
+def test_a_known_workflow_whose_definition_became_unusable_is_hidden_and_the_reason_recorded(
+    engine: Engine, source: Source
+) -> None:
+    """A5.3, A6.2"""
+    engine.workflows = definitions(2)
+    refresh_source(source)
+    engine.workflows = [definition(1), definition(2, description=None)]
+
+    run = refresh_source(source)
+
+    assert (run.unchanged, run.missing, run.skipped_count) == (1, 1, 1)
+
+
+def test_more_bad_objects_than_a_record_holds_are_still_counted(engine: Engine, source: Source) -> None:
+    """A5.3"""
+    engine.workflows = [{"id": str(number)} for number in range(RECORDED_OBJECTS + 5)]
+
+    run = refresh_source(source)
+
+    assert run.skipped_count == RECORDED_OBJECTS + 5 and len(run.skipped) == RECORDED_OBJECTS
+
+
+# --- schemas --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ("text", "The input schema is no object but str."),
+        ([], "The input schema is no object but list."),
+        ({"type": "array"}, "The input schema's type is 'array' instead of \"object\"."),
+        ({"type": ["object", "null"]}, "instead of"),
+        ({"type": "object", "properties": {"a": {"type": "texts"}}}, "/properties/a/type"),
+        ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern"),
+        ({"properties": {"a": {"pattern": "(?=a)b"}}}, "/properties/a/pattern"),
+        ({"properties": {"a": {"pattern": "(a{1000}){1000}"}}}, "/properties/a/pattern"),
+        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "where there is nothing"),
+        ({"properties": {"a": {"$ref": "#gone"}}}, "where there is nothing"),
+        ({"properties": {"a": {"$id": "x"}, "b": {"$id": "x"}, "c": {"$ref": "x"}}}, "the name 'x' twice"),
+        ({"required": "month"}, "/required"),
+        ({"properties": {"a\u0000b": {"type": 5}}}, "/properties/a b/type"),
+    ],
+)
+def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(
+    engine: Engine, source: Source, schema: Any, problem: str
+) -> None:
+    """A6.3"""
+    engine.workflows = [definition(1, inputSchema=schema), definition(2)]
+
+    run = refresh_source(source)
+
+    assert (run.outcome, run.added, run.skipped_count) == (DiscoveryRun.Outcome.SUCCEEDED, 2, 0)
+    workflow = Workflow.objects.get(upstream_id="wf-1")
+    assert workflow.input_schema == GENERIC_SCHEMA and problem in workflow.schema_problem
+    assert run.flagged == [{"id": "wf-1", "name": "report_1", "reason": workflow.schema_problem}]
+
+
+def test_a_schema_that_was_mended_is_used_and_flagged_no_longer(engine: Engine, source: Source) -> None:
+    """A6.3"""
+    engine.workflows = [definition(1, inputSchema={"type": "array"})]
+    refresh_source(source)
+    engine.workflows = [GOOD]
+
+    run = refresh_source(source)
+
+    assert (run.updated, run.flagged) == (1, [])
+    workflow = Workflow.objects.get()
+    assert workflow.schema_problem == "" and workflow.input_schema == GOOD["inputSchema"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            {"properties": {"a": {"$ref": "http://169.254.169.254/x"}}},
+            "'http://169.254.169.254/x', which lies",
+        ),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside of it"),
+        ({"properties": {"default": {"$ref": "https://example.com/s"}}}, "outside of it"),
+        ({"$defs": {"unused": {"$dynamicRef": "https://example.com/s#x"}}}, "outside of it"),
+        ({"$schema": "https://example.com/dialect"}, "'https://example.com/dialect' is not supported"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "is not supported"),
+        ({"$schema": 7}, "'7' is not supported"),
+        (nested(40), "nested deeper than 40"),
+        (nested(110), "nested deeper than 40"),
+        ({"properties": {f"p{number}": {} for number in range(6000)}}, "more than 5000 parts"),
+        ({"properties": {f"{number}" + "p" * 3000: {} for number in range(100)}}, "larger than 256 KiB"),
+        ({"default": "x" * 300_000}, "larger than 256 KiB"),
+        (referring(38, times=2), "more than 100,000 parts, references followed"),
+        (referring(1000, times=1), "nested deeper than 200, references followed"),
+    ],
+)
+def test_a_schema_that_could_harm_us_or_others_is_skipped_with_its_reason(
+    engine: Engine, source: Source, schema: dict[str, Any], reason: str
+) -> None:
+    """A5.3, B8"""
+    engine.workflows = [definition(1, inputSchema=schema), definition(2)]
+
+    run = refresh_source(source)
+
+    assert (run.added, run.skipped_count) == (1, 1)
+    assert run.skipped[0]["id"] == "wf-1" and reason in run.skipped[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": "https://example.com/tree", "properties": {"a": {"$ref": "https://example.com/tree"}}},
+        {"properties": {"tree": {"$id": "Node", "properties": {"a": {"items": {"$ref": "Node"}}}}}},
+        {"properties": {"a": {"$ref": "#"}}},
+        {"properties": {"a": {"$ref": "#word"}}, "$defs": {"w": {"$anchor": "word", "type": "string"}}},
+        {"properties": {"a": {"$ref": "#/$defs/a~1b%20c"}}, "$defs": {"a/b c": {"type": "string"}}},
+        {"properties": {"a": {"$ref": "#/allOf/0"}}, "allOf": [{"type": "object"}]},
+        {"properties": {"$ref": {"type": "string"}, "const": {"type": "string"}}},
+        {"properties": {"a": {"const": {"$ref": "https://example.com"}}}},
+        {"$schema": DRAFT_4, "id": "x", "properties": {"a": {"$ref": "x#"}}},
+        {"$schema": DRAFT_2019, "properties": {"a": {"$recursiveRef": "#"}}},
+        {"$dynamicAnchor": "n", "properties": {"a": {"$dynamicRef": "#n"}}},
+        referring(10, times=2),
+        nested(18),
+    ],
+)
+def test_schemas_that_only_look_unusual_are_used_as_they_are(
+    engine: Engine, source: Source, schema: dict[str, Any]
+) -> None:
+    """A3.4"""
+    engine.workflows = [definition(1, inputSchema=schema)]
+
+    run = refresh_source(source)
+
+    assert (run.added, run.skipped, run.flagged) == (1, [], [])
+    assert Workflow.objects.get().input_schema == {"type": "object"} | schema
+
+
+def test_annotations_that_would_put_arguments_into_headers_are_taken_out(
+    engine: Engine, source: Source
+) -> None:
+    """B8: wherever they stand, but not a property or a value that is called so."""
+    marked = {"type": "string", "x-mcp-header": "Authorization"}
+    plain = {"type": "string"}
+    engine.workflows = [
+        definition(
+            1,
+            inputSchema={
+                "type": "object",
+                "x-mcp-header": "Host",
+                "properties": {"a": marked, "default": marked, "enum": marked, "x-mcp-header": marked},
+                "$defs": {"d": marked, "example": marked},
+                "anyOf": [{"properties": {"b": marked}}],
+                "default": {"x-mcp-header": "data"},
+            },
+        )
+    ]
+
+    refresh_source(source)
+
+    assert Workflow.objects.get().input_schema == {
+        "type": "object",
+        "properties": {"a": plain, "default": plain, "enum": plain, "x-mcp-header": plain},
+        "$defs": {"d": plain, "example": plain},
+        "anyOf": [{"properties": {"b": plain}}],
+        "default": {"x-mcp-header": "data"},
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array"},
+        "text",
+        {"type": "object", "properties": {"a": {"$ref": "https://example.com/x"}}},
+        {"type": "object", "required": 1},
+        {"type": "object", "$ref": "#/nowhere"},
+        nested(42),
+    ],
+)
+def test_an_output_schema_that_cannot_be_promised_is_left_out(
+    engine: Engine, source: Source, schema: Any
+) -> None:
+    """A2.3"""
+    engine.workflows = [definition(1, outputSchema=schema)]
+
+    run = refresh_source(source)
+
+    assert run.added == 1 and Workflow.objects.get().output_schema is None
+
+
+# --- texts ----------------------------------------------------------------------------------------------
+
+
+def test_texts_that_databases_and_terminals_refuse_are_cleaned_and_all_others_kept(
+    engine: Engine, source: Source
+) -> None:
+    """B8"""
+    engine.workflows = [
+        definition(
+            1,
+            id="日本-1",
+            name="月次\u0000\u001b[31m報告",
+            description="Umlaute äöü, emoji 🚀,\nsecond line\u202e",
+            tags=["Größe\u0000"],
+            metadata={"key\u0000": "value\u0000", "large": 10**40, "text": "half \ud83d"},
+        )
+    ]
+
+    run = refresh_source(source)
+
+    assert run.added == 1
+    workflow = Workflow.objects.get()
+    assert (workflow.upstream_id, workflow.name) == ("日本-1", "月次[31m報告")
+    assert workflow.description == "Umlaute äöü, emoji 🚀,\nsecond line"
+    assert workflow.tags == ["Größe"]
+    assert workflow.metadata == {"key\u0000": "value\u0000", "large": 10**40, "text": "half ?"}
+    assert refresh_source(source).unchanged == 1
+
+
+def test_names_and_ids_may_be_as_long_as_their_columns(engine: Engine, source: Source) -> None:
+    """B8"""
+    engine.workflows = [definition(1, id="ä" * 255, name="日" * 255), definition(2, name="n" * 255)]
+
+    assert refresh_source(source).added == 2
+    assert refresh_source(source).unchanged == 2
+
+
+def test_one_strange_workflow_leaves_the_exposed_ones_usable(engine: Engine, source: Source) -> None:
+    """B6, A3.4: what was let in can be listed and its arguments checked."""
+    Source.objects.update(new_workflows=Source.NewWorkflows.EXPOSED)
+    engine.workflows = [
+        GOOD,
+        definition(2, inputSchema=referring(38, times=2)),
+        definition(3, inputSchema={"type": "object", "allOf": [{"$ref": "#"}]}),
+        definition(4, name="list_workflows"),
+    ]
+
+    refresh_source(source)
+
+    exposed = load_exposed_catalogue().workflows
+    assert list(exposed) == ["list_workflows_wf-4", "report_1", "report_3"]
+    assert find_argument_problems(exposed["report_3"].input_schema, {"any": 1}) == []

@@ -1,0 +1,77 @@
+"""The embedded broker under several processes at once."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty
+from threading import Event
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from config.broker import embedded_broker_options
+
+WRITERS, READERS, EACH = 3, 3, 150
+
+
+@pytest.fixture
+def connection(tmp_path: Path):
+    with Connection(
+        "filesystem://", transport_options=embedded_broker_options(tmp_path / "broker")
+    ) as opened:
+        yield opened
+
+
+def connected_like(connection: Connection) -> Connection:
+    return Connection("filesystem://", transport_options=connection.transport_options)
+
+
+def test_every_message_is_taken_once_and_whole_while_others_are_written(
+    connection: Connection, tmp_path: Path
+):
+    """A worker that reads half a message would die of it."""
+    all_written = Event()
+
+    def write(writer: int) -> None:
+        with connected_like(connection) as own:
+            for number in range(EACH):
+                own.default_channel._put("work", {"id": [writer, number], "text": "x" * 4_000})
+
+    def read(_: int) -> list[Any]:
+        taken: list[Any] = []
+        with connected_like(connection) as own:
+            while True:
+                last_look = all_written.is_set()
+                try:
+                    taken.append(tuple(own.default_channel._get("work")["id"]))
+                except Empty:
+                    if last_look:
+                        return taken
+
+    with ThreadPoolExecutor(WRITERS + READERS) as threads:
+        reading = [threads.submit(read, reader) for reader in range(READERS)]
+        list(threads.map(write, range(WRITERS)))
+        all_written.set()
+        counts = Counter(message for reader in reading for message in reader.result())
+    assert counts == {(writer, number): 1 for writer in range(WRITERS) for number in range(EACH)}
+    assert list((tmp_path / "broker" / "messages").iterdir()) == []
+
+
+def test_messages_come_in_the_order_in_which_they_were_put(connection: Connection):
+    channel = connection.default_channel
+    for number in range(20):
+        channel._put("work", number)
+    assert [channel._get("work") for _ in range(20)] == list(range(20))
+
+
+def test_queues_do_not_see_each_others_messages(connection: Connection):
+    connection.default_channel._put("one", 1)
+    with pytest.raises(Empty):
+        connection.default_channel._get("other")
+
+
+def test_a_message_published_before_any_worker_was_there_is_kept(connection: Connection):
+    """The queue is known from the first start on."""
+    connection.Producer().publish({"a": 1}, exchange="celery", routing_key="celery", serializer="json")
+    assert connection.default_channel._get("celery")["body"]

@@ -1,0 +1,52 @@
+"""Log lines say which process they come from."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from config.logging import process_name
+from tests.processes import ROOT
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/venv/bin/uvicorn config.asgi:application", "web"),
+        ("/venv/lib/site-packages/uvicorn/__main__.py config.asgi:application", "web"),
+        (
+            "/venv/lib/site-packages/celery/__main__.py --app config.celery --quiet worker --pool threads",
+            "worker",
+        ),
+        ("/venv/bin/celery -A config.celery beat", "beat"),
+        ("manage.py refresh_sources engine", "refresh_sources"),
+        ("manage.py", "manage"),
+        ("/venv/bin/gunicorn config.wsgi", "gunicorn"),
+    ],
+)
+def test_process_is_named_after_what_it_does(command: str, name: str) -> None:
+    assert process_name(command.split()) == name
+
+
+def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback() -> None:
+    """B9: what log collectors read, also of Django's and the libraries' own records."""
+    program = (
+        "import logging\n"
+        "from config.logging import configure_logging\n"
+        "from loguru import logger\n"
+        "configure_logging(level='INFO', log_format='json')\n"
+        "logger.bind(execution='e1', note='{braces}').info('Started {}', 'run')\n"
+        "try:\n    1 / 0\n"
+        "except ZeroDivisionError:\n    logging.getLogger('library').exception('broke <b>')\n"
+        "logging.getLogger('django.security.DisallowedHost').error('bad host', exc_info=ValueError('x'))\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    started, broke, host = map(json.loads, outcome.stderr.splitlines())
+    assert (started["level"], started["message"], started["execution"]) == ("INFO", "Started run", "e1")
+    assert started["note"] == "{braces}"
+    assert (broke["logger"], broke["message"]) == ("library", "broke <b>")
+    assert "ZeroDivisionError" in broke["exception"]
+    assert "exception" not in host

@@ -1,0 +1,51 @@
+"""What every test gets."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+from pytest_django import DjangoDbBlocker
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling, Scheduling
+
+from catalogue.exposure import forget_catalogue
+from mcp_bridge.tokens import forget_tokens
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    """Processes remember the catalogue and tokens for half a second; tests come faster than that."""
+    forget_catalogue()
+    forget_tokens()
+    yield
+    forget_catalogue()
+    forget_tokens()
+
+
+OTHER_SESSIONS = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """PostgreSQL drops no database that the connections of servers and their threads are open to."""
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            cursor.execute(OTHER_SESSIONS)
+        connection.close()
+        connection.close_pool()
+
+
+class EndToEndTogether(LoadScopeScheduling):
+    """Gives one worker all of `tests/e2e/`, which share a product and would take each other's time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "e2e" if nodeid.startswith("tests/e2e/") else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return EndToEndTogether(config, log) if config.getoption("dist") == "load" else None

@@ -1,0 +1,486 @@
+"""The HTTP client below the connectors: addresses, limits, connections, credentials."""
+
+import asyncio
+import ipaddress
+import json
+import socket
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from connectors.addresses import address_objection, normalise_base_url
+from connectors.errors import (
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+)
+from connectors.exchange import retry_after
+from connectors.http import EngineClient
+from connectors.http_limits import HttpLimits
+from connectors.redaction import Redactor, words_of
+from tests.connectors.contract import everything_told_by
+from tests.connectors.scripted import ScriptedEngine, replies, sends_and_hangs_up, stays_silent_after
+
+FAST = HttpLimits(connect_seconds=0.2, read_seconds=0.2, total_seconds=0.2)
+
+
+def client_of(engine: ScriptedEngine, **settings: Any) -> EngineClient:
+    return EngineClient(base_url=engine.base_url, **settings)
+
+
+def resolver(*answers: list[str]) -> tuple[Callable[..., Any], list[str]]:
+    """A name service that gives the first answer first and the last one for ever, and the names asked for."""
+    asked: list[str] = []
+
+    def getaddrinfo(host: str, port: int, *args: Any, **kwargs: Any) -> list[Any]:
+        asked.append(host)
+        addresses = answers[min(len(asked), len(answers)) - 1]
+        return [(family_of(ip), socket.SOCK_STREAM, 6, "", (ip, port)) for ip in addresses]
+
+    return getaddrinfo, asked
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "::ffff:169.254.169.254",
+        "2002:a9fe:a9fe::1",
+        "64:ff9b::a9fe:a9fe",
+        "100.100.100.200",
+        "224.0.0.1",
+        "ff02::1",
+        "255.255.255.255",
+        "0.0.0.0",
+        "::",
+        "::ffff:0.0.0.0",
+    ],
+)
+def test_addresses_where_no_engine_may_live_are_refused(address: str) -> None:
+    """B8: cloud credentials and the like cannot be fetched through a source."""
+    assert address_objection(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "::1", "10.1.2.3", "192.168.0.9", "172.16.0.1", "fd12::1", "93.184.216.34", "engine"],
+)
+def test_company_networks_are_allowed(address: str) -> None:
+    """B10: engines live on private addresses."""
+    assert address_objection(address) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("ftp://engine", "http:// or https://"),
+        ("engine.example.com", "http:// or https://"),
+        ("http://", "no host"),
+        ("http://user:hunter2@engine", "user name or password"),
+        ("http://engine/?key=hunter2", "before any"),
+        ("http://engine/#hunter2", "before any"),
+        ("http://[::1", "not a valid URL"),
+        ("http://engine:99999", "port must be"),
+        ("http://169.254.169.254/latest", "link-local"),
+        ("http://[fe80::1]", "link-local"),
+    ],
+)
+def test_an_unusable_base_url_is_refused_without_quoting_it(url: str, complaint: str) -> None:
+    """B4: settings are validated with clear errors, and a password in one is not repeated."""
+    with pytest.raises(ValueError, match=complaint) as caught:
+        normalise_base_url(url)
+    assert "hunter2" not in everything_told_by(caught.value)
+    with pytest.raises(Misconfigured, match=complaint):
+        EngineClient(base_url=url)
+
+
+def test_a_base_url_loses_its_last_slash_and_keeps_its_prefix() -> None:
+    """B4: both ways of writing an address mean the same."""
+    assert normalise_base_url(" https://engine.example.com/flows/ ") == "https://engine.example.com/flows"
+
+
+async def test_a_name_that_leads_to_a_forbidden_address_is_not_contacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B8: the check is on what the name means when we connect."""
+    getaddrinfo, _ = resolver(["169.254.169.254", "fe80::1"])
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    client = EngineClient(base_url="http://engine.example.com")
+    with pytest.raises(Misconfigured, match=r"169\.254\.169\.254, a link-local"):
+        await client.request_json("GET", "/list")
+    await client.aclose()
+
+
+async def test_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B8: a name that changes its meaning after the check gains nothing."""
+    getaddrinfo, asked = resolver(["127.0.0.1"], ["169.254.169.254"])
+    async with ScriptedEngine(replies(200, {"fine": True})) as engine:
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        client = EngineClient(base_url=f"http://engine.example.com:{engine.port}")
+        assert await client.request_json("GET", "/list") == {"fine": True}
+        await client.aclose()
+    assert asked == ["engine.example.com"]
+    assert engine.received[0].headers["host"] == f"engine.example.com:{engine.port}"
+
+
+async def test_forbidden_and_dead_addresses_of_a_name_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A1.4: an engine with several addresses answers on the one that works."""
+    getaddrinfo, _ = resolver(["169.254.169.254", "::1", "127.0.0.1"])
+    async with ScriptedEngine(replies(200, [])) as engine:
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        client = EngineClient(base_url=f"http://engine.example.com:{engine.port}")
+        assert await client.request_json("GET", "/list") == []
+        await client.aclose()
+
+
+async def test_an_unknown_name_is_unreachable_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A1.4, B1: a start to a name that nobody knows did not happen."""
+
+    def getaddrinfo(*args: Any, **kwargs: Any) -> list[Any]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    client = EngineClient(base_url="http://nowhere.example.com")
+    with pytest.raises(Unreachable, match=r"the name nowhere\.example\.com could not be resolved"):
+        await client.request_json("POST", "/start", repeatable=False)
+    await client.aclose()
+
+
+# --- connections and limits ---
+
+
+async def test_proxies_from_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E6: a variable does not divert credentials."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with ScriptedEngine(replies(200, [])) as engine:
+        client = client_of(engine)
+        assert await client.request_json("GET", "/list") == []
+        await client.aclose()
+
+
+async def test_connections_are_reused() -> None:
+    """E7: polling does not connect anew each time."""
+    async with ScriptedEngine(replies(200, [])) as engine:
+        client = client_of(engine)
+        for _ in range(3):
+            await client.request_json("GET", "/list")
+        await client.aclose()
+    assert [request.connection for request in engine.received] == [1, 1, 1]
+
+
+async def test_a_start_that_found_no_free_connection_did_not_happen() -> None:
+    """B1, B7: waiting in our own pool is not the engine's silence."""
+    async with ScriptedEngine(stays_silent_after()) as engine:
+        limits = HttpLimits(connect_seconds=0.1, read_seconds=5, total_seconds=5, max_connections=1)
+        client = client_of(engine, limits=limits)
+        first = asyncio.create_task(client.request_json("GET", "/status"))
+        await engine.asked.wait()
+        with pytest.raises(Unreachable, match="all 1 connections to the engine stayed busy"):
+            await client.request_json("POST", "/start", body={}, repeatable=False)
+        first.cancel()
+        await client.aclose()
+    assert [request.target for request in engine.received] == ["/status"]
+
+
+async def test_the_deadline_covers_the_whole_request() -> None:
+    """A7.2: no engine can hold a caller longer than configured."""
+    async with ScriptedEngine(stays_silent_after()) as engine:
+        client = client_of(engine, limits=HttpLimits(read_seconds=60, total_seconds=0.1))
+        with pytest.raises(OutcomeUnknown, match=r"within 0\.1 s"):
+            await client.request_json("POST", "/start", body={}, repeatable=False)
+        await client.aclose()
+
+
+async def test_a_cancelled_caller_gives_its_connection_back() -> None:
+    """A7.5: resources are freed when a caller goes away."""
+    async with ScriptedEngine(stays_silent_after()) as engine:
+        client = client_of(engine, limits=HttpLimits(max_connections=1))
+        call = asyncio.create_task(client.request_json("GET", "/status"))
+        await engine.asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        engine.behave = replies(200, [])
+        assert await client.request_json("GET", "/status") == []
+        await client.aclose()
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1_000, True), (1_001, False)])
+async def test_an_answer_may_have_exactly_the_size_allowed(size: int, fits: bool) -> None:
+    """B8: the limit is on bytes, to the byte."""
+    async with ScriptedEngine(replies(200, b'"' + b"x" * (size - 2) + b'"')) as engine:
+        client = client_of(engine, limits=HttpLimits(max_response_bytes=1_000))
+        if fits:
+            assert len(await client.request_json("GET", "/list")) == 998
+        else:
+            with pytest.raises(InvalidAnswer, match="larger than 1,000 bytes"):
+                await client.request_json("GET", "/list")
+        await client.aclose()
+
+
+async def test_a_success_need_not_be_json_where_its_content_does_not_matter() -> None:
+    """A7.5: a cancel counts whatever the engine says to it."""
+    async with ScriptedEngine(replies(202, "no JSON", content_type="text/plain")) as engine:
+        client = client_of(engine)
+        await client.request("POST", "/cancel")
+        engine.behave = replies(409, "no JSON", content_type="text/plain")
+        with pytest.raises(Rejected, match="409 Conflict: no JSON"):
+            await client.request("POST", "/cancel")
+        await client.aclose()
+
+
+# --- credentials and headers ---
+
+
+@pytest.mark.parametrize("value", ["line\r\nbreak: hunter2", "hunter2 ", "hunter2\x00", "hünter2"])
+def test_a_header_that_http_does_not_allow_is_refused_without_its_value(value: str) -> None:
+    """E6, B4: the complaint names the header only."""
+    with pytest.raises(Misconfigured, match="The header authorization") as caught:
+        EngineClient(base_url="http://engine", headers={"authorization": value})
+    assert "nter2" not in everything_told_by(caught.value)
+
+
+async def test_arguments_that_are_no_json_are_not_sent() -> None:
+    """A2.5: nothing runs on arguments that cannot be written down."""
+    async with ScriptedEngine(replies(200, {})) as engine:
+        client = client_of(engine)
+        with pytest.raises(Rejected, match="not sent"):
+            await client.request_json("POST", "/start", body={"x": float("nan")}, repeatable=False)
+        await client.aclose()
+    assert engine.received == []
+
+
+async def test_queries_stay_out_of_messages() -> None:
+    """E6: a token in a link is not shown."""
+    token = "hunter" * 2
+    async with ScriptedEngine(replies(404)) as engine:
+        client = client_of(engine)
+        with pytest.raises(NotFound, match="GET /list: ") as caught:
+            await client.request_json("GET", f"/list?token={token}")
+        await client.aclose()
+    assert token not in everything_told_by(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (302, {"location": f"/{'x' * 185}/hunter2hunter2"}),
+        (302, {"location": "/hunter2?hunter2"}),
+        (200, {"content_type": "text/hunter2hunter2"}),
+    ],
+)
+async def test_a_secret_in_a_header_is_masked_before_anything_is_cut_off(
+    status: int, headers: dict[str, str]
+) -> None:
+    """E6: no part of a key is shown either."""
+    async with ScriptedEngine(replies(status, "no JSON", **headers)) as engine:
+        client = client_of(engine, secrets=["hunter2hunter2", "hunter2?hunter2"])
+        with pytest.raises(InvalidAnswer) as caught:
+            await client.request_json("GET", "/list")
+        await client.aclose()
+    assert "hunter2" not in f"{caught.value.message} {caught.value.details}"
+
+
+async def test_a_secret_in_a_result_is_masked() -> None:
+    """E6: an engine that echoes our headers does not hand the key to agents."""
+    key = "abc/def+ghi=0123456789"
+    echo = {"output": {f"x {key}": [f"Api-Key {key}", 7, None]}, "plain": "abc"}
+    async with ScriptedEngine(replies(200, json.dumps(echo).replace("/", "\\/"))) as engine:
+        client = client_of(engine, secrets=[key])
+        answer = await client.request_json("GET", "/status")
+        await client.aclose()
+    assert answer == {"output": {"x ***": ["Api-Key ***", 7, None]}, "plain": "abc"}
+
+
+def test_a_short_secret_is_masked_in_messages_only() -> None:
+    """E6: a key like "demo" must not change ids and results that contain the word."""
+    redactor = Redactor(["demo"])
+    assert redactor.text("bad key demo") == "bad key ***"
+    assert redactor.answer({"id": "demo-1"}, b'{"id": "demo-1"}') == {"id": "demo-1"}
+    assert "demo" not in repr(redactor)
+
+
+def test_the_client_does_not_show_its_headers() -> None:
+    """E6: a repr in a traceback is harmless."""
+    client = EngineClient(
+        base_url="http://engine", headers={"authorization": "Api-Key hunter2"}, secrets=["hunter2"]
+    )
+    assert repr(client) == "EngineClient(http://engine)"
+
+
+# --- links ---
+
+
+async def test_links_are_followed_on_the_same_origin_only() -> None:
+    """B10, E6: a listing cannot send our key elsewhere."""
+    client = EngineClient(base_url="https://engine.example.com/flows")
+    follow = client.follow
+    assert follow("?page=2", found_at="/list") == "https://engine.example.com/flows/list?page=2"
+    assert follow("/flows/list?page=2", found_at="/list") == "https://engine.example.com/flows/list?page=2"
+    assert follow("https://engine.example.com:443/x", found_at="/list") == "https://engine.example.com/x"
+    for link in (
+        "http://engine.example.com/x",
+        "https://evil.example.com/x",
+        "//evil.example.com/x",
+        "https://engine.example.com:8443/x",
+        "https://user:pw@engine.example.com/x",
+        "https://engine.example.com@evil.example.com/",
+        "javascript:alert(1)",
+        "https://[::1",
+        "/x\x00y",
+    ):
+        with pytest.raises(InvalidAnswer, match="not on https://engine"):
+            follow(link, found_at="/list")
+    await client.aclose()
+
+
+# --- what engines say ---
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": "no"}', "no"),
+        (b'{"error": {"code": 7, "message": "no year"}}', "no year"),
+        (b'{"detail": [{"loc": ["a"], "msg": "one"}, {"msg": "two"}]}', "one; two"),
+        (b'{"error": true, "message": "no"}', "no"),
+        (b'{"code": 7}', ""),
+        (b'"just a text"', "just a text"),
+        (b"<h1>Bad\n\tGateway</h1><p>nginx</p>", "Bad Gateway nginx"),
+        (b"\x1b[31mred\x00", "[31mred"),
+        (b"\xff\xfe", "��"),
+        (b"", ""),
+    ],
+)
+def test_an_engines_words_are_found_in_any_shape(body: bytes, words: str) -> None:
+    """A2.4, A5.2: people read what the engine said, without what only a terminal would obey."""
+    assert words_of(body) == words
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("0", 0),
+        ("99999999999999999999", 3600),
+        ("Mon, 01 Jan 2001 00:00:00 GMT", 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 3600),
+        ("-5", None),
+        ("soon", None),
+        ("1e9", None),
+        ("", None),
+        ("²", None),
+    ],
+)
+def test_the_time_to_come_back_is_bounded_and_never_an_error(header: str, seconds: float | None) -> None:
+    """A5.4: an engine cannot silence itself for ever, nor break us with nonsense."""
+    assert retry_after(httpx.Headers({"retry-after": header.encode()} if header else {})) == seconds  # type: ignore[dict-item]
+
+
+def test_the_time_to_come_back_may_be_a_date() -> None:
+    """A5.4: both forms of the header count."""
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert 90 < (retry_after(httpx.Headers({"retry-after": date})) or 0) <= 100
+
+
+# --- TLS ---
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PEM file with a key and a certificate for 127.0.0.1 that signed itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = tmp_path_factory.mktemp("tls") / "engine.pem"
+    path.write_bytes(key.private_bytes(*form) + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.fixture
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    return context
+
+
+async def test_an_unknown_authority_is_refused(server_tls: ssl.SSLContext) -> None:
+    """E6: TLS is verified unless an admin says otherwise; nothing was sent."""
+    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
+        client = client_of(engine, limits=FAST)
+        with pytest.raises(Unreachable, match="certificate verify failed"):
+            await client.request_json("POST", "/start", repeatable=False)
+        await client.aclose()
+    assert engine.received == []
+
+
+async def test_a_companys_own_authority_can_be_trusted(server_tls: ssl.SSLContext, certificate: Path) -> None:
+    """B4: a CA file makes a private engine reachable."""
+    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
+        client = client_of(engine, ca_file=str(certificate))
+        assert await client.request_json("GET", "/list") == []
+        await client.aclose()
+
+
+async def test_verification_can_be_switched_off(server_tls: ssl.SSLContext) -> None:
+    """B4: for tests only, and only on purpose."""
+    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
+        client = client_of(engine, verify_tls=False)
+        assert await client.request_json("GET", "/list") == []
+        await client.aclose()
+
+
+async def test_plain_http_on_a_tls_port_is_an_error_in_words(server_tls: ssl.SSLContext) -> None:
+    """A5.1: a wrong scheme is told, not hung on."""
+    async with ScriptedEngine(sends_and_hangs_up(b"x")) as engine:
+        client = EngineClient(base_url=f"https://127.0.0.1:{engine.port}", limits=FAST)
+        with pytest.raises(Unreachable, match="Could not connect"):
+            await client.request_json("GET", "/list")
+        await client.aclose()
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
+    """B4: the error says which file."""
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(Misconfigured, match=r"The CA file .*ca\.pem"):
+        EngineClient(base_url="https://engine", ca_file=str(path))

@@ -1,0 +1,88 @@
+"""What `parse_json` reads, and what it refuses without harm."""
+
+import pytest
+
+from connectors.json_limits import UnreadableJSON, parse_json
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a": [1, 2.5, true, null, "x"]}', {"a": [1, 2.5, True, None, "x"]}),
+        (b' "only a text" ', "only a text"),
+        (b'{"a": 1, "a": 2}', {"a": 2}),
+        (b"\xef\xbb\xbf[]", []),
+        ('"Grüße \\ud83d\\ude00"'.encode(), "Grüße 😀"),
+        (b'"cut \\ud83d"', "cut ?"),
+        (b'"\\\\ud83d"', "\\ud83d"),
+        (b"123456789012345678901234567890", 123456789012345678901234567890),
+    ],
+)
+def test_ordinary_json_is_read(text: bytes, value: object) -> None:
+    """A6.1: a listing's JSON arrives as it was meant."""
+    assert parse_json(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"", "empty"),
+        (b"  \n", "empty"),
+        (b'{"a": ', "not valid JSON.*line 1, column 7"),
+        (b"<html>", "not valid JSON"),
+        (b"[NaN]", "NaN is not a JSON number"),
+        (b"[-Infinity]", "Infinity is not a JSON number"),
+        (b"[1e999]", "too large"),
+        (b"9" * 5000, "too many digits"),
+        (b'"\xff"', "not UTF-8"),
+        ('{"a": 1}'.encode("utf-16"), "not UTF-8"),
+        (b"[1] trailing", "not valid JSON"),
+        (b'"a\nb"', "not valid JSON"),
+        (b'"' + b"a" * 1000, "not valid JSON"),
+    ],
+)
+def test_what_is_no_strict_json_is_refused_with_a_sentence(text: bytes, complaint: str) -> None:
+    """A1.4, A2.5: whoever sent it learns what is wrong."""
+    with pytest.raises(UnreadableJSON, match=complaint) as caught:
+        parse_json(text)
+    assert str(caught.value).endswith(".")
+
+
+def test_nesting_is_accepted_up_to_the_limit() -> None:
+    """B8: the limit counts levels, not brackets."""
+    assert parse_json(b"[" * 100 + b"]" * 100)
+    assert parse_json(b"[" + b",".join([b"[]"] * 1000) + b"]")
+    with pytest.raises(UnreadableJSON, match="100 levels"):
+        parse_json(b"[" * 101 + b"]" * 101)
+    with pytest.raises(UnreadableJSON, match="3 levels"):
+        parse_json(b'{"a":[{"b":[]}]}', max_depth=3)
+
+
+@pytest.mark.parametrize("unit", [b"[", b'{"a":', b'[{"a":', b'["]",', b'["\\"]",'])
+@pytest.mark.parametrize("levels", [10_000, 1_000_000])
+def test_deep_nesting_is_refused_without_a_recursion_error(unit: bytes, levels: int) -> None:
+    """B8: a million brackets cost time in proportion and no stack."""
+    with pytest.raises(UnreadableJSON, match="levels"):
+        parse_json(unit * levels)
+
+
+def test_brackets_in_texts_are_not_nesting() -> None:
+    """B8: only structure counts."""
+    text = b'["' + b"[{" * 5_000 + b'", "\\"' + b"[" * 5_000 + b'"]'
+    assert len(parse_json(text)) == 2
+
+
+@pytest.mark.parametrize("text", [b'"' + b"\\" * 999_999, b'["' * 500_000, b'\\"' * 500_000, b'"' * 999_999])
+@pytest.mark.timeout(20)
+def test_hostile_texts_take_no_longer_than_honest_ones(text: bytes) -> None:
+    """B8: no input makes the depth scan quadratic."""
+    with pytest.raises(UnreadableJSON):
+        parse_json(text + b"[" * 200)
+
+
+def test_the_text_itself_is_not_in_the_error() -> None:
+    """E6: a log of the error does not quote what was parsed."""
+    with pytest.raises(UnreadableJSON) as caught:
+        parse_json(b'{"password": "hunter2hunter2"')
+    assert caught.value.__cause__ is None
+    assert "hunter2" not in f"{caught.value!r}{caught.value}"

@@ -1,0 +1,467 @@
+"""Runs that nobody waits for: polls, engines that misbehave meanwhile, deadlines, and who may ask when."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from catalogue.models import Source, Workflow
+from connectors.background import run_in_background_loop
+from executions.models import Execution, State
+from executions.polling import advance_due_executions, claim_due_executions, poll_due_executions
+from executions.reading import UnknownExecution, describe_execution, find_execution
+from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
+from tests.executions.engines import (
+    Gate,
+    WireEngine,
+    completed,
+    in_thread,
+    in_turn,
+    status,
+    until,
+    wait_until,
+)
+from tests.executions.steps import (
+    ADMIN,
+    ALICE,
+    BOB,
+    call,
+    expire_lease,
+    in_database,
+    let_pass,
+    make_active,
+    payload_of,
+    reach_deadline,
+    read,
+    source_of,
+    timeline,
+    told,
+)
+from tests.factories import make_execution, make_source, make_workflow
+from tests.processes import ExampleEngine, free_port
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOT_FOUND = replies(404, {"error": "no such run"})
+HTML = replies(200, "<html><body>Please log in</body></html>", content_type="text/html")
+
+
+@pytest.fixture
+def running(workflow: Workflow) -> Execution:
+    """A run at the wire engine that nobody waits for, due for a poll."""
+    return make_active(workflow, State.RUNNING)
+
+
+def tick(execution: Execution, *, after: float = 40) -> Execution:
+    """One tick of a worker, that much later."""
+    let_pass(execution, after)
+    advance_due_executions()
+    return read(execution)
+
+
+# What polls find.
+
+
+def test_a_worker_records_progress_when_it_is_news_and_the_result(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A7.3, A8.2, A8.4: the timeline has each step once, the record the latest."""
+    engine.on_status = in_turn(
+        replies(200, status(progress=25, progress_message="reading")),
+        replies(200, status(progress=25, progress_message="reading")),
+        replies(200, status(progress=80.5, progress_message="adding up")),
+        replies(200, completed({"sum": 3})),
+    )
+    for expected in [(25.0, "reading"), (25.0, "reading"), (80.5, "adding up")]:
+        record = tick(running)
+        assert (record.progress, record.progress_message) == expected
+        assert record.lease_holder == ""
+    record = tick(running)
+    assert record.succeeded and record.payload.output == {"sum": 3}
+    assert told(record, "progress") == ["25 % reading", "80.5 % adding up"]
+    assert record.polls == 3
+    assert advance_due_executions() == 0
+
+
+def test_a_run_that_failed_keeps_the_engines_reason(engine: WireEngine, running: Execution) -> None:
+    """A2.4, A7.4."""
+    engine.on_status = replies(200, status("FAILED", error="line 7 has 3 columns instead of 4"))
+    record = tick(running)
+    assert (record.state, record.error_kind) == (State.FAILED, "execution")
+    assert record.error == "line 7 has 3 columns instead of 4"
+
+
+def test_a_run_that_was_cancelled_at_the_engine_is_cancelled(engine: WireEngine, running: Execution) -> None:
+    """A8.3."""
+    engine.on_status = replies(200, status("CANCELLED"))
+    assert tick(running).state == State.CANCELLED
+
+
+def test_runs_are_followed_though_their_workflow_was_disabled(engine: WireEngine, running: Execution) -> None:
+    """A1.3, A4.4: switching off stops new runs; what runs is followed to its end."""
+    Workflow.objects.update(enabled=False, missing_since=timezone.now())
+    Source.objects.update(enabled=False)
+    engine.on_status = replies(200, completed())
+    assert tick(running).succeeded
+
+
+def test_a_run_whose_workflow_was_deleted_says_that_nobody_can_ask(
+    engine: WireEngine, running: Execution
+) -> None:
+    """B5: the record stays readable and does not wait for ever."""
+    Workflow.objects.all().delete()
+    record = tick(running)
+    assert (record.state, record.error_kind) == (State.FAILED, "configuration")
+    assert "cannot be asked about the run any more" in record.error
+    assert engine.requests == []
+
+
+def test_a_source_that_is_reconfigured_is_asked_with_its_new_settings(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A4.4: a key that was replaced counts for the runs that are under way, too."""
+    tick(running)
+    source = Source.objects.get()
+    source.credentials = {"api_key": "another-key-9876543210"}
+    source.save()
+    tick(running)
+    keys = [request.received.headers["authorization"] for request in engine.asked("status")]
+    assert keys == ["Api-Key example-key-0123456789", "Api-Key another-key-9876543210"]
+
+
+# Engines that do not answer as they should.
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        (replies(401, {"error": "key expired"}), "key expired"),
+        (replies(500, {"error": "database gone"}), "database gone"),
+        (replies(200, status("PAUSED")), "PAUSED"),
+        (HTML, "expected JSON"),
+        (sends_and_hangs_up(), "connection broke"),
+    ],
+    ids=["401", "500", "unknown status", "HTML", "hangs up"],
+)
+def test_a_bad_answer_to_a_poll_keeps_the_run_until_its_deadline(
+    engine: WireEngine, running: Execution, behaviour: Behaviour, words: str
+) -> None:
+    """A7.2, B6: what the engine cannot tell now it may tell later; the timeline says it once."""
+    engine.on_status = behaviour
+    for _ in range(5):
+        record = tick(running)
+        assert record.state == State.RUNNING
+    assert len(told(running, "poll_failed")) == 1 and words in told(running, "poll_failed")[0]
+
+    engine.on_status = replies(200, completed())
+    assert tick(running).succeeded
+
+
+def test_a_run_that_the_engine_never_tells_of_ends_at_its_deadline(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A7.2, A7.5."""
+    engine.on_status = replies(401, {"error": "key expired"})
+    engine.on_cancel = replies(401, {"error": "key expired"})
+    tick(running)
+    reach_deadline(running)
+    advance_due_executions()
+    record = read(running)
+    assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
+    assert "timeout of 300 s and the engine does not say what became of it" in record.error
+    assert "key expired" in record.error
+
+
+def test_an_engine_that_is_away_for_hours_costs_nothing_but_time() -> None:
+    """B6: however many polls have failed in a row, the next one is planned within a minute."""
+    away = make_workflow(make_source(base_url=f"http://127.0.0.1:{free_port()}"))
+    execution = make_active(away, State.RUNNING, attempts=5000, timeout_seconds=2_592_000)
+    advance_due_executions()
+    record = read(execution)
+    assert record.state == State.RUNNING and record.attempts == 5001
+    assert record.next_attempt_at <= timezone.now() + timedelta(seconds=60)
+
+
+def test_polls_that_fail_back_off(engine: WireEngine, running: Execution) -> None:
+    """B7: an engine in trouble is not asked ever more."""
+    engine.on_status = replies(500)
+    waits = []
+    for _ in range(8):
+        waits.append((tick(running, after=61).next_attempt_at - timezone.now()).total_seconds())
+        Execution.objects.update(deadline_at=timezone.now() + timedelta(hours=1))
+    assert [round(wait) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_the_engines_retry_after_holds_for_polls(engine: WireEngine, running: Execution) -> None:
+    """B2, B4."""
+    engine.on_status = replies(429, {"error": "slow down"}, retry_after="90")
+    wait = tick(running).next_attempt_at - timezone.now()
+    assert 85 < wait.total_seconds() <= 90
+
+
+def test_a_run_that_the_engine_does_not_know_is_given_up_at_the_fourth_time(
+    engine: WireEngine, running: Execution
+) -> None:
+    """B3, A7.4: engines that record a start late say "not found" for a moment."""
+    engine.on_status = NOT_FOUND
+    for _ in range(3):
+        assert tick(running).state == State.RUNNING
+    record = tick(running)
+    assert record.state == State.FAILED and "does not know the run any more" in record.error
+
+
+def test_only_not_found_in_a_row_counts(engine: WireEngine, running: Execution) -> None:
+    """An engine that is being restarted: away for a while, and then not all there for a moment."""
+    broken = replies(500)
+    engine.on_status = in_turn(
+        *[NOT_FOUND, broken] * 4, *[broken] * 4, *[NOT_FOUND] * 3, replies(200, completed())
+    )
+    for _ in range(15):
+        assert tick(running, after=62).state == State.RUNNING
+        Execution.objects.update(deadline_at=timezone.now() + timedelta(hours=1))
+    assert tick(running, after=62).succeeded
+
+
+# Deadlines.
+
+
+def test_a_run_that_takes_too_long_is_cancelled_at_the_engine(example_engine: ExampleEngine) -> None:
+    """A7.2, A7.5: the engine's own record says so, and ours why."""
+    make_workflow(source_of(example_engine), upstream_id="1003", name="countdown", timeout_seconds=20)
+    execution = run_in_background_loop(call("countdown", {"seconds": 600}, seconds=0))
+    wait_until(lambda: read(execution).run_id and not read(execution).lease_holder)
+    reach_deadline(execution)
+
+    advance_due_executions()
+
+    let_pass(execution, 1)
+    advance_due_executions()
+    record = read(execution)
+    assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
+    assert record.error == "It took longer than its timeout of 20 s and was cancelled at the engine."
+    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
+    assert run["status"] == "CANCELLED"
+    assert record.payload.status_answer["status"] == "CANCELLED"
+
+
+def test_the_deadline_is_noticed_in_time(engine: WireEngine, workflow: Workflow) -> None:
+    """A7.2: the interval grows with the run's age, but not beyond the deadline."""
+    soon = timezone.now() + timedelta(seconds=12)
+    execution = make_active(workflow, State.RUNNING, deadline_at=soon)
+    advance_due_executions()
+    record = read(execution)
+    assert record.next_attempt_at == record.deadline_at
+
+
+def test_a_result_that_nobody_asked_for_in_time_is_kept(engine: WireEngine, running: Execution) -> None:
+    """Poll against timeout: workers that were away find the run complete, and lose nothing."""
+    engine.on_cancel = replies(409, {"error": "it has ended"})
+    engine.on_status = replies(200, completed({"sum": 3}))
+    reach_deadline(running)
+    advance_due_executions()
+    record = read(running)
+    assert record.succeeded and record.payload.output == {"sum": 3}
+    assert told(record, "cancel_refused")
+
+
+@pytest.mark.parametrize(
+    "behaviour", [replies(409, {"error": "not now"}), replies(500), stays_silent_after()],
+    ids=["refused", "500", "silence"],
+)  # fmt: skip
+def test_a_run_that_cannot_be_cancelled_times_out_and_says_so(
+    engine: WireEngine, behaviour: Behaviour
+) -> None:
+    """A7.5: best effort at the engine, and the truth in the record."""
+    impatient = make_source(base_url=engine.base_url, config={"request_timeout_seconds": 0.2})
+    execution = make_active(make_workflow(impatient), State.RUNNING)
+    engine.on_cancel = behaviour
+    reach_deadline(execution)
+    advance_due_executions()
+    record = read(execution)
+    assert record.state == State.TIMED_OUT
+    assert "the engine has not cancelled it: it may go on there" in record.error
+    assert engine.count("cancel") == 1
+
+
+def test_a_run_of_an_engine_that_cannot_cancel_times_out_all_the_same(engine: WireEngine) -> None:
+    """A8.5."""
+    source = make_source(base_url=engine.base_url, config={"cancel_path": ""})
+    execution = make_active(make_workflow(source), State.RUNNING)
+    reach_deadline(execution)
+    advance_due_executions()
+    assert read(execution).state == State.TIMED_OUT
+    assert told(execution, "cancel_refused") == ["This engine cannot cancel a run."]
+    assert engine.count("cancel") == 0
+
+
+# Who asks, and when.
+
+
+def test_whoever_asks_the_engine_keeps_its_minimum(engine: WireEngine, running: Execution) -> None:
+    """B2: a worker that comes too early for the engine does not ask, and comes back in time."""
+    advance_due_executions()
+    Execution.objects.update(next_attempt_at=timezone.now())
+
+    assert advance_due_executions() == 1
+
+    record = read(running)
+    assert engine.count("status") == 1
+    assert record.next_attempt_at == record.polled_at + timedelta(seconds=1)
+
+
+def test_the_interval_grows_with_the_age_of_the_run(engine: WireEngine, running: Execution) -> None:
+    """B4, B7: 5 s at first, a tenth of the age later, a minute at most."""
+    Execution.objects.update(deadline_at=timezone.now() + timedelta(days=1))
+    waits = [(tick(running, after=after).next_attempt_at - timezone.now()).seconds for after in (0, 90, 2000)]
+    assert [round(wait, -1) for wait in waits] == [0, 10, 60] or waits == [4, 9, 59]
+
+
+def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) -> None:
+    """B8: its lease runs out, and another worker goes on."""
+    engine.on_status = replies(200, completed())
+    (claimed,) = claim_due_executions(limit=10)
+    assert advance_due_executions() == 0
+
+    expire_lease(running, holder=claimed.lease_holder)
+
+    assert advance_due_executions() == 1
+    assert read(running).succeeded
+
+
+def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> None:
+    """The slower one finds the row settled: what the faster one recorded stays."""
+    gate = Gate(replies(200, completed({"by": "the slow one"})))
+    engine.on_status = in_turn(gate, replies(200, completed({"by": "the fast one"})))
+    slow = threading.Thread(target=advance_due_executions)
+    slow.start()
+    gate.wait_for_request()
+    expire_lease(running)
+    assert advance_due_executions() == 1
+
+    gate.open()
+    slow.join()
+
+    assert payload_of(running).output == {"by": "the fast one"}
+    assert timeline(running).count("completed") == 1
+
+
+def test_many_readers_cause_no_poll(engine: WireEngine, running: Execution) -> None:
+    """B7: status is read from the record that workers keep."""
+    for _ in range(20):
+        assert describe_execution(find_execution(str(running.pk), caller=ALICE))["state"] == "running"
+    assert engine.requests == []
+
+
+def test_a_tick_does_not_wait_for_a_slow_engine(engine: WireEngine, running: Execution) -> None:
+    """B7: what is under way is not begun a second time, and other engines are not held up."""
+    gate = Gate(replies(200, completed()))
+    engine.on_status = gate
+    assert poll_due_executions() == 1
+    gate.wait_for_request()
+    assert poll_due_executions() == 0
+    gate.open()
+    wait_until(lambda: read(running).succeeded)
+
+
+# Claims.
+
+
+def make_due(count: int, workflow: Workflow) -> list[Execution]:
+    return [make_active(workflow, State.RUNNING) for _ in range(count)]
+
+
+def test_several_workers_claim_each_execution_once() -> None:
+    """Two workers, two databases: compare-and-set, no locks that SQLite does not have."""
+    executions, workflow = 60, make_workflow()
+    make_due(executions, workflow)
+    meeting = threading.Barrier(4)
+    claimed: list[list[Execution]] = []
+
+    def work() -> None:
+        meeting.wait()
+        mine: list[Execution] = []
+        while taken := claim_due_executions(limit=7):
+            mine += taken
+        claimed.append(mine)
+        connection.close()
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    keys = [execution.pk for mine in claimed for execution in mine]
+    assert len(keys) == len(set(keys)) == executions
+    assert all(
+        execution.lease_holder == read(execution).lease_holder for mine in claimed for execution in mine
+    )
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_claim_costs_three_queries_however_many_are_due(
+    count: int, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    """E7."""
+    make_due(count, make_workflow())
+    with django_assert_num_queries(3):
+        claimed = claim_due_executions(limit=100)
+    with django_assert_num_queries(0):
+        assert all(execution.workflow.source.name for execution in claimed if execution.workflow)
+    assert len(claimed) == count
+    with django_assert_num_queries(1):
+        assert claim_due_executions(limit=100) == []
+
+
+def test_only_what_is_due_active_and_free_is_claimed() -> None:
+    """A8.1: the earliest first, those of busy sources not at all."""
+    workflow, busy = make_workflow(), make_workflow(make_source("busy"))
+    later = timezone.now() + timedelta(minutes=1)
+    first, second = make_due(2, workflow)
+    let_pass(first, 100)
+    make_active(busy, State.RUNNING)
+    make_execution(workflow, state=State.RUNNING, next_attempt_at=later)
+    held = make_active(workflow, State.RUNNING)
+    held.hold(holder="another", until=later)
+    for state in (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT, State.UNCONFIRMED):
+        make_active(workflow, state)
+
+    assert [e.pk for e in claim_due_executions(limit=1, busy_sources={"busy"})] == [first.pk]
+    assert [e.pk for e in claim_due_executions(limit=9, busy_sources={"busy"})] == [second.pk]
+
+
+# Who may see what.
+
+
+def test_a_caller_sees_what_it_started_and_an_administrator_everything(workflow: Workflow) -> None:
+    """A8.1, B8: another's execution is as unknown as one that never was."""
+    execution = make_active(workflow, State.RUNNING)
+    assert find_execution(str(execution.pk), caller=ALICE) == execution
+    assert find_execution(str(execution.pk), caller=ADMIN) == execution
+    for unknown in (str(execution.pk), "8f496b6a-c905-41bb-b7b7-200a8982ab30", "no id", ""):
+        with pytest.raises(UnknownExecution, match="Unknown execution"):
+            find_execution(unknown, caller=BOB)
+    assert not Execution.objects.visible_to(BOB).exists()
+
+
+async def test_status_follows_the_run_to_its_result(engine: WireEngine, running: Execution) -> None:
+    """A8.1 to A8.4."""
+
+    def look() -> dict[str, Any]:
+        return describe_execution(find_execution(str(running.pk), caller=ALICE))
+
+    engine.on_status = replies(200, status(progress=40, progress_message="reading"))
+    await in_thread(tick, running)
+    shown = await in_database(look)
+    assert (shown["state"], shown["progress"], shown["progress_message"]) == ("running", 40.0, "reading")
+    assert "output" not in shown
+
+    engine.on_status = replies(200, completed({"sum": 3}))
+    await in_thread(tick, running)
+    shown = await in_database(look)
+    assert (shown["state"], shown["output"]) == ("completed", {"sum": 3})
+    await until(lambda: not read(running).lease_holder)

@@ -1,0 +1,491 @@
+"""Starting at the engine: never twice, never lost, and honest where it cannot be known."""
+
+import asyncio
+import threading
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from catalogue.models import Source, Workflow
+from connectors.background import run_in_background_loop
+from connectors.registry import BUILT_IN
+from executions import advancing
+from executions.models import Execution, State
+from executions.polling import advance_due_executions
+from executions.starting import create_execution
+from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
+from tests.executions.engines import (
+    RUN_ID,
+    Gate,
+    WireEngine,
+    completed,
+    in_thread,
+    in_turn,
+    receipt,
+    until,
+    wait_until,
+)
+from tests.executions.steps import (
+    ALICE,
+    call,
+    expire_lease,
+    in_database,
+    let_pass,
+    make_active,
+    only,
+    reach_deadline,
+    read,
+    source_of,
+    timeline,
+    told,
+)
+from tests.factories import make_source, make_workflow
+from tests.processes import ExampleEngine, free_port
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BUSY = replies(503, {"error": "busy"}, retry_after="0")
+REFUSED = replies(400, {"error": "no such year"})
+HANGS_UP = sends_and_hangs_up()
+HTML = replies(200, "<html><body>Please log in</body></html>", content_type="text/html")
+
+
+def create_pending(workflow: Workflow) -> Execution:
+    """As REST creates it without waiting: a worker starts it."""
+    return create_execution(
+        tool_name=workflow.tool_name, arguments={"text": "To be"}, caller=ALICE, door=Execution.Door.REST
+    )
+
+
+def work_until_settled(execution: Execution, *, at_most: int = 10) -> Execution:
+    """Ticks of a worker, with all the time between them that backing off asks for."""
+    Execution.objects.update(deadline_at=timezone.now() + timedelta(hours=1))
+    for _ in range(at_most):
+        if read(execution).is_settled:
+            break
+        let_pass(execution, 61)
+        advance_due_executions()
+    return read(execution)
+
+
+# What nobody waits for.
+
+
+def test_a_worker_starts_what_nobody_waits_for(engine: WireEngine, workflow: Workflow) -> None:
+    """A7.1, A2.2: the record is there first, the engine is contacted by whoever takes it."""
+    engine.on_start = replies(200, completed() | receipt())
+    execution = create_pending(workflow)
+    assert engine.requests == []
+
+    assert advance_due_executions() == 1
+
+    assert read(execution).succeeded
+    assert engine.asked("start")[0].received.json["input"] == {"text": "To be"}
+    assert advance_due_executions() == 0
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "why"),
+    [
+        (lambda w: Workflow.objects.update(enabled=False), "the workflow was disabled"),
+        (lambda w: Workflow.objects.update(missing_since=timezone.now()), "does not list the workflow"),
+        (lambda w: Source.objects.update(enabled=False), "was switched off"),
+        (lambda w: w.delete(), "Its workflow was deleted before it was started"),
+    ],
+    ids=["disabled", "missing", "source off", "deleted"],
+)
+def test_what_was_switched_off_before_it_was_started_is_not_started(
+    engine: WireEngine, workflow: Workflow, switch_off: Any, why: str
+) -> None:
+    """A4.4, B5: nothing of a source that is off is run, and the record says why."""
+    execution = create_pending(workflow)
+    switch_off(workflow)
+
+    advance_due_executions()
+
+    record = read(execution)
+    assert (record.state, record.error_kind) == (State.FAILED, "configuration")
+    assert why in record.error
+    assert engine.requests == []
+
+
+def test_an_execution_that_waited_too_long_for_its_start_times_out(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.2."""
+    execution = create_pending(workflow)
+    reach_deadline(execution)
+    advance_due_executions()
+    record = read(execution)
+    assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
+    assert record.error == "It took longer than its timeout of 300 s before the engine took it."
+    assert engine.requests == []
+
+
+# Starts that surely did not happen.
+
+
+async def test_a_start_that_did_not_happen_is_tried_again_while_the_caller_waits(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """B4: the engine said that it is busy."""
+    engine.on_start = in_turn(BUSY, replies(200, completed() | receipt()))
+    execution = await call("report")
+    assert execution.succeeded
+    assert engine.count("start") == 2
+    assert await in_database(timeline, execution) == ["created", "start_postponed", "started", "completed"]
+
+
+def test_starts_that_do_not_happen_are_given_up_after_the_attempts_set(
+    engine: WireEngine, workflow: Workflow, configured: Any
+) -> None:
+    """B4, A5.2: one start and two more."""
+    configured(retry_attempts=2)
+    engine.on_start = BUSY
+    record = work_until_settled(create_pending(workflow))
+    assert record.state == State.FAILED and "busy" in record.error
+    assert engine.count("start") == 3
+    assert engine.count("status") == 0
+
+
+def test_an_engine_that_is_away_for_a_while_costs_a_delay(workflow: Workflow) -> None:
+    """B6: nothing listens at the port, so nothing can have been started."""
+    away = make_source(base_url=f"http://127.0.0.1:{free_port()}")
+    execution = create_pending(make_workflow(away, name="distant"))
+    advance_due_executions()
+    record = read(execution)
+    assert record.state == State.PENDING and record.attempts == 1
+    assert "onnect" in told(execution, "start_postponed")[0]
+
+
+def test_the_engines_own_retry_after_is_respected(engine: WireEngine, workflow: Workflow) -> None:
+    """B4: not before the engine asked for it, however impatient our own backoff is."""
+    engine.on_start = replies(429, {"error": "slow down"}, retry_after="120")
+    execution = create_pending(workflow)
+    advance_due_executions()
+    wait = read(execution).next_attempt_at - timezone.now()
+    assert 115 < wait.total_seconds() <= 120
+
+    let_pass(execution, 100)
+    assert advance_due_executions() == 0
+    let_pass(execution, 21)
+    assert advance_due_executions() == 1
+    assert engine.count("start") == 2
+
+
+def test_a_retry_after_beyond_the_deadline_does_not_outlive_it(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.2."""
+    engine.on_start = replies(429, {"error": "slow down"}, retry_after="3600")
+    execution = create_pending(workflow)
+    advance_due_executions()
+    record = read(execution)
+    assert record.next_attempt_at == record.deadline_at
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the first", "after a busy engine"])
+def test_a_refused_start_fails_with_the_engines_words(
+    engine: WireEngine, workflow: Workflow, again: bool
+) -> None:
+    """A2.4, B5: a refusal is final; it is not sent again."""
+    engine.on_start = in_turn(BUSY, REFUSED) if again else REFUSED
+    record = work_until_settled(create_pending(workflow))
+    assert (record.state, record.error_kind) == (State.FAILED, "execution")
+    assert "no such year" in record.error
+    assert engine.count("start") == 1 + again
+
+
+def test_a_source_whose_settings_cannot_be_used_is_an_error_of_configuration(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """B5."""
+    Source.objects.update(config={"base_url": "not an address"})
+    record = work_until_settled(create_pending(workflow))
+    assert (record.state, record.error_kind) == (State.FAILED, "configuration")
+    assert engine.requests == []
+
+
+# Starts of unknown outcome.
+
+
+@pytest.mark.parametrize(
+    "behaviour", [HANGS_UP, HTML, replies(500, {"error": "gone"}), replies(200, {"ok": True})],
+    ids=["hangs up", "HTML", "500", "names no run"],
+)  # fmt: skip
+async def test_a_start_of_unknown_outcome_is_left_to_a_human(
+    engine: WireEngine, workflow: Workflow, behaviour: Behaviour
+) -> None:
+    """Never retried by itself where the engine could start a second run."""
+    engine.on_start = behaviour
+    execution = await call("report")
+    assert execution.state == State.UNCONFIRMED
+    assert execution.error.startswith("It is not known whether the run was started: ")
+    assert await in_thread(advance_due_executions) == 0
+    assert engine.count("start") == 1
+
+
+async def test_a_start_that_is_never_answered_is_left_to_a_human(
+    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever patience a connector's settings have, a start ends before its lease does."""
+    monkeypatch.setattr("executions.launching.START_SECONDS", 0.2)
+    engine.on_start = stays_silent_after()
+    execution = await call("report")
+    assert execution.state == State.UNCONFIRMED
+    assert "did not answer within 0.2 s" in execution.error
+
+
+async def test_an_engine_that_knows_our_key_is_asked_again(
+    engine: WireEngine, keyed_workflow: Workflow
+) -> None:
+    """The same key with every start, so that there is one run."""
+    engine.on_start = in_turn(HANGS_UP, replies(200, completed() | receipt()))
+    execution = await call("report")
+    assert execution.succeeded
+    assert {request.key for request in engine.asked("start")} == {str(execution.pk)}
+    assert engine.count("start") == 2
+    assert await in_database(timeline, execution) == ["created", "start_unknown", "started", "completed"]
+
+
+@pytest.mark.parametrize("last", [HANGS_UP, BUSY, REFUSED], ids=["unknown", "busy", "refused"])
+def test_a_start_that_stays_unknown_is_never_called_failed(
+    engine: WireEngine, keyed_workflow: Workflow, configured: Any, last: Behaviour
+) -> None:
+    """What a later start comes to says nothing of the first, which may be running."""
+    configured(retry_attempts=1)
+    engine.on_start = in_turn(HANGS_UP, last)
+    record = work_until_settled(create_pending(keyed_workflow))
+    assert record.state == State.UNCONFIRMED
+    assert engine.count("start") == 2
+
+
+# Killed processes: a record that is STARTING, and a lease that ran out.
+
+
+def countdown_of(engine: ExampleEngine, *, keyed: bool) -> Workflow:
+    return make_workflow(source_of(engine, keyed=keyed), upstream_id="1003", name="countdown")
+
+
+def start_by_hand(engine: ExampleEngine, execution: Execution, arguments: dict[str, Any]) -> None:
+    """What a process sent before it was killed."""
+    httpx.post(
+        f"{engine.base_url}/api/v1/service/workflows/1003/start",
+        json={"input": arguments, "source": "application"},
+        headers={"authorization": f"Api-Key {engine.api_key}", "idempotency-key": str(execution.pk)},
+        trust_env=False,
+    ).raise_for_status()
+
+
+def killed_while_starting(workflow: Workflow) -> Execution:
+    execution = create_execution(
+        tool_name=workflow.tool_name,
+        arguments={"seconds": 0},
+        caller=ALICE,
+        door=Execution.Door.MCP,
+        holder="a process that was killed",
+    )
+    expire_lease(execution)
+    return execution
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
+def test_a_killed_start_is_found_out_where_the_engine_knows_our_key(
+    example_engine: ExampleEngine, sent: bool
+) -> None:
+    """B8: the engine's own record shows exactly one run, whenever the process was killed."""
+    execution = killed_while_starting(countdown_of(example_engine, keyed=True))
+    if sent:
+        start_by_hand(example_engine, execution, {"seconds": 0})
+
+    record = work_until_settled(execution)
+
+    assert record.succeeded
+    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
+    assert run["run_id"] == record.run_id
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
+def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(
+    forgetful_engine: ExampleEngine, sent: bool
+) -> None:
+    """Never a second run: the engine has what the killed process sent, and nothing more."""
+    execution = killed_while_starting(countdown_of(forgetful_engine, keyed=False))
+    if sent:
+        start_by_hand(forgetful_engine, execution, {"seconds": 0})
+    before = len(forgetful_engine.runs())
+
+    record = work_until_settled(execution)
+
+    assert record.state == State.UNCONFIRMED
+    assert len(forgetful_engine.runs()) == before
+
+
+async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
+    engine: WireEngine, keyed_workflow: Workflow
+) -> None:
+    """While the lease holds, nobody else thinks that the start was given up."""
+    gate = Gate(replies(200, completed() | receipt()))
+    engine.on_start = gate
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    assert await in_thread(advance_due_executions) == 0
+    gate.open()
+    assert (await waiting).succeeded
+    assert engine.count("start") == 1
+
+
+async def test_an_answer_that_comes_after_the_lease_is_noted(engine: WireEngine, workflow: Workflow) -> None:
+    """A process that was stopped for too long: whoever resolves it finds the run's id in the timeline."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = gate
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    execution = await in_database(only)
+    await in_database(expire_lease, execution)
+    await in_thread(advance_due_executions)
+    assert (await in_database(read, execution)).state == State.UNCONFIRMED
+
+    gate.open()
+    await waiting
+
+    assert RUN_ID in (await in_database(told, execution, "started_late"))[0]
+    assert (await in_database(read, execution)).state == State.UNCONFIRMED
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")
+def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine, workflow: Workflow) -> None:
+    """A process that knows the run's id tries until it is recorded: nobody else could find it out."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = gate
+    waiting = threading.Thread(target=lambda: run_in_background_loop(call("report", seconds=0)))
+    waiting.start()
+    gate.wait_for_request()
+    waiting.join()
+
+    end_other_sessions()
+    gate.open()
+
+    wait_until(lambda: only().run_id == RUN_ID, "the run is recorded")
+    wait_until(lambda: not advancing._under_way)
+    connection.pool.check()
+    assert engine.count("start") == 1
+
+
+def end_other_sessions() -> None:
+    """What a restart of PostgreSQL does to the connections that lie in the pool."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+async def test_both_answers_to_a_repeated_start_are_the_same_run(
+    engine: WireEngine, keyed_workflow: Workflow
+) -> None:
+    """The lease ran out though the process lived; the engine knows our key, so nothing is doubled."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = in_turn(gate, replies(200, receipt()))
+    engine.on_status = replies(200, completed())
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    execution = await in_database(only)
+    await in_database(expire_lease, execution)
+    assert await in_thread(advance_due_executions) == 1
+    assert (await in_database(read, execution)).run_id == RUN_ID
+
+    gate.open()
+
+    await waiting
+    await until(lambda: not only().lease_holder)
+    await in_thread(work_until_settled, execution)
+    assert (await in_database(read, execution)).succeeded
+    assert {request.key for request in engine.asked("start")} == {str(execution.pk)}
+    assert "started_late" not in await in_database(timeline, execution)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda e: reach_deadline(e), "its timeout passed"),
+        (lambda e: e.request_cancel("Alice"), "it was cancelled"),
+        (lambda e: Workflow.objects.update(enabled=False), "the workflow was disabled"),
+        (lambda e: Source.objects.update(enabled=False), "was switched off"),
+        (lambda e: Source.objects.get().save(), "the source was changed"),
+        (lambda e: Workflow.objects.get().delete(), "Its workflow was deleted while it was being started"),
+    ],
+    ids=["overdue", "cancelled", "disabled", "source off", "source changed", "deleted"],
+)
+def test_a_start_that_is_not_wanted_any_more_is_not_sent_again_to_find_out(
+    engine: WireEngine, keyed_workflow: Workflow, change: Any, why: str
+) -> None:
+    """Finding out must not start what was cancelled, switched off, or belongs to another engine now."""
+    execution = killed_while_starting(keyed_workflow)
+    change(execution)
+    expire_lease(execution)
+
+    advance_due_executions()
+
+    record = read(execution)
+    assert record.state == State.UNCONFIRMED and why in record.error
+    assert engine.requests == []
+
+
+# Connectors with bugs.
+
+
+@pytest.fixture
+def clumsy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(BUILT_IN, "clumsy", "tests.executions.engines:ClumsyConnector")
+
+    def make(stumbles_over: str, **config: Any) -> Workflow:
+        source = Source.objects.create(
+            name=f"clumsy-{uuid.uuid4().hex[:6]}",
+            kind="clumsy",
+            config={"stumbles_over": stumbles_over} | config,
+        )
+        return make_workflow(source, name="clumsy")
+
+    return make
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_bug_in_a_start_counts_as_an_unknown_outcome(clumsy: Any, idempotent: bool) -> None:
+    """A5.2, B6: nobody knows how far it came, and the record says that the log has the details."""
+    record = work_until_settled(create_pending(clumsy("start", idempotent=idempotent)))
+    assert record.state == State.UNCONFIRMED
+    assert "the log has the details" in record.error
+
+
+@pytest.mark.parametrize("stumbles_over", ["making", "capabilities", "poll", "cancel"])
+def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
+    clumsy: Any, stumbles_over: str
+) -> None:
+    """A7.2, B6: no bug keeps an execution alive for ever, nor asks every second until then."""
+    execution = make_active(clumsy(stumbles_over), State.RUNNING)
+    advance_due_executions()
+    record = read(execution)
+    assert record.state == State.RUNNING and record.next_attempt_at > timezone.now()
+    assert record.lease_holder == ""
+
+    reach_deadline(execution)
+    advance_due_executions()
+
+    assert read(execution).state == State.TIMED_OUT
+
+
+def test_a_bug_costs_the_other_executions_nothing(
+    clumsy: Any, engine: WireEngine, workflow: Workflow
+) -> None:
+    """B6."""
+    engine.on_status = replies(200, completed())
+    make_active(clumsy("making"), State.RUNNING)
+    healthy = make_active(workflow, State.RUNNING)
+    assert advance_due_executions() == 2
+    assert read(healthy).succeeded

@@ -1,0 +1,570 @@
+"""Calling a workflow and waiting for it: results, records, progress, and the ends of the wait."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from catalogue.connections import close_connectors
+from catalogue.discovery import refresh_source
+from catalogue.exposure import current_catalogue
+from catalogue.models import Source, Workflow
+from catalogue.sources import create_source
+from connectors.background import run_in_background_loop
+from executions import advancing
+from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.polling import advance_due_executions
+from executions.reading import describe_execution
+from executions.starting import InvalidArguments, UnknownTool
+from tests.connectors.scripted import replies
+from tests.executions.engines import (
+    RUN_ID,
+    Gate,
+    WireEngine,
+    completed,
+    in_thread,
+    in_turn,
+    receipt,
+    status,
+    until,
+)
+from tests.executions.steps import (
+    ALICE,
+    call,
+    cancel,
+    in_database,
+    let_pass,
+    make_active,
+    only,
+    payload_of,
+    read,
+    timeline,
+)
+from tests.factories import make_workflow
+from tests.processes import ExampleEngine
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def catalogue(example_engine: ExampleEngine) -> Source:
+    """The example engine, added and discovered as an admin does it."""
+    source = create_source(
+        name="example",
+        kind="simplified",
+        config={"base_url": example_engine.base_url, "idempotency_header": "Idempotency-Key"},
+        credentials={"api_key": example_engine.api_key},
+        new_workflows=Source.NewWorkflows.EXPOSED,
+    )
+    refresh_source(source)
+    return source
+
+
+async def test_a_synchronous_workflow_returns_its_output(
+    catalogue: Source, example_engine: ExampleEngine
+) -> None:
+    """A2.2, A2.3: the engine ran it once, with the arguments given, and its output is the result."""
+    execution = await call("text_statistics", {"text": "To be or not to be."})
+
+    assert execution.succeeded
+    assert (await in_database(payload_of, execution)).output["words"] == 6
+    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
+    assert (run["run_id"], run["status"]) == (execution.run_id, "COMPLETED")
+    assert run["input"] == {"text": "To be or not to be."}
+
+
+async def test_an_asynchronous_workflow_is_waited_for(
+    catalogue: Source, example_engine: ExampleEngine
+) -> None:
+    """A7.1."""
+    execution = await call("countdown", {"seconds": 0.3, "message": "Tea is ready"})
+
+    output = (await in_database(payload_of, execution)).output
+    assert execution.succeeded and output["message"] == "Tea is ready"
+    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
+    assert run["output"] == output
+
+
+async def test_a_failure_at_the_engine_comes_back_in_its_own_words(catalogue: Source) -> None:
+    """A2.4, A7.4, B5."""
+    execution = await call("countdown", {"seconds": 0, "fail": True, "message": "The tea went cold."})
+    assert execution.state == State.FAILED
+    assert (execution.error, execution.error_kind) == ("The tea went cold.", "execution")
+
+
+async def test_the_record_keeps_everything_that_the_engine_said(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """B3: ids, status, input, output, the four times, the duration and both raw answers."""
+    ended = completed({"sum": 3}, progress=100, progress_message="done", extra={"node": "a7"})
+    engine.on_status = replies(200, ended)
+
+    returned = await call("report", {"numbers": [1, 2]})
+
+    record = await in_database(read, returned)
+    assert record.succeeded and record.error == "" and record.error_kind == ""
+    assert (record.run_id, record.correlation_id) == (RUN_ID, f"2724_{RUN_ID[:8]}")
+    assert (record.upstream_id, record.workflow_name, record.tool_name) == ("2724", "report", "report")
+    assert (record.caller, record.caller_name, record.door) == ("token:1", "Alice", "mcp")
+    assert record.payload.input == {"numbers": [1, 2]}
+    assert record.payload.output == {"sum": 3}
+    assert record.payload.start_answer == receipt()
+    assert record.payload.status_answer == ended
+    assert record.engine_created_at == datetime.fromtimestamp(1_790_000_000, UTC)
+    assert record.engine_started_at == datetime.fromtimestamp(1_790_000_001, UTC)
+    assert record.engine_updated_at == datetime.fromtimestamp(1_790_000_002, UTC)
+    assert record.engine_finished_at == datetime.fromtimestamp(1_790_000_004.5, UTC)
+    assert record.duration_ms == 3500
+    assert record.created_at < record.started_at <= record.finished_at
+    assert (record.progress, record.progress_message) == (100.0, "done")
+    assert await in_database(timeline, record) == ["created", "started", "completed"]
+    start, poll = engine.requests
+    assert start.received.json == {"input": {"numbers": [1, 2]}, "source": "application"}
+    assert poll.received.target == f"/api/v1/service/workflows/2724/runs/{RUN_ID}/status"
+
+
+async def test_what_is_returned_is_what_is_stored(engine: WireEngine, workflow: Workflow) -> None:
+    """A8.4: a door may render the execution without reading it again."""
+    engine.on_start = replies(200, completed({"sum": 3}) | receipt())
+    returned = await call("report")
+    stored = await in_database(read, returned)
+    same = await in_database(lambda: describe_execution(returned) == describe_execution(stored))
+    assert same
+    assert returned.payload.output == stored.payload.output == {"sum": 3}
+    assert engine.count("status") == 0
+
+
+async def test_a_listener_hears_of_every_poll_before_the_result(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.3: a listener keeps the wait going beyond the inline wait, up to the run's own deadline."""
+    engine.on_status = in_turn(replies(200, status(progress=10)), replies(200, completed()))
+    await in_database(Workflow.objects.update, inline_wait_seconds=0)
+    heard: list[float | None] = []
+
+    async def listen(execution: Execution) -> None:
+        heard.append(execution.progress)
+
+    execution = await call("report", on_progress=listen)
+
+    assert execution.succeeded
+    assert set(heard) == {10.0}
+
+
+async def test_a_listener_that_fails_ends_the_wait_and_not_the_run(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A client that went away while it was told of progress."""
+    engine.on_status = in_turn(replies(200, status(progress=10)), replies(200, completed()))
+
+    async def listen(execution: Execution) -> None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await call("report", on_progress=listen)
+
+    await until(lambda: not only().lease_holder, "the lease is given back")
+    execution = await in_database(only)
+    await in_database(let_pass, execution, 60)
+    assert await in_thread(advance_due_executions) == 1
+    assert (await in_database(read, execution)).succeeded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths"),
+    [
+        ({}, ["/seconds"]),
+        ({"seconds": "three", "fail": 1}, ["/fail", "/seconds"]),
+        ({"seconds": 1, "colour": "red"}, ["/colour"]),
+    ],
+)
+async def test_invalid_arguments_record_nothing_and_send_nothing(
+    catalogue: Source, example_engine: ExampleEngine, arguments: dict[str, Any], paths: list[str]
+) -> None:
+    """A2.5, B5: each offending path is named, before anything runs."""
+    before = len(example_engine.runs())
+    with pytest.raises(InvalidArguments) as refused:
+        await call("countdown", arguments)
+    assert sorted(problem.path for problem in refused.value.problems) == paths
+    assert all(path in str(refused.value) for path in paths)
+    assert await in_database(Execution.objects.count) == 0
+    assert len(example_engine.runs()) == before
+
+
+async def test_arguments_beyond_the_limit_are_refused(
+    engine: WireEngine, workflow: Workflow, configured: Any
+) -> None:
+    """E6, B8: the input is what a repeated start sends, so it is kept whole or not taken at all."""
+    configured(max_payload_bytes=1024)
+    with pytest.raises(InvalidArguments, match="over the limit of 1024"):
+        await call("report", {"text": "x" * 1024})
+    assert await in_database(Execution.objects.count) == 0
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+async def test_numbers_that_json_does_not_have_are_refused(
+    engine: WireEngine, workflow: Workflow, number: float
+) -> None:
+    """A2.5: Python's parsers let them through, and no engine or reader of the record could take them."""
+    with pytest.raises(InvalidArguments, match="JSON has no numbers"):
+        await call("report", {"number": number})
+    assert await in_database(Execution.objects.count) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"enabled": False},
+        {"missing_since": timezone.now()},
+        {"tool_name": "renamed"},
+    ],
+    ids=["disabled", "missing", "renamed"],
+)
+async def test_a_tool_that_is_not_exposed_cannot_be_called(
+    engine: WireEngine, workflow: Workflow, change: dict[str, Any]
+) -> None:
+    """A1.3, A4.2: nothing is recorded, nothing is sent, and the message says where to look."""
+    await in_database(Workflow.objects.update, **change)
+    with pytest.raises(UnknownTool, match=r"Unknown or disabled tool: report\. list_workflows shows"):
+        await call("report")
+    assert await in_database(Execution.objects.count) == 0
+    assert engine.requests == []
+
+
+async def test_a_tool_of_a_source_that_is_off_cannot_be_called(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A4.1."""
+    await in_database(Source.objects.update, enabled=False)
+    with pytest.raises(UnknownTool):
+        await call("report")
+    assert engine.requests == []
+
+
+async def test_a_tool_that_is_deleted_while_it_is_remembered_is_unknown(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A process remembers the catalogue for half a second; the database has the last word."""
+
+    def remember_and_delete() -> None:
+        current_catalogue()
+        Workflow.objects.all().delete()
+
+    await in_database(remember_and_delete)
+    with pytest.raises(UnknownTool):
+        await call("report")
+    assert await in_database(Execution.objects.count) == 0
+    assert engine.requests == []
+
+
+async def test_a_wait_that_is_over_returns_the_running_execution_and_a_worker_finishes_it(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.1: the caller gets a handle instead of an error, and the run goes on without it."""
+    returned = await call("report", seconds=0.5)
+    assert not returned.is_settled
+
+    await until(lambda: not only().lease_holder, "the lease is given back")
+    engine.on_status = replies(200, completed({"late": True}))
+    await in_database(let_pass, returned, 60)
+    assert await in_thread(advance_due_executions) == 1
+    record = await in_database(read, returned)
+    assert record.succeeded and record.payload.output == {"late": True}
+    assert engine.count("start") == 1
+
+
+async def test_a_wait_of_nothing_returns_at_once_and_the_start_is_sent_all_the_same(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.1: the workflow's own inline wait counts where the call says nothing."""
+    await in_database(Workflow.objects.update, inline_wait_seconds=0)
+    returned = await call("report")
+    assert not returned.is_settled
+    await until(lambda: only().run_id == RUN_ID and not only().lease_holder)
+
+
+async def test_while_it_waits_it_asks_no_more_often_than_the_engine_allows(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """B2: at least 1000 ms between two polls of one run."""
+    engine.on_status = in_turn(replies(200, status()), replies(200, status()), replies(200, completed()))
+    await call("report")
+    polls = [request.at for request in engine.asked("status")]
+    assert len(polls) == 3
+    assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(polls))
+
+
+async def test_while_it_waits_no_worker_takes_the_execution(engine: WireEngine, workflow: Workflow) -> None:
+    """The waiter holds the lease: one run is asked by one process."""
+    gate = Gate(replies(200, completed()))
+    engine.on_status = gate
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+
+    assert await in_thread(advance_due_executions) == 0
+
+    gate.open()
+    assert (await waiting).succeeded
+    assert engine.count("status") == 1
+
+
+# A waiter that is cancelled: the client went away.
+
+
+@contextlib.asynccontextmanager
+async def disconnecting(waiting: asyncio.Task[Execution]) -> AsyncIterator[None]:
+    """Cancel the request as a server does it when its client is gone."""
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    yield
+
+
+async def test_a_client_that_leaves_during_the_start_loses_no_run(
+    catalogue: Source, example_engine: ExampleEngine
+) -> None:
+    """A7.5: the engine's own record shows exactly one run, and ours gets its id."""
+    waiting = asyncio.create_task(call("countdown", {"seconds": 0.1}))
+    await until(lambda: Execution.objects.exists(), "the record is committed")
+    async with disconnecting(waiting):
+        execution = await until(lambda: Execution.objects.filter(state=State.RUNNING).first(), "it runs")
+    await until(lambda: not only().lease_holder, "the lease is given back")
+
+    (run,) = await asyncio.to_thread(example_engine.runs, idempotency_key=str(execution.pk))
+    assert run["run_id"] == execution.run_id
+    key = str(execution.pk)
+    await until(lambda: example_engine.runs(idempotency_key=key, status="COMPLETED"))
+    await in_database(let_pass, execution, 60)
+    await in_thread(advance_due_executions)
+    assert (await in_database(read, execution)).succeeded
+
+
+async def test_a_client_that_leaves_while_the_start_is_unanswered_gets_its_run_recorded(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A start that is cut off in the middle would be known to the engine only."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = gate
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    async with disconnecting(waiting):
+        assert (await in_database(only)).state == State.STARTING
+        gate.open()
+    await until(lambda: only().run_id == RUN_ID and not only().lease_holder)
+    assert engine.count("start") == 1
+
+
+async def test_a_client_that_leaves_before_the_record_is_committed_leaves_no_doubt(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """What was begun comes to its end: never a record of which nobody knows if the engine has it."""
+    waiting = asyncio.create_task(call("report"))
+    await asyncio.sleep(0)
+    async with disconnecting(waiting):
+        await until(lambda: not advancing._under_way)
+    assert engine.count("start") == await in_database(Execution.objects.filter(run_id=RUN_ID).count)
+    assert await in_database(Execution.objects.exclude(run_id=RUN_ID).count) == 0
+
+
+async def test_a_client_that_leaves_during_a_poll_costs_no_answer(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """Disconnect against completion: the answer that was on its way is recorded."""
+    gate = Gate(replies(200, completed({"sum": 3})))
+    engine.on_status = gate
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    async with disconnecting(waiting):
+        gate.open()
+    record = await until(lambda: Execution.objects.filter(state=State.COMPLETED).first())
+    assert (await in_database(payload_of, record)).output == {"sum": 3}
+
+
+async def test_a_loop_that_closes_gives_the_lease_back(engine: WireEngine, workflow: Workflow) -> None:
+    """A server that stops in the middle of a wait: a worker goes on at once."""
+
+    async def serve() -> None:
+        waiting = asyncio.create_task(call("report"))
+        await until(lambda: Execution.objects.filter(state=State.RUNNING, polls=1).exists())
+        assert not waiting.done()
+        await close_connectors()
+
+    await asyncio.to_thread(asyncio.run, serve())
+
+    execution = await in_database(only)
+    assert (execution.state, execution.lease_holder) == (State.RUNNING, "")
+
+
+async def test_a_server_that_stops_during_a_start_hears_the_engine_out(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A start that is cut off at every deployment would leave runs that only the engine knows of."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = gate
+
+    async def serve() -> None:
+        waiting = asyncio.create_task(call("report"))
+        await gate.request()
+        async with disconnecting(waiting):
+            stopping = asyncio.create_task(advancing.finish_steps(within=10))
+            gate.open()
+            await stopping
+        await close_connectors()
+
+    await asyncio.to_thread(asyncio.run, serve())
+
+    execution = await in_database(only)
+    assert (execution.state, execution.run_id, execution.lease_holder) == (State.RUNNING, RUN_ID, "")
+
+
+async def test_a_server_that_stops_does_not_wait_for_ever(engine: WireEngine, workflow: Workflow) -> None:
+    """B6: an engine that does not answer cannot keep a process from being stopped."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = gate
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    await asyncio.wait_for(advancing.finish_steps(within=0.05), timeout=10)
+    assert not waiting.done()
+    gate.open()
+    engine.on_status = replies(200, completed())
+    assert (await waiting).succeeded
+
+
+def connections_lent() -> int:
+    """How many connections the pool has given out; SQLite has no pool."""
+    if connection.vendor != "postgresql":
+        return 0
+    stats = connection.pool.get_stats()
+    return stats["pool_size"] - stats["pool_available"]
+
+
+async def test_many_calls_at_once_share_few_connections(engine: WireEngine, workflow: Workflow) -> None:
+    """E7, B7: more callers than the pool has connections; each gets its result, and gives all back."""
+    engine.on_start = replies(200, completed({"sum": 3}) | receipt())
+    lent_before = connections_lent()
+
+    executions = await asyncio.gather(*(call("report", {"number": number}) for number in range(40)))
+
+    assert all(execution.succeeded for execution in executions)
+    sent = sorted(request.received.json["input"]["number"] for request in engine.asked("start"))
+    assert sent == list(range(40))
+    assert connections_lent() == lent_before
+
+
+# Others who act while somebody waits.
+
+
+async def test_a_waiter_hears_of_a_cancel_by_somebody_else(engine: WireEngine, workflow: Workflow) -> None:
+    """A7.5: the holder tells the engine, and the waiting call ends."""
+    waiting = asyncio.create_task(call("report"))
+    execution = await until(lambda: Execution.objects.filter(polls=1).first())
+    engine.on_cancel = replies(200, {})
+    engine.on_status = replies(200, status("CANCELLED", error="stopped by Alice"))
+
+    cancellation = await cancel(execution)
+
+    assert cancellation.outcome == "cancel requested"
+    assert (await waiting).state == State.CANCELLED
+    assert engine.count("cancel") == 1
+
+
+async def test_a_waiter_whose_lease_was_taken_watches_and_returns_the_others_result(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A process that was stopped for longer than its lease wakes up and finds the run ended."""
+    engine.on_status = replies(200, status())
+    waiting = asyncio.create_task(call("report"))
+    execution = await until(lambda: Execution.objects.filter(polls=1).first())
+
+    def take_over() -> None:
+        Execution.objects.update(
+            lease_holder="another", lease_expires_at=timezone.now(), next_attempt_at=timezone.now()
+        )
+
+    await in_database(take_over)
+    engine.on_status = replies(200, completed())
+    await in_database(let_pass, execution, 60)
+    await in_thread(advance_due_executions)
+    assert (await waiting).succeeded
+
+
+async def test_a_record_that_vanishes_while_it_is_waited_for_ends_the_wait(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """An error of ours is logged, and the caller gets what is known."""
+    waiting = asyncio.create_task(call("report"))
+    await until(lambda: Execution.objects.filter(polls=1).exists())
+    await in_database(Execution.objects.all().delete)
+    assert not (await waiting).is_settled
+
+
+# What a call costs.
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """Every statement that the database threads execute, except the COMMITs."""
+    seen: list[str] = []
+
+    def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    async def on_every_thread(unit: Any) -> None:
+        import threading
+
+        from catalogue.database import THREADS
+
+        meeting = threading.Barrier(THREADS)
+
+        def together() -> None:
+            meeting.wait()
+            unit()
+
+        await asyncio.gather(*(in_database(together) for _ in range(THREADS)))
+
+    asyncio.run(on_every_thread(lambda: connection.execute_wrappers.append(watch)))
+    yield seen
+    asyncio.run(on_every_thread(lambda: connection.execute_wrappers.remove(watch)))
+
+
+def test_a_synchronous_call_costs_few_statements(
+    engine: WireEngine, workflow: Workflow, statements: list[str]
+) -> None:
+    """E7: record, engine, result; no look-up and no lease that nobody needs."""
+    engine.on_start = replies(200, completed() | receipt())
+    current_catalogue()
+
+    execution = run_in_background_loop(call("report"))
+
+    assert execution.succeeded
+    work = [sql.split()[0] for sql in statements if not sql.startswith(("BEGIN", "SAVEPOINT", "RELEASE"))]
+    assert work == ["INSERT"] * 3 + ["UPDATE", "UPDATE", "INSERT"] * 2
+    assert len(statements) - len(work) <= 2
+
+
+def test_a_poll_costs_few_statements(engine: WireEngine, workflow: Workflow, statements: list[str]) -> None:
+    """E7: the lease, the row, and what the poll found."""
+    make_active(workflow, State.RUNNING)
+
+    advance_due_executions()
+
+    assert [sql.split()[0] for sql in statements] == ["SELECT", "UPDATE", "SELECT", "UPDATE", "UPDATE"]
+
+
+def test_every_execution_has_its_payload_and_its_first_event(workflow: Workflow) -> None:
+    """B8: the audit trail begins with the record itself."""
+    from executions.starting import create_execution
+
+    execution = create_execution(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
+    assert execution.state == State.PENDING
+    assert ExecutionPayload.objects.get().execution == execution
+    assert [event.message for event in ExecutionEvent.objects.all()] == ["Alice called report."]
+    assert make_workflow().executions.count() == 0

@@ -1,0 +1,112 @@
+"""Rows for tests, with as few words as possible; whatever a test is about it says itself."""
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+from catalogue.models import DiscoveryRun, Source, Workflow, WorkflowFilter
+from catalogue.schemas import GENERIC_SCHEMA
+from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+
+_numbers = itertools.count(1)
+NOWHERE = "http://127.0.0.1:9"
+"""The discard port: nobody answers there, and the refusal comes at once."""
+
+
+def make_source(
+    name: str = "", *, base_url: str = NOWHERE, api_key: str = "example-key-0123456789", **fields: Any
+) -> Source:
+    """A source of kind `simplified`; without more, it is enabled and no engine answers behind it."""
+    source = Source(
+        name=name or f"engine-{next(_numbers)}",
+        kind=fields.pop("kind", "simplified"),
+        config={"base_url": base_url} | fields.pop("config", {}),
+        **fields,
+    )
+    source.credentials = {"api_key": api_key} if api_key else {}
+    source.save()
+    return source
+
+
+def make_workflow(source: Source | None = None, **fields: Any) -> Workflow:
+    """An enabled workflow whose schema takes any object; of a new source unless one is given."""
+    number = next(_numbers)
+    fields = {
+        "upstream_id": f"wf-{number}",
+        "name": f"workflow_{number}",
+        "description": f"What workflow {number} does.",
+        "input_schema": GENERIC_SCHEMA,
+        "content_hash": f"{number:064x}",
+        "enabled": True,
+    } | fields
+    fields.setdefault("tool_name", fields["name"])
+    return Workflow.objects.create(source=source or make_source(), **fields)
+
+
+def make_workflows(count: int, source: Source | None = None, **fields: Any) -> list[Workflow]:
+    source = source or make_source()
+    return [make_workflow(source, **fields) for _ in range(count)]
+
+
+def make_filter(pattern: str, **fields: Any) -> WorkflowFilter:
+    """An include filter on the name unless the fields say otherwise; later ones come later."""
+    fields.setdefault("position", next(_numbers))
+    return WorkflowFilter.objects.create(pattern=pattern, **fields)
+
+
+def make_discovery_run(source: Source | None = None, **fields: Any) -> DiscoveryRun:
+    """A listing by hand that succeeded, finished the moment it began."""
+    fields = {"trigger": DiscoveryRun.Trigger.MANUAL} | fields
+    run = DiscoveryRun(source=source or make_source(), **fields)
+    if "outcome" not in fields:
+        run.outcome = DiscoveryRun.Outcome.SUCCEEDED
+    run.finished_at = fields.get("finished_at", run.started_at)
+    run.save()
+    return run
+
+
+def make_execution(
+    workflow: Workflow | None = None, *, payload: dict[str, Any] | None = None, **fields: Any
+) -> Execution:
+    """A record in the given state (completed without one), with its payload and its first event.
+
+    The state is set, not reached: nothing was sent to any engine.
+    """
+    workflow = workflow or make_workflow()
+    execution = Execution(
+        **{
+            "workflow": workflow,
+            "tool_name": workflow.tool_name,
+            "workflow_name": workflow.name,
+            "upstream_id": workflow.upstream_id,
+            "source_name": workflow.source.name,
+            "caller": "token:1",
+            "caller_name": "an agent",
+            "door": Execution.Door.MCP,
+            "state": State.COMPLETED,
+            "timeout_seconds": 300,
+        }
+        | fields
+    )
+    _complete_times(execution)
+    execution.save(force_insert=True)
+    ExecutionPayload.objects.create(
+        execution=execution, **{"input": {}, "output": {"answer": 42}} | (payload or {})
+    )
+    execution.note("created", f"{execution.caller_name} called {execution.tool_name}.")
+    return execution
+
+
+def make_event(execution: Execution, kind: str, message: str = "") -> ExecutionEvent:
+    return ExecutionEvent.objects.create(execution=execution, kind=kind, message=message)
+
+
+def _complete_times(execution: Execution) -> None:
+    """Times that fit the state, where the test did not give them."""
+    begun = execution.created_at
+    if execution.deadline_at is None:
+        execution.deadline_at = begun + timedelta(seconds=execution.timeout_seconds)
+    if execution.started_at is None and execution.state not in (State.PENDING, State.STARTING):
+        execution.started_at = begun
+    if execution.finished_at is None and execution.is_final:
+        execution.finished_at = begun + timedelta(seconds=2)

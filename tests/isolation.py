@@ -1,0 +1,24 @@
+"""Loaded before Django's settings (`-p tests.isolation`): tests get a data folder of their own.
+
+Only DATABASE_URL and CELERY_BROKER_URL are taken over: they choose the stack that the tests run on.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+PRODUCT_VARIABLES = ("SECRET_KEY", "PORT", "LOG_LEVEL", "LOG_FORMAT")
+
+
+def isolate() -> None:
+    for name in list(os.environ):
+        if name in PRODUCT_VARIABLES or name.startswith("CATALOGUE_"):
+            del os.environ[name]
+    folder = tempfile.mkdtemp(prefix="workflow-catalogue-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["CATALOGUE_DATA_DIR"] = folder
+    os.environ["LOG_LEVEL"] = "WARNING"
+
+
+isolate()

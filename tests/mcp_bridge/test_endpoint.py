@@ -1,0 +1,214 @@
+"""The HTTP door itself: who is let in, and what hostile requests get."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import httpx
+import pytest
+from django.utils import timezone
+
+from catalogue.models import Source
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token, forget_tokens
+from tests.mcp_bridge.conftest import McpServer
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def modern(method: str, **params: object) -> tuple[dict[str, object], dict[str, str]]:
+    """Body and headers of a well-formed request of the present revision."""
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
+    headers |= {"mcp-name": str(params["name"])} if "name" in params else {}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META, **params}}, headers
+
+
+@pytest.mark.parametrize("credentials", ["", "Bearer", "Bearer wrong", "Basic d2ZjOng=", "bearer x y"])
+def test_without_a_valid_token_nobody_gets_in(mcp_server: McpServer, credentials: str):
+    body, headers = modern("tools/list")
+    response = mcp_server.post(body, headers=headers | {"authorization": credentials})
+    assert response.status_code == 401
+    challenge = response.headers["www-authenticate"]
+    assert challenge.startswith("Bearer ")
+    assert "/.well-known/oauth-protected-resource/mcp" in challenge
+
+
+def test_the_challenge_points_to_metadata_that_says_how_tokens_are_sent(mcp_server: McpServer):
+    document = httpx.get(
+        f"{mcp_server.base_url}/.well-known/oauth-protected-resource/mcp", trust_env=False
+    ).json()
+    assert document["bearer_methods_supported"] == ["header"]
+    assert document["resource"].endswith("/mcp")
+
+
+def test_a_revoked_and_an_expired_token_are_refused(mcp_server: McpServer, token: str):
+    body, headers = modern("tools/list")
+    assert mcp_server.post(body, headers=headers, token=token).status_code == 200
+    AccessToken.objects.get(name="agent").revoke()
+    forget_tokens()
+    assert mcp_server.post(body, headers=headers, token=token).status_code == 401
+    expired = create_token(name="old", expires_at=timezone.now() - timedelta(seconds=1))[1]
+    assert mcp_server.post(body, headers=headers, token=expired).status_code == 401
+
+
+def test_a_token_is_stored_only_as_its_hash(token: str):
+    stored = AccessToken.objects.values().get(name="agent")
+    assert token not in json.dumps(stored, default=str)
+    assert token.startswith(stored["prefix"])
+
+
+def test_server_discover_names_both_the_product_and_what_it_can_do(mcp_server: McpServer, token: str):
+    body, headers = modern("server/discover")
+    result = mcp_server.post(body, headers=headers, token=token).json()["result"]
+    assert "2026-07-28" in result["supportedVersions"]
+    assert "tools" in result["capabilities"]
+    assert result["resultType"] == "complete"
+
+
+def test_a_listing_may_be_kept_by_its_caller_only(mcp_server: McpServer, token: str, source: Source):
+    body, headers = modern("tools/list")
+    result = mcp_server.post(body, headers=headers, token=token).json()["result"]
+    assert result["cacheScope"] == "private"
+    assert result["ttlMs"] >= 0
+
+
+def test_get_and_delete_are_answered_without_a_session(mcp_server: McpServer, token: str):
+    headers = {"authorization": f"Bearer {token}", "accept": "text/event-stream"}
+    for method in ("GET", "DELETE"):
+        response = httpx.request(method, mcp_server.url, headers=headers, trust_env=False)
+        assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+def test_a_foreign_origin_or_host_is_refused(mcp_server: McpServer, token: str):
+    """DNS rebinding: a page of somebody else's must not talk to us through a visitor's browser."""
+    body, headers = modern("tools/list")
+    foreign_origin = mcp_server.post(body, token=token, headers=headers | {"origin": "https://evil.example"})
+    foreign_host = mcp_server.post(body, token=token, headers=headers | {"host": "evil.example"})
+    assert (foreign_origin.status_code, foreign_host.status_code) == (403, 421)
+
+
+HOSTILE_BODIES = {
+    "not JSON": b"{",
+    "not UTF-8": b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
+    "nested 10,000 deep": b"[" * 10_000 + b"]" * 10_000,
+    "arguments nested 10,000 deep": (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"countdown","arguments":'
+        + b'{"a":' * 10_000
+        + b"1"
+        + b"}" * 10_000
+        + b"}}"
+    ),
+    "a batch": b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]',
+    "a number": b"1",
+    "null": b"null",
+    "an empty batch": b"[]",
+    "a batch of no numbers": b"[NaN, 1e999]",
+    "a method that is a number": b'{"jsonrpc":"2.0","id":1,"method":1}',
+    "params that are a list": b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[1]}',
+    "a huge integer": b'{"jsonrpc":"2.0","id":' + b"9" * 5_000 + b',"method":"ping"}',
+    "empty": b"",
+    "no method": b'{"jsonrpc":"2.0","id":1}',
+    "a lone surrogate": b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_BODIES)
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18", None])
+def test_a_hostile_body_gets_a_clean_error_and_the_server_goes_on(
+    mcp_server: McpServer, token: str, name: str, version: str | None
+):
+    headers = {"mcp-protocol-version": version} if version else {}
+    response = mcp_server.post(content=HOSTILE_BODIES[name], token=token, headers=headers)
+    assert 400 <= response.status_code < 500
+    assert "Traceback" not in response.text
+    assert "pydantic" not in response.text
+    body, good_headers = modern("tools/list")
+    assert mcp_server.post(body, headers=good_headers, token=token).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["a batch", "an empty batch", "null", "a number", "no method", "params that are a list"]
+)
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18", None])
+def test_a_body_that_is_not_one_message_gets_one_sentence(
+    mcp_server: McpServer, token: str, name: str, version: str | None
+):
+    headers = {"mcp-protocol-version": version} if version else {}
+    response = mcp_server.post(content=HOSTILE_BODIES[name], token=token, headers=headers)
+    assert response.status_code == 400
+    assert response.json() == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {
+            "code": -32600,
+            "message": "The body has to be one JSON-RPC request or notification; batches are not supported.",
+        },
+    }
+
+
+def test_a_body_over_the_limit_is_refused(mcp_server: McpServer, token: str):
+    response = mcp_server.post(content=b'{"a":"' + b"x" * 5_000_000 + b'"}', token=token)
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize("depth", [60, 150, 300, 900])
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18"])
+def test_deeply_nested_arguments_never_break_a_call(
+    mcp_server: McpServer, token: str, source: Source, depth: int, version: str
+):
+    """Deeper than any check allows, but not so deep that the JSON parser gives up."""
+    arguments: dict[str, object] = {"seconds": 0}
+    for _ in range(depth):
+        arguments = {"deeper": arguments}
+    body, headers = modern("tools/call", name="countdown", arguments=arguments)
+    response = mcp_server.post(body, token=token, headers=headers | {"mcp-protocol-version": version})
+    assert response.status_code in (200, 400)
+    assert "Internal" not in response.text
+
+
+def test_a_header_that_contradicts_the_body_is_refused(mcp_server: McpServer, token: str, source: Source):
+    body, headers = modern("tools/call", name="countdown", arguments={"seconds": 0})
+    response = mcp_server.post(body, token=token, headers=headers | {"mcp-name": "text_statistics"})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == -32020
+
+
+def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):
+    body, headers = modern("tools/destroy")
+    response = mcp_server.post(body, token=token, headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (404, -32601)
+
+
+def test_many_callers_at_once_are_all_answered(mcp_server: McpServer, token: str, source: Source):
+    """B7: more requests than database threads."""
+    body, headers = modern("tools/call", name="text_statistics", arguments={"text": "one"})
+
+    def call(_: int) -> bool:
+        return bool(
+            mcp_server.post(body, token=token, headers=headers).json()["result"]["structuredContent"]["words"]
+        )
+
+    with ThreadPoolExecutor(24) as callers:
+        assert all(callers.map(call, range(72)))
+
+
+def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_server: McpServer):
+    """Sent in chunks, so that no header says how much is to come."""
+    chunks = (b"x" * 1_000_000 for _ in range(50))
+    response = httpx.post(f"{mcp_server.base_url}/admin/login/", content=chunks, trust_env=False)
+    assert response.status_code == 413
+
+
+def test_a_cursor_that_nobody_gave_out_is_refused(mcp_server: McpServer, token: str):
+    body, headers = modern("tools/list", cursor="made-up")
+    assert mcp_server.post(body, headers=headers, token=token).json()["error"]["code"] == -32602
+
+
+def test_the_endpoint_is_found_with_a_slash_at_its_end_too(mcp_server: McpServer, token: str):
+    body, headers = modern("tools/list")
+    headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
+    response = httpx.post(f"{mcp_server.url}/", json=body, headers=headers, trust_env=False)
+    assert response.status_code == 200

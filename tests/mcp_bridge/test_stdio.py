@@ -1,0 +1,47 @@
+"""MCP over standard input and output: a process of its own, started by the client."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from catalogue.models import Source
+from executions.models import Execution
+from tests.processes import ROOT
+
+
+@pytest.fixture
+def stdio_server(transactional_db: None) -> StdioServerParameters:
+    """The command as a desktop client would be told to start it, on the tests' database."""
+    name = str(connection.settings_dict["NAME"])
+    url = (
+        f"sqlite:///{name}"
+        if connection.vendor == "sqlite"
+        else os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
+    )
+    environment = os.environ | {"DATABASE_URL": url}
+    return StdioServerParameters(
+        command=sys.executable,
+        args=[str(Path(ROOT, "manage.py")), "mcp_stdio"],
+        env=environment,
+        cwd=str(ROOT),
+    )
+
+
+@pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
+async def test_a_desktop_client_lists_and_calls_over_stdio(
+    stdio_server: StdioServerParameters, source: Source, mode: str
+):
+    """E8: both eras; what it runs is recorded under the local user."""
+    async with Client(stdio_server, mode=mode) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        result = await client.call_tool("text_statistics", {"text": "Over a pipe."})
+    assert "text_statistics" in names
+    assert result.structured_content["words"] == 3
+    execution = await sync_to_async(Execution.objects.get)()
+    assert execution.caller.startswith("local:")

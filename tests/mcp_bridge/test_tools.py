@@ -1,0 +1,271 @@
+"""What an agent sees and gets through the official client, in both eras."""
+
+import asyncio
+import json
+
+import pytest
+from asgiref.sync import sync_to_async
+from mcp import Client, MCPError
+
+from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.models import Source, Workflow
+from catalogue.naming import RESERVED
+from catalogue.scopes import Scope
+from executions.models import Execution, ExecutionEvent
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from mcp_bridge.tokens import create_token
+from tests.factories import make_filter, make_source, make_workflow
+from tests.mcp_bridge.conftest import Connect
+from tests.processes import ExampleEngine
+
+in_database = sync_to_async(thread_sensitive=False)
+
+
+async def tool_names(client: Client) -> list[str]:
+    return [tool.name for tool in (await client.list_tools()).tools]
+
+
+async def test_a_client_of_either_era_sees_built_in_and_workflow_tools(
+    connect: Connect, source: Source, era: str
+):
+    """A1.2, A2.1"""
+    async with connect(mode=era) as client:
+        names = await tool_names(client)
+    assert names[:5] == list(BUILT_IN_TOOLS)
+    assert {"text_statistics", "csv_profile", "countdown"} <= set(names[5:])
+
+
+async def test_the_order_of_tools_is_the_same_each_time(connect: Connect, source: Source):
+    async with connect() as client:
+        first, second = await tool_names(client), await tool_names(client)
+    assert first == second
+    assert first[5:] == sorted(first[5:])
+
+
+async def test_a_tool_carries_the_definition_of_its_workflow(connect: Connect, source: Source):
+    """A3.1"""
+    async with connect() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert "sentences" in (tools["text_statistics"].description or "")
+    assert tools["text_statistics"].input_schema["required"] == ["text"]
+    assert tools["text_statistics"].output_schema is not None
+    assert tools["countdown"].output_schema is None
+
+
+async def test_a_curators_words_replace_the_engines(connect: Connect, source: Source):
+    workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
+    await in_database(override_workflow)(
+        workflow, tool_name="wait_a_little", title_override="Wait", description_override="Waits."
+    )
+    async with connect() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert "countdown" not in tools
+    assert (tools["wait_a_little"].title, tools["wait_a_little"].description) == ("Wait", "Waits.")
+
+
+async def test_a_call_runs_the_workflow_and_returns_its_output_twice(
+    connect: Connect, source: Source, engine: ExampleEngine, era: str
+):
+    """A2.2, A2.3: as text for the model and as structured content for the program; the engine ran it once."""
+    async with connect(mode=era) as client:
+        result = await client.call_tool("text_statistics", {"text": f"Two words in {era}."})
+    assert not result.is_error
+    assert result.structured_content["words"] == 4
+    assert json.loads(result.content[0].text) == result.structured_content
+    execution = await in_database(Execution.objects.get)()
+    assert (execution.state, execution.door, execution.caller_name) == ("completed", "mcp", "agent")
+    assert [run["run_id"] for run in engine.runs(idempotency_key=str(execution.pk))] == [execution.run_id]
+
+
+async def test_a_waiting_client_of_either_era_gets_rising_progress(
+    connect: Connect, source: Source, era: str
+):
+    """A7.1, A7.3"""
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def listen(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+
+    async with connect(mode=era) as client:
+        result = await client.call_tool("countdown", {"seconds": 2.3}, progress_callback=listen)
+    assert not result.is_error
+    values = [value for value, _, _ in told]
+    assert len(values) >= 2
+    assert values == sorted(set(values))
+    assert all(value <= 100 for value in values)
+    kinds = await in_database(lambda: list(ExecutionEvent.objects.values_list("kind", flat=True)))()
+    assert "progress" in kinds
+
+
+async def test_a_failing_run_is_an_error_result_in_the_engines_words(
+    connect: Connect, source: Source, era: str
+):
+    """A2.4, A7.4"""
+    async with connect(mode=era) as client:
+        result = await client.call_tool("csv_profile", {"csv": "a,b\n1,2\n1,2,3\n"})
+    assert result.is_error
+    assert "Line 3 has 3 fields where the header has 2" in result.content[0].text
+
+
+async def test_invalid_arguments_are_refused_with_every_offending_path(
+    connect: Connect, source: Source, engine: ExampleEngine, era: str
+):
+    """A2.5: nothing is recorded and the engine is not asked."""
+    before = len(engine.runs())
+    async with connect(mode=era) as client:
+        result = await client.call_tool("countdown", {"seconds": "many", "fail": 3, "colour": "red"})
+    assert result.is_error
+    assert all(path in result.content[0].text for path in ("/seconds", "/fail", "/colour"))
+    assert not await in_database(Execution.objects.exists)()
+    assert len(engine.runs()) == before
+
+
+async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Connect, source: Source):
+    """A4.4: at once in this process; no restart."""
+    async with connect() as client:
+        assert "countdown" in await tool_names(client)
+        await in_database(disable_workflows)(Workflow.objects.filter(tool_name="countdown"))
+        await _until_absent(client, "countdown")
+        with pytest.raises(MCPError, match="Unknown or disabled tool: countdown"):
+            await client.call_tool("countdown", {"seconds": 0})
+        await in_database(enable_workflows)(Workflow.objects.filter(tool_name="countdown"))
+
+
+async def _until_absent(client: Client, name: str) -> None:
+    """Each listing is a fresh look; the bound on what a process remembers is half a second."""
+    async with asyncio.timeout(1.0):
+        while name in await tool_names(client):  # noqa: ASYNC110 - what is waited for happens elsewhere
+            await asyncio.sleep(0.05)
+
+
+async def test_a_filter_decides_what_is_exposed(connect: Connect, source: Source):
+    """A4.2"""
+    await in_database(make_filter)("text_*", action="include")
+    async with connect() as client:
+        names = await tool_names(client)
+    assert set(names) - set(BUILT_IN_TOOLS) == {"text_redact", "text_statistics"}
+
+
+async def test_a_token_without_the_run_scope_sees_and_calls_no_workflow(connect: Connect, source: Source):
+    reader = (await in_database(create_token)(name="reader", scopes=[Scope.READ]))[1]
+    async with connect(as_token=reader) as client:
+        assert await tool_names(client) == ["list_workflows", "get_workflow_info", "get_execution_status"]
+        with pytest.raises(MCPError, match="lacks the scope workflows:run"):
+            await client.call_tool("text_statistics", {"text": "a"})
+
+
+async def test_list_workflows_names_what_can_be_run_and_filters_by_tags(connect: Connect, source: Source):
+    """D3"""
+    async with connect() as client:
+        everything = (await client.call_tool("list_workflows", {})).structured_content
+        texts = (await client.call_tool("list_workflows", {"tags": ["text"]})).structured_content
+    assert everything["total"] == 8
+    assert 0 < texts["total"] < 8
+    assert all("text" in workflow["tags"] for workflow in texts["workflows"])
+
+
+async def test_list_workflows_says_which_engine_cannot_be_reached(connect: Connect, source: Source):
+    """A1.4: the last good list is still there, and the agent learns that it may be old."""
+    from catalogue.discovery import refresh_source
+
+    unreachable = await in_database(make_source)("down")
+    await in_database(make_workflow)(unreachable, tool_name="old_friend")
+    await in_database(refresh_source)(unreachable)
+    async with connect() as client:
+        document = (await client.call_tool("list_workflows", {})).structured_content
+    assert [entry["source"] for entry in document["unavailable_sources"]] == ["down"]
+    assert "old_friend" in [workflow["name"] for workflow in document["workflows"]]
+
+
+async def test_get_workflow_info_shows_everything_about_one(connect: Connect, source: Source):
+    """D7"""
+    async with connect() as client:
+        document = (await client.call_tool("get_workflow_info", {"name": "csv_profile"})).structured_content
+        unknown = await client.call_tool("get_workflow_info", {"name": "nope"})
+    assert document["input_schema"]["required"] == ["csv"]
+    assert document["source"] == "example"
+    assert unknown.is_error
+    assert "Unknown or disabled tool" in unknown.content[0].text
+
+
+async def test_execute_workflow_runs_one_by_name(connect: Connect, source: Source):
+    """D7"""
+    async with connect() as client:
+        result = await client.call_tool(
+            "execute_workflow", {"name": "text_statistics", "arguments": {"text": "One two."}}
+        )
+    assert result.structured_content["words"] == 2
+
+
+async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
+    connect: Connect, source: Source, engine: ExampleEngine
+):
+    """A8.1, A8.2: the handle says how to ask; cancelling by it reaches the engine."""
+    workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
+    await in_database(override_workflow)(workflow, inline_wait_seconds=0)
+    async with connect() as client:
+        handle = await client.call_tool("countdown", {"seconds": 60})
+        assert not handle.is_error
+        execution_id = handle.structured_content["execution_id"]
+        assert handle.structured_content["next"]["tool"] == "get_execution_status"
+        status = await client.call_tool("get_execution_status", {"execution_id": execution_id})
+        assert status.structured_content["state"] in ("starting", "running")
+        await _until_running(client, execution_id)
+        cancelled = await client.call_tool("cancel_execution", {"execution_id": execution_id})
+        assert cancelled.structured_content["outcome"] in ("cancelled", "cancel requested")
+    assert [run["status"] for run in engine.runs(idempotency_key=execution_id)] == ["CANCELLED"]
+
+
+async def _until_running(client: Client, execution_id: str) -> None:
+    async with asyncio.timeout(5.0):
+        while True:
+            status = await client.call_tool("get_execution_status", {"execution_id": execution_id})
+            if status.structured_content["state"] == "running":
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_after_completion_the_status_holds_the_result(connect: Connect, source: Source):
+    """A8.4"""
+    async with connect() as client:
+        await client.call_tool("text_statistics", {"text": "kept"})
+        execution = await in_database(Execution.objects.get)()
+        status = await client.call_tool("get_execution_status", {"execution_id": str(execution.pk)})
+    assert status.structured_content["state"] == "completed"
+    assert status.structured_content["output"]["words"] == 1
+
+
+async def test_nobody_sees_the_executions_of_another_caller(connect: Connect, source: Source):
+    charlie = (await in_database(create_token)(name="charlie"))[1]
+    async with connect() as client:
+        await client.call_tool("text_statistics", {"text": "private"})
+    execution = await in_database(Execution.objects.get)()
+    async with connect(as_token=charlie) as client:
+        for tool in ("get_execution_status", "cancel_execution"):
+            result = await client.call_tool(tool, {"execution_id": str(execution.pk)})
+            assert result.is_error
+            assert "Unknown execution" in result.content[0].text
+
+
+async def test_built_in_tools_name_every_mistake_in_their_arguments(connect: Connect, source: Source):
+    """A2.5"""
+    async with connect() as client:
+        result = await client.call_tool("execute_workflow", {"arguments": 3, "speed": "high"})
+    assert result.is_error
+    assert all(path in result.content[0].text for path in ("/name", "/arguments", "/speed"))
+
+
+async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(connect: Connect, source: Source):
+    """E5: a client that validates would refuse it without a word of why."""
+    workflow = await in_database(Workflow.objects.get)(tool_name="text_statistics")
+    schema = {"type": "object", "properties": {"words": {"type": "string"}}}
+    await in_database(Workflow.objects.filter(pk=workflow.pk).update)(output_schema=schema)
+    async with connect() as client:
+        result = await client.call_tool("text_statistics", {"text": "a b"})
+    assert result.is_error
+    assert "/words" in result.content[0].text
+    assert '"words": 2' in result.content[0].text
+
+
+def test_no_workflow_can_take_a_built_in_tools_name():
+    assert set(BUILT_IN_TOOLS) <= RESERVED

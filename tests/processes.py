@@ -1,0 +1,94 @@
+"""Real processes for tests to talk to."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+STARTUP_SECONDS = 20.0
+PROBE_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class ExampleEngine:
+    """The engine of examples/engine, running."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+
+    def runs(self, **filters: str) -> list[dict[str, object]]:
+        """The engine's own record of what was started."""
+        headers = {"authorization": f"Api-Key {self.api_key}"}
+        response = httpx.get(f"{self.base_url}/runs", params=filters, headers=headers, trust_env=False)
+        runs: list[dict[str, object]] = response.raise_for_status().json()["runs"]
+        return runs
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, answers_at: str, log: Path, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server for the length of the block, which begins once it answers 2xx at that URL."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | (environment or {}), stdout=output, stderr=output
+        )
+    try:
+        _wait_until_it_answers(process, answers_at, log)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+@contextmanager
+def running_example_engine(directory: Path, *options: str) -> Iterator[ExampleEngine]:
+    port = free_port()
+    engine = ExampleEngine(f"http://127.0.0.1:{port}", "example-key-0123456789abcdef")
+    database = directory / "engine.sqlite3"
+    command = [sys.executable, "-m", "examples.engine", f"--port={port}", f"--db={database}", *options]
+    with running(
+        command,
+        answers_at=f"{engine.base_url}/healthz",
+        log=directory / "engine.log",
+        environment={"EXAMPLE_ENGINE_API_KEY": engine.api_key},
+    ):
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def example_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleEngine]:
+    """An example engine of the module's own; import this name into the test module that wants it."""
+    with running_example_engine(tmp_path_factory.mktemp("engine")) as engine:
+        yield engine
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if _answers(url):
+            return
+        time.sleep(PROBE_SECONDS)
+    raise AssertionError(f"{url} does not answer (exit code {process.poll()}): {log.read_text()[-2000:]}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=2, trust_env=False).is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,131 @@
+"""What the first start adds, what later ones leave alone, and what the banner says."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import authenticate
+
+from catalogue.models import Source, Workflow
+from config.quickstart.place import ExampleEngine
+from config.quickstart.welcome import (
+    SOURCE_NAME,
+    Welcome,
+    banner,
+    connect_engine,
+    count_tools,
+    is_first_start,
+    make_admin,
+    quickstart_token,
+)
+from mcp_bridge.models import AccessToken
+from tests.factories import make_workflow
+from tests.processes import ExampleEngine as RunningEngine
+from tests.processes import example_engine, free_port
+
+__all__ = ["example_engine"]
+NOBODY_THERE = ExampleEngine(port=9, api_key="a-key-that-nobody-asks-for")
+WELCOME = Welcome(address="http://localhost:8000", password="first-password", token="wfc_token", tools=8)
+
+
+@pytest.fixture
+def engine(example_engine: RunningEngine) -> ExampleEngine:
+    return ExampleEngine(port=int(example_engine.base_url.rpartition(":")[2]), api_key=example_engine.api_key)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_first_start_connects_the_engine_and_enables_what_it_lists(engine: ExampleEngine) -> None:
+    connect_engine(engine, before=None, first=True)
+    assert count_tools() == Workflow.objects.count() >= 6
+    assert Source.objects.get().health_state == Source.HealthState.OK
+
+
+@pytest.mark.django_db(transaction=True)
+def test_engine_that_cannot_be_listed_stays_connected_for_later() -> None:
+    connect_engine(NOBODY_THERE, before=None, first=True)
+    assert Source.objects.get().health_state == Source.HealthState.FAILING
+
+
+@pytest.mark.django_db
+def test_later_start_follows_the_engine_to_another_port() -> None:
+    connect_engine(NOBODY_THERE, before=None, first=True)
+    moved = replace(NOBODY_THERE, port=free_port())
+    connect_engine(moved, before=NOBODY_THERE, first=False)
+    assert Source.objects.get().config["base_url"] == moved.base_url
+
+
+@pytest.mark.django_db
+def test_later_start_leaves_a_source_alone_that_was_pointed_elsewhere() -> None:
+    connect_engine(NOBODY_THERE, before=None, first=True)
+    elsewhere = "http://127.0.0.1:1234"
+    Source.objects.update(config={"base_url": elsewhere})
+    connect_engine(NOBODY_THERE, before=NOBODY_THERE, first=False)
+    assert Source.objects.get().config == {"base_url": elsewhere}
+
+
+@pytest.mark.django_db
+def test_later_start_does_not_bring_back_a_source_that_was_deleted() -> None:
+    connect_engine(NOBODY_THERE, before=NOBODY_THERE, first=False)
+    assert not Source.objects.filter(name=SOURCE_NAME).exists()
+
+
+@pytest.mark.django_db
+def test_later_start_repairs_credentials_that_another_secret_key_encrypted() -> None:
+    connect_engine(NOBODY_THERE, before=None, first=True)
+    Source.objects.update(encrypted_credentials="written with another key")
+    connect_engine(NOBODY_THERE, before=NOBODY_THERE, first=False)
+    assert Source.objects.get().credentials == {"api_key": NOBODY_THERE.api_key}
+
+
+@pytest.mark.django_db
+def test_admin_ends_the_first_start_and_can_log_in() -> None:
+    assert is_first_start()
+    password = make_admin()
+    assert not is_first_start()
+    assert authenticate(username="admin", password=password)
+
+
+@pytest.mark.django_db
+def test_token_is_shown_again_until_it_is_revoked(tmp_path: Path) -> None:
+    token = quickstart_token(tmp_path, first=True)
+    assert token
+    assert quickstart_token(tmp_path, first=False) == token
+    assert (tmp_path / "quickstart-token").stat().st_mode & 0o077 == 0
+    AccessToken.objects.get().revoke()
+    assert quickstart_token(tmp_path, first=False) is None
+
+
+@pytest.mark.django_db
+def test_token_of_another_database_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "quickstart-token").write_text("wfc_of-another-database", encoding="utf-8")
+    assert quickstart_token(tmp_path, first=False) is None
+    assert quickstart_token(tmp_path, first=True) != "wfc_of-another-database"
+
+
+@pytest.mark.django_db
+def test_tools_are_counted_as_agents_see_them() -> None:
+    make_workflow()
+    make_workflow(enabled=False)
+    assert count_tools() == 1
+
+
+def test_banner_shows_client_configurations_that_can_be_pasted() -> None:
+    blocks = re.findall(r"^{$.*?^}$", banner(WELCOME), re.MULTILINE | re.DOTALL)
+    remote, local = map(json.loads, blocks)
+    server = remote["mcpServers"]["workflow-catalogue"]
+    assert server["url"] == "http://localhost:8000/mcp"
+    assert server["headers"] == {"Authorization": "Bearer wfc_token"}
+    command = local["mcpServers"]["workflow-catalogue"]
+    assert Path(command["command"]).is_file()
+    assert Path(command["args"][0]).is_file()
+
+
+def test_banner_shows_the_password_once_and_then_how_to_set_another() -> None:
+    assert "admin / first-password" in banner(WELCOME)
+    assert "manage.py changepassword admin" in banner(replace(WELCOME, password=None))
+
+
+def test_banner_without_a_token_says_how_to_make_one() -> None:
+    assert "manage.py create_mcp_token NAME" in banner(replace(WELCOME, token=None))
