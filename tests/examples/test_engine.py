@@ -206,15 +206,15 @@ def test_ragged_csv_fails_naming_the_line(engine: Engine) -> None:
 
 
 def test_countdown_reports_each_second(engine: Engine) -> None:
-    run_id = engine.start("countdown", {"seconds": 1.2})["workflow_id"]
+    run_id = engine.start("countdown", {"seconds": 1.9})["workflow_id"]
     seen: dict[str, float] = {}
     while (status := engine.status("countdown", run_id))["status"] == "RUNNING":
         seen[status["progress_message"]] = status["progress"]
         time.sleep(POLL_SECONDS)
-    assert seen["1 of 1.2 s"] == 83.3
+    assert seen["1 of 1.9 s"] == 52.6
     assert status["status"] == "COMPLETED"
-    assert (status["progress"], status["progress_message"]) == (100, "1.2 of 1.2 s")
-    assert status["end_time"] - status["start_time"] >= 1200
+    assert (status["progress"], status["progress_message"]) == (100, "1.9 of 1.9 s")
+    assert status["end_time"] - status["start_time"] >= 1900
 
 
 def test_countdown_fails_when_told_to(engine: Engine) -> None:
@@ -425,21 +425,22 @@ def test_history_can_be_filtered_and_paged(engine: Engine) -> None:
 
 
 def test_killed_engine_resumes_its_runs(launch: Launch) -> None:
+    given = {"seconds": 3, "message": "hello"}
     first = launch()
-    countdown = first.start("countdown", {"seconds": 1.5, "message": "hello"}, "kept")["workflow_id"]
+    countdown = first.start("countdown", given, "kept")["workflow_id"]
     forecast = first.start("project_forecast", {**long_forecast(), "trials": 50_000})["workflow_id"]
+    until(lambda: first.status("countdown", countdown)["progress_message"] == "2 of 3 s")
     before = first.status("countdown", countdown)
     first.end(signal.SIGKILL)
 
+    killed = now_ms()
     second = launch()
-    restarted = now_ms()
-    assert second.start("countdown", {"seconds": 1.5, "message": "hello"}, "kept")["workflow_id"] == countdown
+    assert second.start("countdown", given, "kept")["workflow_id"] == countdown
     after = second.ended("countdown", countdown)
     assert (after["status"], after["output"]["message"]) == ("COMPLETED", "hello")
     assert after["start_time"] == before["start_time"]
-    # Two clocks are read, each rounded to the millisecond.
-    assert after["end_time"] >= after["start_time"] + 1490
-    assert after["end_time"] < restarted + 1300, "It counted from the start again"
+    assert after["end_time"] >= after["start_time"] + 3000
+    assert after["end_time"] < killed + 3000, "It counted from the start again"
     assert second.ended("project_forecast", forecast)["status"] == "COMPLETED"
     assert second.runs()["total"] == 2
 

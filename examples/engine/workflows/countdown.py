@@ -17,7 +17,9 @@ async def count_down(given: JsonObject, progress: Progress) -> JsonObject:
     seconds: float = given["seconds"]
     ends_at = progress.started_at + round(seconds * 1000)
     progress.derive_from(partial(read_clock, progress.started_at, seconds))
-    await asyncio.sleep(max(0, ends_at - now_ms()) / 1000)
+    # The loop's clock is not the one that reports progress: it may wake up a moment before the time.
+    while (left := ends_at - now_ms()) > 0:
+        await asyncio.sleep(left / 1000)
     if given.get("fail", False):
         raise WorkflowError(
             given.get("message") or f"The countdown of {seconds:g} s ended in the failure asked for."
