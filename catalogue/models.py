@@ -107,6 +107,13 @@ class Source(Exposing):
         validators=[MaxValueValidator(604_800)],
         help_text="Seconds between two listings; 0: only by hand; empty: the product's default.",
     )
+    max_concurrent = models.PositiveIntegerField(
+        "concurrent runs",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="At most, of all its workflows; further calls wait in the queue. Empty: no limit.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -153,6 +160,10 @@ class Workflow(Exposing):
     class ExecutionType(models.TextChoices):
         SYNC = "sync", "synchronous"
         ASYNC = "async", "asynchronous"
+
+    class OnDisconnect(models.TextChoices):
+        CONTINUE = "continue", "goes on, and the result is kept"
+        CANCEL = "cancel", "is cancelled"
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="workflows")
 
@@ -209,6 +220,31 @@ class Workflow(Exposing):
         validators=[MaxValueValidator(3600)],
         help_text="Seconds that a call waits before it gets a handle instead. Empty: the product's default.",
     )
+    execution_type_override = models.CharField(
+        "execution type",
+        max_length=10,
+        blank=True,
+        choices=ExecutionType.choices,
+        help_text="Synchronous: a call waits until the run ends, never for a handle. Empty: the engine's.",
+    )
+    on_disconnect = models.CharField(
+        max_length=10,
+        choices=OnDisconnect.choices,
+        default=OnDisconnect.CONTINUE,
+        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
+    )
+    reattach = models.BooleanField(
+        "re-attach",
+        default=True,
+        help_text="A caller that lost its connection and repeats the identical call gets the same run.",
+    )
+    max_concurrent = models.PositiveIntegerField(
+        "concurrent runs",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="At most; further calls wait in the queue. Empty: no limit.",
+    )
 
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
 
@@ -232,6 +268,10 @@ class Workflow(Exposing):
     @property
     def title(self) -> str:
         return self.title_override or self.name
+
+    @property
+    def effective_execution_type(self) -> str:
+        return self.execution_type_override or self.execution_type
 
     @property
     def shown_description(self) -> str:

@@ -97,6 +97,48 @@ class Environment(BaseSettings):
         ge=0,
         le=3600,
     )
+    max_concurrent_executions: int = _variable(
+        "CATALOGUE_MAX_CONCURRENT_EXECUTIONS",
+        1000,
+        "Runs at a time, of all sources; further calls wait in the queue. 0 = no limit.",
+        ge=0,
+        le=1_000_000,
+    )
+    max_concurrent_per_caller: int = _variable(
+        "CATALOGUE_MAX_CONCURRENT_PER_CALLER",
+        200,
+        "The same for one token or user.",
+        ge=0,
+        le=1_000_000,
+    )
+    max_queued_executions: int = _variable(
+        "CATALOGUE_MAX_QUEUED_EXECUTIONS",
+        1000,
+        'Calls that may wait in the queue; one more is answered with "busy, try again in N s".',
+        ge=0,
+        le=100_000,
+    )
+    max_queued_per_caller: int = _variable(
+        "CATALOGUE_MAX_QUEUED_PER_CALLER",
+        500,
+        "The same for one token or user.",
+        ge=0,
+        le=100_000,
+    )
+    idempotency_hours: float = _variable(
+        "CATALOGUE_IDEMPOTENCY_HOURS",
+        24.0,
+        "How long an idempotency key stands for its execution.",
+        gt=0,
+        le=8760,
+    )
+    reattach_seconds: float = _variable(
+        "CATALOGUE_REATTACH_SECONDS",
+        3600.0,
+        "How long after a caller lost its connection an identical call of it gets the same run.",
+        ge=0,
+        le=604_800,
+    )
     status_check_interval: float = _variable(
         "CATALOGUE_STATUS_CHECK_INTERVAL",
         5.0,

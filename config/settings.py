@@ -216,6 +216,12 @@ class CatalogueSettings(TypedDict):
     retry_attempts: int
     execution_timeout: int
     inline_wait: float
+    max_concurrent_executions: int
+    max_concurrent_per_caller: int
+    max_queued_executions: int
+    max_queued_per_caller: int
+    idempotency_hours: float
+    reattach_seconds: float
     status_check_interval: float
     max_request_bytes: int
     max_payload_bytes: int
@@ -227,6 +233,12 @@ CATALOGUE: CatalogueSettings = {
     "retry_attempts": ENVIRONMENT.retry_attempts,
     "execution_timeout": ENVIRONMENT.execution_timeout,
     "inline_wait": ENVIRONMENT.inline_wait,
+    "max_concurrent_executions": ENVIRONMENT.max_concurrent_executions,
+    "max_concurrent_per_caller": ENVIRONMENT.max_concurrent_per_caller,
+    "max_queued_executions": ENVIRONMENT.max_queued_executions,
+    "max_queued_per_caller": ENVIRONMENT.max_queued_per_caller,
+    "idempotency_hours": ENVIRONMENT.idempotency_hours,
+    "reattach_seconds": ENVIRONMENT.reattach_seconds,
     "status_check_interval": ENVIRONMENT.status_check_interval,
     "max_request_bytes": ENVIRONMENT.max_request_bytes,
     "max_payload_bytes": ENVIRONMENT.max_payload_bytes,

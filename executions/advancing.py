@@ -2,19 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
 
 from catalogue.database import run_in_database
-from executions.conversing import READ_SECONDS, log_of, next_try_after
+from executions.conversing import log_of, next_try_after
 from executions.following import follow, record_timeout
 from executions.launching import send_start, start, start_again
+from executions.leases import LEASE, keep
 from executions.models import ErrorKind, Execution, State
-
-STEP_LEASE = timedelta(seconds=2 * READ_SECONDS + 15)
-"""A step has two calls at most, a cancel and a poll; a start takes a lease of its own."""
 
 LAST_STEPS_SECONDS = 8.0
 """Supervisors kill what has not stopped after 10."""
@@ -49,7 +46,7 @@ def hold_and_read(execution: Execution, *, holder: str) -> Execution:
 
     In this order: what is read before the lease is held may be old by then.
     """
-    execution.hold(holder=holder, until=timezone.now() + STEP_LEASE)
+    execution.hold(holder=holder, until=timezone.now() + LEASE)
     return Execution.objects.select_related("workflow__source").get(pk=execution.pk)
 
 
@@ -65,7 +62,8 @@ async def advance_and_let_go(execution: Execution, *, waited_for: bool = False) 
     """One step under the lease that the row shows, which is given back afterwards."""
     holder = execution.lease_holder
     try:
-        await advance(execution, waited_for=waited_for)
+        async with keep(holder):
+            await advance(execution, waited_for=waited_for)
     finally:
         await let_go(execution, holder=holder)
 

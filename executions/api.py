@@ -24,13 +24,14 @@ from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
 from executions.models import Execution
 from executions.nudging import ask_for_a_poll
 from executions.reading import UnknownExecution
+from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
 from executions.serializers import (
     CancellationSerializer,
     ExecutionDetailSerializer,
     ExecutionSerializer,
     StartSerializer,
 )
-from executions.starting import InvalidArguments, UnknownTool, create_execution
+from executions.starting import StartRequest, create_execution
 from executions.waiting import start_and_wait
 
 CANCEL_CODES = {
@@ -97,16 +98,23 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     def create(self, request: Request) -> Response:
         asked = StartSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        wanted = StartRequest(
+            tool_name=asked.validated_data["tool"],
+            arguments=asked.validated_data["arguments"],
+            caller=caller_of(request),
+            door=Execution.Door.REST,
+            idempotency_key=request.headers.get("Idempotency-Key", ""),
+        )
         try:
-            started = _start(caller_of(request), **asked.validated_data)
-        except UnknownTool as error:
-            raise Refusal(status.HTTP_404_NOT_FOUND, str(error)) from None
-        except InvalidArguments as error:
-            raise _refusal_of_arguments(error) from None
+            started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
+        except StartRefused as error:
+            raise _refusal(error) from None
         execution = self.get_queryset().get(pk=started.pk)
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
-        location = request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))
-        return Response(ExecutionDetailSerializer(execution).data, code, headers={"Location": location})
+        headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
+        if started.pk != wanted.id:
+            headers["Idempotent-Replayed"] = "true"
+        return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(
         operation_id="executions_cancel",
@@ -154,22 +162,28 @@ def caller_of(request: Request) -> Caller:
     return Caller(key=f"user:{user.pk}", name=user.get_username(), sees_everything=is_administrator(request))
 
 
-def _start(caller: Caller, *, tool: str, arguments: dict[str, Any], wait_seconds: int) -> Execution:
+def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
     if not wait_seconds:
-        execution = create_execution(
-            tool_name=tool, arguments=arguments, caller=caller, door=Execution.Door.REST
-        )
+        execution = create_execution(request)
         ask_for_a_poll()
         return execution
     # Waiting must not keep a connection from those who need one.
     lend_connection()
-    return run_in_background_loop(
-        start_and_wait(
-            tool_name=tool, arguments=arguments, caller=caller, door=Execution.Door.REST, seconds=wait_seconds
-        )
-    )
+    return run_in_background_loop(start_and_wait(request, seconds=wait_seconds))
 
 
-def _refusal_of_arguments(error: InvalidArguments) -> Refusal:
-    problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-    return Refusal(400, str(error), kind="validation", errors=problems)
+def _refusal(error: StartRefused) -> Refusal:
+    match error:
+        case UnknownTool():
+            return Refusal(status.HTTP_404_NOT_FOUND, str(error))
+        case InvalidArguments():
+            problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
+            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
+        case IdempotencyConflict():
+            return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
+        case Busy():
+            busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error))
+            busy.wait = error.retry_after
+            return busy
+        case _:
+            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation")

@@ -38,6 +38,8 @@ async def cancel_execution(execution_id: str, *, caller: Caller) -> Cancellation
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)
+    if execution.is_queued and await run_in_database(execution.cancel_queued, caller.name):
+        return _told(execution)
     if (why_not := await _why_not_cancellable(execution)) is not None:
         return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
     await run_in_database(execution.request_cancel, caller.name)

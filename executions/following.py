@@ -121,8 +121,11 @@ def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None
 
 
 def record_end(execution: Execution, snapshot: RunSnapshot) -> None:
-    if not execution.finish_as_reported(snapshot):
-        return
+    if execution.finish_as_reported(snapshot):
+        log_end(execution)
+
+
+def log_end(execution: Execution) -> None:
     level = "INFO" if execution.succeeded else "WARNING"
     log_of(execution).log(
         level,

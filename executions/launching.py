@@ -13,15 +13,16 @@ from catalogue.models import Workflow
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import RunState, Started
 from executions.conversing import START_SECONDS, ask, connector_of, log_of, next_try_after
-from executions.following import record_end, record_timeout
+from executions.following import log_end, record_timeout
+from executions.leases import LEASE
 from executions.models import ErrorKind, Execution
 
-START_LEASE = timedelta(seconds=START_SECONDS + 30)
-"""Longer than any start may take: nobody else may think that it was given up."""
 FIRST_POLL = timedelta(milliseconds=200)
 """After a start. B2's interval lies between two polls, and many runs are done by then."""
 
 DATABASE_RETRY_SECONDS = 0.5
+DATABASE_PATIENCE = timedelta(seconds=90)
+"""How long the answer to a start is kept in memory while the database is away."""
 
 
 async def start(execution: Execution) -> None:
@@ -55,7 +56,7 @@ async def send_start(execution: Execution, arguments: dict[str, Any], *, again: 
         async with connector_of(execution) as connector:
             started = await ask(
                 connector.start(execution.run.workflow, arguments, key=execution.pk),
-                seconds=START_SECONDS,
+                seconds=_longest_start(execution),
                 otherwise=OutcomeUnknown,
             )
     except ConnectorError as error:
@@ -64,9 +65,17 @@ async def send_start(execution: Execution, arguments: dict[str, Any], *, again: 
         await _keep(execution, started)
 
 
+def _longest_start(execution: Execution) -> float:
+    """In seconds. Synchronous workflows answer when they are done, which their timeout bounds."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    if execution.workflow.effective_execution_type != Workflow.ExecutionType.SYNC:
+        return START_SECONDS
+    return max(START_SECONDS, (execution.deadline_at - timezone.now()).total_seconds())
+
+
 async def _keep(execution: Execution, started: Started) -> None:
     """Nobody else knows the run's id: a database that is away for a moment must not lose it."""
-    give_up_at = timezone.now() + START_LEASE
+    give_up_at = timezone.now() + DATABASE_PATIENCE
     while True:
         try:
             await run_in_database(_record_started, execution, started)
@@ -131,12 +140,11 @@ async def _starts_are_idempotent(execution: Execution) -> bool:
 
 def _begin(execution: Execution) -> dict[str, Any] | None:
     """The arguments; None where somebody was faster, or cancelled it."""
-    begun = execution.begin_start(until=timezone.now() + START_LEASE)
-    return _input_of(execution) if begun else None
+    return _input_of(execution) if execution.begin_start() else None
 
 
 def _begin_again(execution: Execution) -> dict[str, Any] | None:
-    held = execution.hold(holder=execution.lease_holder, until=timezone.now() + START_LEASE)
+    held = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
     return _input_of(execution) if held else None
 
 
@@ -147,13 +155,19 @@ def _input_of(execution: Execution) -> dict[str, Any]:
 
 @transaction.atomic
 def _record_started(execution: Execution, started: Started) -> None:
-    if not execution.mark_running(started, next_attempt_at=timezone.now() + FIRST_POLL):
-        if Execution.objects.filter(pk=execution.pk, run_id=started.run_id).exists():
-            return  # The same run, recorded before.
+    snapshot, first_poll = started.snapshot, timezone.now() + FIRST_POLL
+    if snapshot is not None and snapshot.state != RunState.RUNNING:
+        if execution.finish_start(started, snapshot):
+            log_end(execution)
+            return
+    elif execution.mark_running(started, next_attempt_at=first_poll):
+        return
+    by = "The answer to the start came late"
+    if execution.confirm_started(started.run_id, by=by, next_attempt_at=first_poll):
+        log_of(execution).warning("The unconfirmed start is confirmed: the run is {}", started.run_id)
+    elif not Execution.objects.filter(pk=execution.pk, run_id=started.run_id).exists():
         execution.note("started_late", f"The engine runs it as {started.run_id}, but it had been given up.")
         log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
-    elif started.snapshot is not None and started.snapshot.state != RunState.RUNNING:
-        record_end(execution, started.snapshot)
 
 
 def _record_unconfirmed(execution: Execution, why: str) -> None:

@@ -7,7 +7,8 @@ from django.utils import timezone
 
 from catalogue.database import run_in_database
 from connectors.background import run_in_background_loop
-from executions.advancing import STEP_LEASE, advance_and_let_go, begin
+from executions.advancing import advance_and_let_go, begin
+from executions.leases import LEASE
 from executions.models import Execution
 
 MAX_IN_FLIGHT = 200
@@ -27,9 +28,7 @@ def claim_due_executions(*, limit: int, busy_sources: set[str] | None = None) ->
     if not keys:
         return []
     # The conditions again, in the UPDATE itself: another process may have been faster since.
-    Execution.objects.due(now).filter(pk__in=keys).update(
-        lease_holder=holder, lease_expires_at=now + STEP_LEASE
-    )
+    Execution.objects.due(now).filter(pk__in=keys).update(lease_holder=holder, lease_expires_at=now + LEASE)
     return list(Execution.objects.filter(pk__in=keys, lease_holder=holder).select_related("workflow__source"))
 
 

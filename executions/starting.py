@@ -1,6 +1,9 @@
-"""From a call to a durable record: who may run what, with which arguments."""
+"""From a call to a durable record: who may run what, with which arguments, and what was asked before."""
 
+import hashlib
 import json
+import uuid
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -12,31 +15,35 @@ from loguru import logger
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem, find_argument_problems
+from executions.admission import admit
 from executions.callers import Caller
-from executions.launching import START_LEASE
-from executions.models import Execution, ExecutionPayload, State
+from executions.leases import LEASE
+from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.refusals import (
+    LONGEST_KEY,
+    IdempotencyConflict,
+    InvalidArguments,
+    InvalidIdempotencyKey,
+    UnknownTool,
+)
 
 
-class StartRefused(Exception):
-    """Nothing was recorded and nothing was started; the message says what to do instead."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartRequest:
+    """What a door wants to have run."""
 
-
-class UnknownTool(StartRefused):
-    """No exposed workflow has this name."""
-
-    def __init__(self, tool_name: str) -> None:
-        super().__init__(
-            f"Unknown or disabled tool: {tool_name[:200]}. list_workflows shows those that can be called."
-        )
-
-
-class InvalidArguments(StartRefused):
-    """The arguments do not fit the workflow's input schema."""
-
-    def __init__(self, tool_name: str, problems: list[ArgumentProblem]) -> None:
-        listed = "\n".join(f"- {problem}" for problem in problems)
-        super().__init__(f"Invalid arguments for {tool_name}; nothing was started:\n{listed}")
-        self.problems = problems
+    tool_name: str
+    arguments: dict[str, Any]
+    caller: Caller
+    door: Execution.Door
+    idempotency_key: str = ""
+    """Requests of one caller with one key are one request; empty: none."""
+    may_reattach: bool = False
+    """Whether this may be a call that lost its connection and comes again."""
+    client: dict[str, Any] = field(default_factory=dict)
+    """What the client says of itself, for the record."""
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    """The execution's, unless the request turns out to belong to one that exists."""
 
 
 def exposed_workflow(tool_name: str) -> Workflow:
@@ -47,62 +54,124 @@ def exposed_workflow(tool_name: str) -> Workflow:
     return workflow
 
 
-def create_execution(
-    *, tool_name: str, arguments: dict[str, Any], caller: Caller, door: Execution.Door, holder: str = ""
-) -> Execution:
-    """Commit the record of a run that is about to be started.
+def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
+    """Commit the record of a run that is about to be started, or find the one that the request belongs to.
 
-    With a `holder` the record is already STARTING under its lease, and the holder goes on at once with
-    `advancing.launch`; without one a worker will. Raises UnknownTool or InvalidArguments.
+    With a `holder`, a request that waits: where the limits have room, a new record is STARTING under its
+    lease, and the holder goes on at once with `advancing.launch`. Without one a worker will.
+    Raises the subclasses of StartRefused.
     """
-    workflow = exposed_workflow(tool_name)
-    if problems := _find_problems(workflow, arguments):
-        raise InvalidArguments(tool_name, problems)
+    digest = _hash_of(request)
+    if (asked_before := _find_by_key(request, digest)) is not None:
+        return asked_before
+    workflow = exposed_workflow(request.tool_name)
+    if problems := _find_problems(workflow, request.arguments):
+        raise InvalidArguments(request.tool_name, problems)
+    if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
+        return abandoned
     try:
-        execution = _record(workflow, arguments, caller, door, holder)
+        execution = _record(request, workflow, digest, holder)
     except IntegrityError:
+        if (asked_before := _find_by_key(request, digest)) is not None:
+            return asked_before
         # Deleted in the moment for which the catalogue is remembered.
-        raise UnknownTool(tool_name) from None
-    logger.bind(execution=execution.pk, tool=tool_name, caller=caller.key, door=door.value).info(
-        "Execution created"
-    )
+        raise UnknownTool(request.tool_name) from None
+    logger.bind(
+        execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
+    ).info("Execution created" if execution.admitted_at else "Execution queued")
     return execution
 
 
-def _find_problems(workflow: Workflow, arguments: dict[str, Any]) -> list[ArgumentProblem]:
-    if problems := find_argument_problems(workflow.input_schema, arguments):
-        return problems
+def _hash_of(request: StartRequest) -> str:
     try:
-        size, limit = len(json.dumps(arguments, allow_nan=False)), settings.CATALOGUE["max_payload_bytes"]
+        canonical = json.dumps(request.arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return [ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")]
+        problem = ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")
+        raise InvalidArguments(request.tool_name, [problem]) from None
     # Not cut like what an engine answers: it is what a start that has to be repeated will send.
-    return [ArgumentProblem("", f"{size} bytes are over the limit of {limit}")] if size > limit else []
+    if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
+        problem = ArgumentProblem("", f"{size} bytes are over the limit of {limit}")
+        raise InvalidArguments(request.tool_name, [problem])
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _find_by_key(request: StartRequest, digest: str) -> Execution | None:
+    """The execution that the caller's key stands for. Raises InvalidIdempotencyKey or IdempotencyConflict."""
+    key = request.idempotency_key
+    if not key:
+        return None
+    if len(key) > LONGEST_KEY or not key.isprintable():
+        raise InvalidIdempotencyKey
+    mine = Execution.objects.filter(caller=request.caller.key, idempotency_key=key)
+    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
+    mine.filter(created_at__lt=expired).update(idempotency_key="")
+    known = mine.select_related("workflow__source").first()
+    if known is not None and (known.tool_name, known.arguments_hash) != (request.tool_name, digest):
+        raise IdempotencyConflict(known)
+    return known
+
+
+def _find_problems(workflow: Workflow, arguments: dict[str, Any]) -> list[ArgumentProblem]:
+    return find_argument_problems(workflow.input_schema, arguments)
+
+
+def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Execution | None:
+    """An execution of the same call whose caller went away without an answer, now this request's."""
+    if request.idempotency_key or not (request.may_reattach and workflow.reattach):
+        return None
+    now = timezone.now()
+    abandoned = Execution.objects.filter(
+        caller=request.caller.key,
+        arguments_hash=digest,
+        workflow=workflow,
+        awaited_until__lt=now,
+        awaited_until__gt=now - timedelta(seconds=settings.CATALOGUE["reattach_seconds"]),
+        cancel_requested_at=None,
+    ).exclude(state=State.CANCELLED)
+    for execution in abandoned.select_related("workflow__source").order_by("created_at"):
+        # Of two identical calls that come again, each gets one.
+        if execution.reattach(until=now + LEASE):
+            logger.bind(execution=execution.pk, tool=request.tool_name).info("Caller came back")
+            return execution
+    return None
 
 
 @transaction.atomic
-def _record(
-    workflow: Workflow, arguments: dict[str, Any], caller: Caller, door: Execution.Door, holder: str
-) -> Execution:
+def _record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
     now = timezone.now()
     timeout = workflow.timeout_seconds or settings.CATALOGUE["execution_timeout"]
+    admitted = admit(workflow, request.caller)
+    starts_at_once = admitted and bool(holder)
     execution = Execution(
+        id=request.id,
         workflow=workflow,
         tool_name=workflow.tool_name,
         workflow_name=workflow.name,
         upstream_id=workflow.upstream_id,
         source_name=workflow.source.name,
-        caller=caller.key,
-        caller_name=caller.name,
-        door=door,
-        state=State.STARTING if holder else State.PENDING,
+        caller=request.caller.key,
+        caller_name=request.caller.name,
+        door=request.door,
+        arguments_hash=digest,
+        idempotency_key=request.idempotency_key,
+        awaited_until=now + LEASE if holder else None,
+        state=State.STARTING if starts_at_once else State.PENDING,
         timeout_seconds=timeout,
         created_at=now,
+        admitted_at=now if admitted else None,
         deadline_at=now + timedelta(seconds=timeout),
-        lease_holder=holder,
-        lease_expires_at=now + START_LEASE if holder else None,
+        lease_holder=holder if starts_at_once else "",
+        lease_expires_at=now + LEASE if starts_at_once else None,
     )
     execution.save(force_insert=True)
-    ExecutionPayload(execution=execution, input=arguments).save(force_insert=True)
-    execution.note("created", f"{caller.name} called {workflow.tool_name}.")
+    metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
+    if request.client:
+        metadata["client"] = request.client
+    ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata).save(force_insert=True)
+    called = f"{request.caller.name} called {workflow.tool_name}."
+    events = [ExecutionEvent(execution=execution, kind="created", message=called)]
+    if not admitted:
+        waits = "The limits have no room for it yet."
+        events.append(ExecutionEvent(execution=execution, kind="queued", message=waits))
+    ExecutionEvent.objects.bulk_create(events)
     return execution

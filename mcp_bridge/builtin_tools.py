@@ -14,7 +14,8 @@ from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
 from executions.models import State
 from executions.reading import UnknownExecution, describe_execution, find_execution
-from executions.starting import InvalidArguments, StartRefused, exposed_workflow
+from executions.refusals import InvalidArguments, StartRefused
+from executions.starting import exposed_workflow
 from mcp_bridge.access import Access
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.results import document_result, text_result
@@ -122,7 +123,7 @@ def _everything_about(workflow: Workflow) -> dict[str, Any]:
         "version": workflow.version,
         "author": workflow.author or None,
         "source": workflow.source.name,
-        "execution_type": workflow.execution_type,
+        "execution_type": workflow.effective_execution_type,
         "input_schema": workflow.input_schema,
         "output_schema": workflow.output_schema,
     }

@@ -1,14 +1,15 @@
 """Running a workflow for a tool call: start, tell progress, wait, render."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_types import CallToolResult
 
 from catalogue.database import run_in_database
 from executions.models import Execution
-from executions.starting import InvalidArguments
+from executions.refusals import StartRefused, UnknownTool
+from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
 from mcp_bridge.results import execution_result, text_result
@@ -23,6 +24,9 @@ class ToolCall:
     access: Access
     protocol_version: str
     door: Execution.Door = Execution.Door.MCP
+    idempotency_key: str = ""
+    client: dict[str, Any] = field(default_factory=dict)
+    """The client's own name and version, and the protocol's."""
     report: Report | None = None
     """Sends a progress notification (value, total, message); None when the client asked for none."""
 
@@ -30,14 +34,22 @@ class ToolCall:
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> CallToolResult:
     """Run it and wait. Raises UnknownTool; everything else that goes wrong is told in the result."""
     try:
-        execution = await start_and_wait(
+        request = StartRequest(
             tool_name=tool_name,
             arguments=arguments,
             caller=call.access.caller,
             door=call.door,
+            idempotency_key=call.idempotency_key,
+            may_reattach=call.door == Execution.Door.MCP,
+            client=call.client,
+        )
+        execution = await start_and_wait(
+            request,
             on_progress=ProgressNotifications(call.report).tell if call.report else None,
         )
-    except InvalidArguments as error:
+    except UnknownTool:
+        raise
+    except StartRefused as error:
         return text_result(str(error), is_error=True)
     return await run_in_database(execution_result, execution, protocol_version=call.protocol_version)
 

@@ -23,7 +23,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from executions.advancing import finish_steps
-from executions.starting import UnknownTool
+from executions.refusals import UnknownTool
 from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
 from mcp_bridge.calls import ToolCall, run_workflow
@@ -63,7 +63,7 @@ def visible_tools(access: Access) -> list[Tool]:
 
 def workflow_tool(workflow: Workflow) -> Tool:
     """An output schema only for synchronous workflows: others may answer with a handle, which breaks it."""
-    promises = workflow.execution_type == Workflow.ExecutionType.SYNC
+    promises = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     return Tool(
         name=workflow.tool_name,
         title=workflow.title,

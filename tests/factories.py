@@ -106,6 +106,8 @@ def _complete_times(execution: Execution) -> None:
     begun = execution.created_at
     if execution.deadline_at is None:
         execution.deadline_at = begun + timedelta(seconds=execution.timeout_seconds)
+    if execution.admitted_at is None:
+        execution.admitted_at = begun
     if execution.started_at is None and execution.state not in (State.PENDING, State.STARTING):
         execution.started_at = begun
     if execution.finished_at is None and execution.is_final:

@@ -15,7 +15,7 @@ from catalogue.models import Workflow
 from executions.callers import Caller
 from executions.models import Execution, ExecutionPayload, State
 from executions.polling import advance_due_executions
-from executions.starting import create_execution
+from executions.starting import StartRequest, create_execution
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, page_url, press, text_of, told
 from tests.factories import make_event, make_execution, make_source, make_workflow
@@ -181,7 +181,7 @@ def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(
     refresh_source(source)
     enable_workflows(source.workflows.all())
     execution = create_execution(
-        tool_name="countdown", arguments={"seconds": 300}, caller=AGENT, door=Execution.Door.MCP
+        StartRequest(tool_name="countdown", arguments={"seconds": 300}, caller=AGENT, door=Execution.Door.MCP)
     )
     advance_due_executions()
     execution.refresh_from_db()

@@ -11,6 +11,7 @@ from catalogue.models import Source, Workflow
 from executions.callers import Caller
 from executions.cancelling import Cancellation, cancel_execution
 from executions.models import Execution, ExecutionPayload, State
+from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine
@@ -18,12 +19,24 @@ from tests.processes import ExampleEngine
 ALICE = Caller(key="token:1", name="Alice")
 BOB = Caller(key="token:2", name="Bob")
 ADMIN = Caller(key="user:1", name="admin", sees_everything=True)
-TIMES = ("created_at", "started_at", "polled_at", "deadline_at", "next_attempt_at", "lease_expires_at")
+TIMES = (
+    "created_at",
+    "progress_noted_at",
+    "started_at",
+    "polled_at",
+    "deadline_at",
+    "next_attempt_at",
+    "lease_expires_at",
+)
 
 
 async def call(tool_name: str, arguments: dict[str, Any] | None = None, **options: Any) -> Execution:
-    options = {"caller": ALICE, "door": Execution.Door.MCP} | options
-    return await start_and_wait(tool_name=tool_name, arguments=arguments or {}, **options)
+    return await start_and_wait(request_for(tool_name, arguments, **options.pop("request", {})), **options)
+
+
+def request_for(tool_name: str, arguments: dict[str, Any] | None = None, **fields: Any) -> StartRequest:
+    fields = {"caller": ALICE, "door": Execution.Door.MCP} | fields
+    return StartRequest(tool_name=tool_name, arguments=arguments or {}, **fields)
 
 
 async def cancel(execution: Execution, caller: Caller = ALICE) -> Cancellation:

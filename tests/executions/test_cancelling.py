@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import threading
-from datetime import timedelta
 
 import pytest
-from django.utils import timezone
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
@@ -14,7 +12,7 @@ from executions.cancelling import Cancellation, CancelOutcome
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, claim_due_executions
 from executions.reading import UnknownExecution
-from executions.starting import create_execution
+from executions.starting import StartRequest, create_execution
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up
 from tests.executions.engines import (
     Gate,
@@ -105,7 +103,9 @@ def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(
     engine: WireEngine, workflow: Workflow
 ) -> None:
     """A7.5."""
-    execution = create_execution(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
+    execution = create_execution(
+        StartRequest(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
+    )
     cancellation = cancel_now(execution)
     assert cancellation.outcome == CancelOutcome.CANCELLED
     assert read(execution).error == "Cancelled before it was started."
@@ -114,11 +114,13 @@ def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(
 
 def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine: WireEngine, workflow: Workflow) -> None:
     """Cancel against start: the worker read the row before, and must not start it all the same."""
-    execution = create_execution(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
+    execution = create_execution(
+        StartRequest(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
+    )
     (claimed,) = claim_due_executions(limit=1)
     assert cancel_now(execution).outcome == CancelOutcome.REQUESTED
 
-    assert not claimed.begin_start(until=timezone.now() + timedelta(minutes=1))
+    assert not claimed.begin_start()
 
     expire_lease(execution)
     advance_due_executions()

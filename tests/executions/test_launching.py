@@ -17,7 +17,7 @@ from connectors.registry import BUILT_IN
 from executions import advancing
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.starting import create_execution
+from executions.starting import StartRequest, create_execution
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
     RUN_ID,
@@ -58,7 +58,9 @@ HTML = replies(200, "<html><body>Please log in</body></html>", content_type="tex
 def create_pending(workflow: Workflow) -> Execution:
     """As REST creates it without waiting: a worker starts it."""
     return create_execution(
-        tool_name=workflow.tool_name, arguments={"text": "To be"}, caller=ALICE, door=Execution.Door.REST
+        StartRequest(
+            tool_name=workflow.tool_name, arguments={"text": "To be"}, caller=ALICE, door=Execution.Door.REST
+        )
     )
 
 
@@ -284,10 +286,12 @@ def start_by_hand(engine: ExampleEngine, execution: Execution, arguments: dict[s
 
 def killed_while_starting(workflow: Workflow) -> Execution:
     execution = create_execution(
-        tool_name=workflow.tool_name,
-        arguments={"seconds": 0},
-        caller=ALICE,
-        door=Execution.Door.MCP,
+        StartRequest(
+            tool_name=workflow.tool_name,
+            arguments={"seconds": 0},
+            caller=ALICE,
+            door=Execution.Door.MCP,
+        ),
         holder="a process that was killed",
     )
     expire_lease(execution)
@@ -340,8 +344,10 @@ async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
     assert engine.count("start") == 1
 
 
-async def test_an_answer_that_comes_after_the_lease_is_noted(engine: WireEngine, workflow: Workflow) -> None:
-    """A process that was stopped for too long: whoever resolves it finds the run's id in the timeline."""
+async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A process that was stopped for too long: its answer is better late than never."""
     gate = Gate(replies(200, receipt()))
     engine.on_start = gate
     waiting = asyncio.create_task(call("report"))
@@ -351,11 +357,12 @@ async def test_an_answer_that_comes_after_the_lease_is_noted(engine: WireEngine,
     await in_thread(advance_due_executions)
     assert (await in_database(read, execution)).state == State.UNCONFIRMED
 
+    engine.on_status = replies(200, completed())
     gate.open()
-    await waiting
 
-    assert RUN_ID in (await in_database(told, execution, "started_late"))[0]
-    assert (await in_database(read, execution)).state == State.UNCONFIRMED
+    assert (await waiting).succeeded
+    assert RUN_ID in (await in_database(told, execution, "confirmed"))[0]
+    assert engine.count("start") == 1
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")

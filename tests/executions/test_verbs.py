@@ -37,7 +37,7 @@ class Verb:
 VERBS = {
     "hold": Verb(lambda e: e.hold(holder=HOLDER, until=SOON), ACTIVE),
     "let_go": Verb(lambda e: e.let_go(holder=HOLDER), ACTIVE),
-    "begin_start": Verb(lambda e: e.begin_start(until=SOON), (State.PENDING,), State.STARTING),
+    "begin_start": Verb(lambda e: e.begin_start(), (State.PENDING,), State.STARTING),
     "postpone_start": Verb(
         lambda e: e.postpone_start(next_attempt_at=SOON, why="busy"),
         (State.STARTING,),
@@ -181,8 +181,8 @@ def test_a_process_that_lost_its_lease_may_not_begin_a_start() -> None:
     cancelled = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
     assert read(cancelled).request_cancel("Alice")
 
-    assert not stale.begin_start(until=SOON)
-    assert not cancelled.begin_start(until=SOON)
+    assert not stale.begin_start()
+    assert not cancelled.begin_start()
 
 
 def test_a_cancel_asked_for_while_a_poll_was_under_way_is_due_at_once() -> None:

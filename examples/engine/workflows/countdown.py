@@ -18,7 +18,7 @@ async def count_down(given: JsonObject, progress: Progress) -> JsonObject:
     ends_at = progress.started_at + round(seconds * 1000)
     progress.derive_from(partial(read_clock, progress.started_at, seconds))
     # The loop's clock is not the one that reports progress: it may wake up a moment before the time.
-    while (left := ends_at - now_ms()) > 0:
+    while (left := ends_at - now_ms()) > 0:  # noqa: ASYNC110 - time is all there is to wait for
         await asyncio.sleep(left / 1000)
     if given.get("fail", False):
         raise WorkflowError(

@@ -10,7 +10,7 @@ from mcp_types import LATEST_PROTOCOL_VERSION, CallToolResult
 
 from connectors.background import run_in_background_loop
 from executions.models import Execution
-from executions.starting import StartRefused
+from executions.refusals import StartRefused
 from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
 from mcp_bridge.calls import ToolCall, run_workflow

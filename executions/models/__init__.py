@@ -1,0 +1,8 @@
+"""What ran: one durable record for every execution."""
+
+from executions.models.event import ExecutionEvent
+from executions.models.execution import Execution
+from executions.models.payload import ExecutionPayload
+from executions.models.states import ACTIVE, FINAL, ErrorKind, State
+
+__all__ = ["ACTIVE", "FINAL", "ErrorKind", "Execution", "ExecutionEvent", "ExecutionPayload", "State"]

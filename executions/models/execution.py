@@ -1,0 +1,391 @@
+"""The verbs that move an execution from state to state.
+
+PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
+              \\-> UNCONFIRMED
+
+PENDING means that no engine can have it yet; STARTING, that one may, as long as its answer is not recorded.
+Nobody assigns a state. Each verb is one compare-and-set UPDATE; it returns False when another process was
+faster, and then the caller looks again instead of insisting.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db import models, transaction
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from connectors.protocol import RunSnapshot, RunState, Started
+from connectors.redaction import printable
+from executions.models.event import ExecutionEvent
+from executions.models.payload import ExecutionPayload
+from executions.models.record import ExecutionRecord
+from executions.models.states import ACTIVE, ErrorKind, State
+from executions.querysets import ExecutionQuerySet
+
+Event = tuple[str, str]
+"""A line for the timeline: its kind and what it says."""
+
+
+class Execution(ExecutionRecord):
+    objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet.as_manager()
+
+    class Meta(ExecutionRecord.Meta):
+        abstract = False
+
+    def hold(self, *, holder: str, until: datetime) -> bool:
+        """Take or renew the lease: from now on only `holder` talks to the engine.
+
+        What waits in the queue cannot be held.
+        """
+        now = timezone.now()
+        free = (
+            models.Q(lease_expires_at=None)
+            | models.Q(lease_expires_at__lt=now)
+            | models.Q(lease_holder=holder)
+        )
+        queued = models.Q(state=State.PENDING, admitted_at=None)
+        return self._move(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
+
+    def let_go(self, *, holder: str) -> bool:
+        """Give the lease back; at `next_attempt_at` whoever polls goes on."""
+        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **_no_lease())
+
+    def begin_start(self) -> bool:
+        """Only for the holder: whoever lost the lease may not contact the engine."""
+        ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
+        return self._move([State.PENDING], when=ours, state=State.STARTING)
+
+    def postpone_start(self, *, next_attempt_at: datetime, why: str) -> bool:
+        """Back to PENDING: the engine has surely not been started."""
+        return self._move(
+            [State.STARTING],
+            ("start_postponed", why),
+            state=State.PENDING,
+            next_attempt_at=next_attempt_at,
+            attempts=self.attempts + 1,
+        )
+
+    def postpone_start_again(self, *, next_attempt_at: datetime, why: str) -> bool:
+        """Still STARTING: the engine may have been started, and starting it again will tell."""
+        return self._move(
+            [State.STARTING],
+            ("start_unknown", why),
+            next_attempt_at=next_attempt_at,
+            attempts=self.attempts + 1,
+        )
+
+    def mark_running(self, started: Started, *, next_attempt_at: datetime) -> bool:
+        now = timezone.now()
+        return self._move(
+            [State.STARTING],
+            _started_event(started.run_id),
+            payload={"start_answer": started.raw},
+            state=State.RUNNING,
+            run_id=started.run_id,
+            correlation_id=started.correlation_id,
+            started_at=now,
+            next_attempt_at=next_attempt_at,
+            attempts=0,
+        )
+
+    def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
+        """The engine ran it to its end before it answered the start."""
+        return self._finish_as_reported(
+            [State.STARTING],
+            snapshot,
+            _started_event(started.run_id),
+            payload={"start_answer": started.raw},
+            run_id=started.run_id,
+            correlation_id=started.correlation_id,
+            started_at=timezone.now(),
+        )
+
+    def confirm_started(self, run_id: str, *, by: str, next_attempt_at: datetime) -> bool:
+        """An unconfirmed start turns out to have happened; its timeout begins anew if it has passed."""
+        now = timezone.now()
+        deadline = (
+            self.deadline_at if self.deadline_at > now else now + timedelta(seconds=self.timeout_seconds)
+        )
+        return self._move(
+            [State.UNCONFIRMED],
+            ("confirmed", f"{by}: the engine runs it as {run_id}."),
+            state=State.RUNNING,
+            run_id=run_id,
+            started_at=now,
+            deadline_at=deadline,
+            next_attempt_at=next_attempt_at,
+            attempts=0,
+            not_found=0,
+            error_kind="",
+            error="",
+        )
+
+    def confirm_not_started(self, *, by: str) -> bool:
+        """An unconfirmed start turns out not to have happened."""
+        why = f"{by}: the engine did not start it."
+        return self._move(
+            [State.UNCONFIRMED],
+            (State.FAILED.value, why),
+            state=State.FAILED,
+            finished_at=timezone.now(),
+            error=printable(why),
+        )
+
+    def mark_unconfirmed(self, why: str) -> bool:
+        return self._move(
+            [State.STARTING],
+            ("unconfirmed", why),
+            state=State.UNCONFIRMED,
+            error_kind=ErrorKind.EXECUTION,
+            error=printable(why),
+            **_no_lease(),
+        )
+
+    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime) -> bool:
+        """A poll that ended just now found it still running."""
+        now, news = timezone.now(), self._progress_news(snapshot)
+        tells = news and (
+            self.progress_noted_at is None or now - self.progress_noted_at >= self._news_spacing(now)
+        )
+        return self._plan(
+            next_attempt_at,
+            *([("progress", news)] if tells else []),
+            progress=snapshot.progress,
+            progress_message=_progress_message(snapshot),
+            attempts=0,
+            not_found=0,
+            polled_at=now,
+            polls=models.F("polls") + 1,
+            **({"progress_noted_at": now} if tells else {}),
+            **_engine_times(snapshot),
+        )
+
+    def _news_spacing(self, now: datetime) -> timedelta:
+        """So that the timeline of a long run grows with the logarithm of its age, not with its age."""
+        return (now - (self.started_at or self.created_at)) / 20
+
+    def _progress_news(self, snapshot: RunSnapshot) -> str:
+        """What the timeline could say; empty when the engine told nothing new."""
+        message = _progress_message(snapshot)
+        if (snapshot.progress, message) == (self.progress, self.progress_message):
+            return ""
+        told = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
+        return " ".join(part for part in (told, message) if part)
+
+    def record_failed_poll(self, why: str, *, next_attempt_at: datetime, not_found: bool = False) -> bool:
+        """The engine did not say how the run is; it goes on without us."""
+        return self._plan(
+            next_attempt_at,
+            *([("poll_failed", why)] if self.attempts == 0 else []),
+            attempts=self.attempts + 1,
+            not_found=self.not_found + 1 if not_found else 0,
+            polled_at=timezone.now(),
+            polls=models.F("polls") + 1,
+        )
+
+    def wait_for_next_poll(self, *, next_attempt_at: datetime) -> bool:
+        """It is too early to ask the engine again."""
+        return self._plan(next_attempt_at)
+
+    def _plan(self, next_attempt_at: datetime, *events: Event, **changes: Any) -> bool:
+        """Plan the next step of a running one; at once if a cancel was asked for since the row was read."""
+        planned: Any = next_attempt_at
+        if self.cancel_requested_at is None:
+            planned = Coalesce("cancel_requested_at", models.Value(next_attempt_at))
+        moved = self._move([State.RUNNING], *events, next_attempt_at=planned, **changes)
+        if moved:
+            self.next_attempt_at = next_attempt_at
+        return moved
+
+    def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
+        """A step of ours broke off; the next one starts from what the row says."""
+        return self._move(
+            ACTIVE,
+            *([("internal_error", why)] if self.attempts == 0 else []),
+            next_attempt_at=next_attempt_at,
+            attempts=self.attempts + 1,
+        )
+
+    def complete(self, snapshot: RunSnapshot) -> bool:
+        return self._finish(State.COMPLETED, why="", snapshot=snapshot)
+
+    def fail(
+        self, why: str, *, kind: ErrorKind = ErrorKind.EXECUTION, snapshot: RunSnapshot | None = None
+    ) -> bool:
+        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
+
+    def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
+        return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
+
+    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
+        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=ErrorKind.TIMEOUT, why=why)
+
+    def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
+        """The engine says that the run has ended."""
+        return self._finish_as_reported(ACTIVE, snapshot, payload={"status_answer": snapshot.raw})
+
+    def request_cancel(self, by: str) -> bool:
+        """Note that somebody wants it cancelled; whoever holds the lease tells the engine."""
+        now = timezone.now()
+        return self._move(
+            ACTIVE,
+            ("cancel_requested", f"{by} asked for it."),
+            when=models.Q(cancel_requested_at=None),
+            cancel_requested_at=now,
+            cancel_requested_by=by[:255],
+            next_attempt_at=now,
+        )
+
+    def cancel_queued(self, by: str) -> bool:
+        """End what no engine has got and what nobody is about to start."""
+        why = f"{by} cancelled it before there was room for it."
+        return self._move(
+            [State.PENDING],
+            (State.CANCELLED.value, why),
+            when=models.Q(admitted_at=None),
+            cancel_requested_at=timezone.now(),
+            cancel_requested_by=by[:255],
+            **self._end(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why, snapshot=None),
+        )
+
+    def mark_cancel_sent(self) -> bool:
+        return self._move(
+            [State.RUNNING],
+            ("cancel_sent", "The engine was asked to cancel the run."),
+            cancel_sent_at=timezone.now(),
+        )
+
+    def mark_cancel_refused(self, why: str) -> bool:
+        """The engine was told and said no; it is not asked again."""
+        return self._move([State.RUNNING], ("cancel_refused", why), cancel_sent_at=timezone.now())
+
+    def reattach(self, *, until: datetime) -> bool:
+        """The caller that went away without its result asks for it again."""
+        return self._move(
+            State,
+            ("reattached", "The same call came again and goes on with this execution."),
+            when=models.Q(awaited_until__lt=timezone.now()),
+            awaited_until=until,
+        )
+
+    def mark_answered(self) -> bool:
+        """The waiting caller has its result, or knows how to ask for it."""
+        return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
+
+    def mark_unanswered(self) -> bool:
+        """The waiting caller went away without an answer."""
+        gone = ("caller_gone", "The caller's connection ended before it had an answer.")
+        return self._move(State, gone, awaited_until=timezone.now())
+
+    def note(self, kind: str, message: str) -> None:
+        """Add a line to the timeline that changes no state."""
+        ExecutionEvent.objects.create(execution=self, kind=kind, message=printable(message))
+
+    def _finish_as_reported(
+        self,
+        allowed: Iterable[str],
+        snapshot: RunSnapshot,
+        *events: Event,
+        payload: dict[str, Any],
+        **changes: Any,
+    ) -> bool:
+        state, why = State.FAILED, snapshot.error or "The engine gave no reason."
+        if snapshot.state == RunState.COMPLETED:
+            state, why = State.COMPLETED, ""
+        elif snapshot.state == RunState.CANCELLED:
+            state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
+        return self._move(
+            allowed,
+            *events,
+            (state.value, why),
+            payload={"output": snapshot.output, **payload},
+            **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
+            **changes,
+        )
+
+    def _finish(
+        self, state: State, *, kind: ErrorKind | None = None, why: str, snapshot: RunSnapshot | None = None
+    ) -> bool:
+        return self._move(
+            ACTIVE,
+            (state.value, why),
+            payload={} if snapshot is None else {"output": snapshot.output, "status_answer": snapshot.raw},
+            **self._end(state, kind=kind, why=why, snapshot=snapshot),
+        )
+
+    def _end(
+        self, state: State, *, kind: ErrorKind | None, why: str, snapshot: RunSnapshot | None
+    ) -> dict[str, Any]:
+        changes: dict[str, Any] = {} if snapshot is None else _engine_times(snapshot)
+        if snapshot is not None and snapshot.progress is not None:
+            changes |= {"progress": snapshot.progress, "progress_message": _progress_message(snapshot)}
+        if self.in_hand:
+            changes["awaited_until"] = _unless_past("awaited_until")
+        ended = {
+            "state": state,
+            "finished_at": timezone.now(),
+            "error_kind": kind or "",
+            "error": printable(why),
+        }
+        return {**changes, **ended, **_no_lease()}
+
+    def _move(
+        self,
+        allowed: Iterable[str],
+        *events: Event,
+        when: models.Q | None = None,
+        payload: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> bool:
+        """Apply `changes` if the row is still in one of the `allowed` states; True if it was.
+
+        Events and payload go into the same transaction. Afterwards the instance shows the changes.
+        """
+        matching = Execution.objects.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
+        # One UPDATE is a transaction already, and within another one a savepoint would only cost time.
+        several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
+        with several:
+            if matching.update(**changes) != 1:
+                return False
+            if payload:
+                ExecutionPayload.record(self, **payload)
+            if events:
+                ExecutionEvent.objects.bulk_create(
+                    ExecutionEvent(execution=self, kind=kind, message=printable(message))
+                    for kind, message in events
+                )
+        # The state last: a waiting request may read the instance while this thread writes it.
+        for name, value in sorted(changes.items(), key=lambda change: change[0] == "state"):
+            if not isinstance(value, models.expressions.Combinable):
+                setattr(self, name, value)
+        return True
+
+
+def _started_event(run_id: str) -> Event:
+    return "started", f"The engine runs it as {run_id}."
+
+
+def _unless_past(field: str) -> models.Case:
+    """Empty from now on, except where its caller has gone away in the meantime."""
+    future = models.When(models.Q(**{f"{field}__gt": timezone.now()}), then=models.Value(None))
+    return models.Case(future, default=models.F(field), output_field=models.DateTimeField())
+
+
+def _no_lease() -> dict[str, Any]:
+    return {"lease_holder": "", "lease_expires_at": None}
+
+
+def _progress_message(snapshot: RunSnapshot) -> str:
+    return printable(snapshot.progress_message)[:500]
+
+
+def _engine_times(snapshot: RunSnapshot) -> dict[str, Any]:
+    return {
+        "engine_created_at": snapshot.created_at,
+        "engine_started_at": snapshot.started_at,
+        "engine_updated_at": snapshot.updated_at,
+        "engine_finished_at": snapshot.finished_at,
+    }

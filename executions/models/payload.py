@@ -1,0 +1,48 @@
+"""What went into an execution and what came out of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.db import models
+
+from catalogue.fields import JSONTextField
+
+if TYPE_CHECKING:
+    from executions.models.execution import Execution
+
+
+class ExecutionPayload(models.Model):
+    """What went in and what came out, apart from the row that lists and counters read."""
+
+    execution = models.OneToOneField(
+        "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="payload"
+    )
+    input = JSONTextField(default=dict)
+    output = JSONTextField(null=True)
+    start_answer = JSONTextField(null=True, help_text="The engine's raw answer to the start.")
+    status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")
+    metadata = JSONTextField(default=dict, help_text="Which version of the workflow ran, for which client.")
+    cut = JSONTextField(default=list, help_text="Which of them were too large to keep whole.")
+
+    def __str__(self) -> str:
+        return f"payload of {self.pk}"
+
+    @classmethod
+    def record(cls, execution: Execution, **values: Any) -> None:
+        """Keep the values; one that is too large is left out, and `cut` and the timeline say so."""
+        limit = settings.CATALOGUE["max_payload_bytes"]
+        sizes = {name: len(json.dumps(value)) for name, value in values.items()}
+        if too_large := {name: size for name, size in sizes.items() if size > limit}:
+            for name, size in too_large.items():
+                execution.note("cut", f"The {name} of {size} bytes is over the limit of {limit}.")
+            values |= dict.fromkeys(too_large)
+            cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
+            values["cut"] = cls.objects.values_list("cut", flat=True).get(pk=execution.pk) + cut
+        cls.objects.filter(pk=execution.pk).update(**values)
+        # Whoever read the payload before would go on seeing it as it was.
+        if (known := execution._state.fields_cache.get("payload")) is not None:
+            for name, value in values.items():
+                setattr(known, name, value)

@@ -1,0 +1,147 @@
+"""What is kept of an execution, apart from its payloads and its timeline."""
+
+import uuid
+
+from django.db import models
+from django.utils import timezone
+
+from catalogue.models import Workflow
+from connectors.protocol import RunRef
+from executions.models.states import ACTIVE, FINAL, ErrorKind, State
+
+
+class ExecutionRecord(models.Model):
+    """One run of a workflow on behalf of a caller. Payloads live in `ExecutionPayload`."""
+
+    class Door(models.TextChoices):
+        MCP = "mcp", "MCP"
+        REST = "rest", "REST"
+        ADMIN = "admin", "admin"
+        COMMAND = "command", "command line"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    workflow = models.ForeignKey(Workflow, null=True, on_delete=models.SET_NULL, related_name="executions")
+    # The names at the time: a record has to be readable after its workflow is gone.
+    tool_name = models.CharField(max_length=64)
+    workflow_name = models.CharField(max_length=255)
+    upstream_id = models.CharField("engine's workflow id", max_length=255)
+    source_name = models.CharField("source", max_length=64, db_index=True)
+    caller = models.CharField(
+        max_length=100, db_index=True, help_text="Who started it, e.g. token:7 or user:1."
+    )
+    caller_name = models.CharField(max_length=255, blank=True)
+    door = models.CharField(max_length=10, choices=Door.choices)
+
+    arguments_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of the input.")
+    idempotency_key = models.CharField(
+        max_length=255, blank=True, help_text="The caller's own name for this request."
+    )
+    awaited_until = models.DateTimeField(
+        null=True,
+        help_text="In the future: a request waits for it. In the past: its caller is gone without an answer.",
+    )
+
+    state = models.CharField(max_length=12, choices=State.choices, default=State.PENDING)
+    run_id = models.CharField("engine's run id", max_length=255, blank=True, db_index=True)
+    correlation_id = models.CharField(max_length=255, blank=True)
+    progress = models.FloatField(null=True, help_text="Percent, as the engine reports it.")
+    progress_message = models.CharField(max_length=500, blank=True)
+    error_kind = models.CharField(max_length=15, choices=ErrorKind.choices, blank=True)
+    error = models.TextField(blank=True)
+
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    admitted_at = models.DateTimeField(
+        null=True, help_text="When the limits had room for it. Empty: it waits in the queue."
+    )
+    started_at = models.DateTimeField(null=True, help_text="When the engine took it.")
+    finished_at = models.DateTimeField(null=True)
+    engine_created_at = models.DateTimeField(null=True)
+    engine_started_at = models.DateTimeField(null=True)
+    engine_updated_at = models.DateTimeField(null=True)
+    engine_finished_at = models.DateTimeField(null=True)
+
+    timeout_seconds = models.PositiveIntegerField()
+    deadline_at = models.DateTimeField(help_text="When it is given up and cancelled.")
+    next_attempt_at = models.DateTimeField(
+        default=timezone.now, help_text="When somebody should next ask the engine."
+    )
+    attempts = models.PositiveIntegerField(
+        default=0, help_text="Failed attempts in a row to reach the engine."
+    )
+    not_found = models.PositiveIntegerField(
+        default=0, help_text="Polls in a row to which the engine said that it knows no such run."
+    )
+    polls = models.PositiveIntegerField(default=0)
+    progress_noted_at = models.DateTimeField(null=True, help_text="When the timeline last told of progress.")
+    polled_at = models.DateTimeField(null=True, help_text="When the engine was last asked for the status.")
+    lease_holder = models.CharField(max_length=64, blank=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    cancel_requested_by = models.CharField(max_length=255, blank=True)
+    cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was told.")
+
+    in_hand = False
+    """Not stored: a request of this process waits for it, and answers with what it becomes."""
+
+    class Meta:
+        abstract = True
+        ordering = ("-created_at", "-id")
+        indexes = [
+            models.Index(
+                fields=["next_attempt_at"],
+                name="execution_due",
+                condition=models.Q(state__in=["pending", "starting", "running"]),
+            ),
+            models.Index(
+                fields=["caller", "arguments_hash"],
+                name="execution_awaited",
+                condition=models.Q(awaited_until__isnull=False),
+            ),
+            models.Index(fields=["workflow", "-created_at"], name="execution_by_workflow"),
+            models.Index(fields=["state", "-created_at"], name="execution_by_state"),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["caller", "idempotency_key"],
+                name="one_execution_per_key",
+                condition=~models.Q(idempotency_key=""),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tool_name} {self.id}"
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing will change by itself any more."""
+        return self.state not in ACTIVE
+
+    @property
+    def is_queued(self) -> bool:
+        return self.state == State.PENDING and self.admitted_at is None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == State.COMPLETED
+
+    @property
+    def duration_ms(self) -> int | None:
+        """By the engine's clock where it tells both times, else by ours."""
+        begun = self.engine_started_at or self.started_at or self.created_at
+        ended = (
+            self.engine_finished_at
+            if self.engine_started_at and self.engine_finished_at
+            else self.finished_at
+        )
+        return None if ended is None else max(0, round((ended - begun).total_seconds() * 1000))
+
+    @property
+    def run(self) -> RunRef:
+        """Raises ValueError for an execution whose workflow has been deleted."""
+        if self.workflow is None:
+            raise ValueError("The workflow of this execution was deleted.")
+        return RunRef(workflow=self.workflow.ref, run_id=self.run_id, key=self.id)
