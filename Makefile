@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check static format bench lock clean
+.PHONY: help install install-dev run test check static format bench chaos lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -45,6 +45,9 @@ format: install-dev  ## Lay the code out as the checks want it.
 
 bench: install-dev  ## Measure; results go to the terminal.
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
+	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 UV_VERSION := 0.13.9
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \

@@ -8,13 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.processes import ExampleEngine, free_port, running, running_example_engine
 
 
 @dataclass(frozen=True)
 class McpServer:
     url: str
+    process: psutil.Process
     token: str = field(repr=False, default="none")
+
+    def cpu_seconds(self) -> float:
+        """What the process has used so far; other work on the machine changes it less than the time."""
+        used = self.process.cpu_times()
+        return used.user + used.system
 
 
 @contextmanager
@@ -26,8 +34,9 @@ def product(folder: Path) -> Iterator[McpServer]:
     with running_example_engine(folder) as engine:
         _connect(engine)
         _, token = create_token(name="benchmark")
-        with _uvicorn("config.asgi:application", folder, answers=METADATA_PATH) as base_url:
-            yield McpServer(f"{base_url}/mcp", token)
+        with _uvicorn("config.asgi:application", folder, answers=METADATA_PATH) as server:
+            base_url, process = server
+            yield McpServer(f"{base_url}/mcp", process, token)
 
 
 @contextmanager
@@ -40,8 +49,9 @@ def do_nothing_server(folder: Path) -> Iterator[McpServer]:
     shown = [tool.model_dump(mode="json", by_alias=True) for tool in visible_tools(Access.of_local_user())]
     tools.write_text(json.dumps(shown))
     application = "benchmarks._do_nothing:application"
-    with _uvicorn(application, folder, answers="/ready", DO_NOTHING_TOOLS=str(tools)) as base_url:
-        yield McpServer(f"{base_url}/mcp")
+    with _uvicorn(application, folder, answers="/ready", DO_NOTHING_TOOLS=str(tools)) as server:
+        base_url, process = server
+        yield McpServer(f"{base_url}/mcp", process)
 
 
 def _connect(engine: ExampleEngine) -> None:
@@ -62,11 +72,13 @@ def _connect(engine: ExampleEngine) -> None:
 
 
 @contextmanager
-def _uvicorn(application: str, folder: Path, *, answers: str, **environment: str) -> Iterator[str]:
+def _uvicorn(
+    application: str, folder: Path, *, answers: str, **environment: str
+) -> Iterator[tuple[str, psutil.Process]]:
     port = free_port()
     base_url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "uvicorn", application, f"--port={port}", "--lifespan=on"]
     command += ["--no-access-log", "--log-level=warning", "--timeout-graceful-shutdown=2"]
     log = folder / f"{application.partition(':')[0]}.log"
-    with running(command, answers_at=base_url + answers, log=log, environment=environment):
-        yield base_url
+    with running(command, answers_at=base_url + answers, log=log, environment=environment) as started:
+        yield base_url, psutil.Process(started.pid)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks._database import own_database
 from benchmarks._figures import best_of, milliseconds, stopwatch, table
@@ -68,7 +68,7 @@ def engine(listing: _Listing) -> Iterator[str]:
 
 
 def bare_get(url: str) -> float:
-    with httpx.Client(trust_env=False) as client:
+    with httpx2.Client(trust_env=False) as client:
         return best_of(20, lambda: json.loads(client.get(url).content))
 
 

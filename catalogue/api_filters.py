@@ -1,7 +1,7 @@
 """By what the catalogue's lists can be narrowed and ordered."""
 
 import django_filters  # type: ignore[import-untyped]
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import DiscoveryRun, Source, Workflow
@@ -24,7 +24,15 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     )
     exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
     category = django_filters.CharFilter()
-    execution_type = django_filters.ChoiceFilter(choices=Workflow.ExecutionType.choices)
+    execution_type = django_filters.ChoiceFilter(
+        choices=Workflow.ExecutionType.choices, method="filter_execution_type"
+    )
+    limited = StrictBooleanFilter(
+        field_name="max_concurrent",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Has a limit of its own for concurrent runs.",
+    )
     tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
     search = django_filters.CharFilter(
         method="filter_search", label="Has this text in a name or description, or as its engine's id."
@@ -36,6 +44,12 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
         names = list(confirmed_catalogue().workflows)
         return queryset.filter(tool_name__in=names) if value else queryset.exclude(tool_name__in=names)
+
+    def filter_execution_type(
+        self, queryset: QuerySet[Workflow], name: str, value: str
+    ) -> QuerySet[Workflow]:
+        ours, engines = Q(execution_type_override=value), Q(execution_type_override="", execution_type=value)
+        return queryset.filter(ours | engines)
 
     def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
         return queryset.tagged(value)

@@ -15,6 +15,10 @@ OVERRIDABLE = (
     "tags_override",
     "timeout_seconds",
     "inline_wait_seconds",
+    "execution_type_override",
+    "on_disconnect",
+    "reattach",
+    "max_concurrent",
 )
 
 

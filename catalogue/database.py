@@ -2,9 +2,10 @@
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import close_old_connections, connection
@@ -12,9 +13,11 @@ from django.db import close_old_connections, connection
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-THREADS = 2 if connection.vendor == "sqlite" else 8
-"""SQLite has one writer, and who waits for it naps for up to 100 ms: with eight threads the slowest calls
-take twice as long as with two. PostgreSQL gains nothing from more than eight: Python runs one at a time."""
+THREADS = 2 if connection.vendor == "sqlite" else 6
+"""SQLite has one writer. For PostgreSQL more threads bridge its waits, but get into each other's way, since
+Python runs one at a time: docs/decisions/0009-call-path.md has the figures."""
+
+_turn = threading.Lock()
 
 
 @cache
@@ -27,6 +30,24 @@ def lend_connection() -> None:
     """Give this thread's connection back to the pool before a long wait; the next query takes one again."""
     if not connection.in_atomic_block:
         close_old_connections()
+
+
+def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """For what is one write transaction and runs in every call: on SQLite, those of a process take turns.
+
+    SQLite itself lets who waits for the writer nap for 1 to 100 ms, again and again while others are faster:
+    with eight callers the slowest took 140 ms, and take 50 ms in turns.
+    """
+
+    @wraps(unit)
+    def taking_turns(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        # Who is within a transaction may have SQLite's own lock, for which another's turn would wait.
+        if connection.vendor != "sqlite" or connection.in_atomic_block:
+            return unit(*args, **kwargs)
+        with _turn:
+            return unit(*args, **kwargs)
+
+    return taking_turns
 
 
 async def run_in_database(

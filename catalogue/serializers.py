@@ -15,6 +15,7 @@ from catalogue.rest.bodies import StrictSerializer
 LONGEST_REFRESH_INTERVAL = 604_800
 LONGEST_TIMEOUT = 2_592_000
 LONGEST_INLINE_WAIT = 3600
+HIGHEST_LIMIT = 1_000_000
 MOST_NAMES = 10_000
 JSON_OBJECT = {"type": "object", "additionalProperties": True}
 
@@ -57,6 +58,7 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "credentials_stored",
             "new_workflows",
             "refresh_interval",
+            "max_concurrent",
             "workflows_present",
             "workflows_enabled",
             "health",
@@ -94,6 +96,12 @@ class SourceChangeSerializer(StrictSerializer):
         max_value=LONGEST_REFRESH_INTERVAL,
         help_text="Seconds between two listings; 0: only by hand; null: the product's default.",
     )
+    max_concurrent = serializers.IntegerField(
+        allow_null=True,
+        min_value=1,
+        max_value=HIGHEST_LIMIT,
+        help_text="Runs of all its workflows at a time; further calls wait in the queue. Null: no limit.",
+    )
 
 
 class NewSourceSerializer(SourceChangeSerializer):
@@ -121,6 +129,13 @@ class NewSourceSerializer(SourceChangeSerializer):
         min_value=0,
         max_value=LONGEST_REFRESH_INTERVAL,
         help_text="Seconds between two listings; 0: only by hand; null: the product's default.",
+    )
+    max_concurrent = serializers.IntegerField(
+        default=None,
+        allow_null=True,
+        min_value=1,
+        max_value=HIGHEST_LIMIT,
+        help_text="Runs of all its workflows at a time; further calls wait in the queue. Null: no limit.",
     )
 
 
@@ -235,6 +250,12 @@ class CuratorSerializer(serializers.Serializer[Workflow]):
     tags = serializers.ListField(child=serializers.CharField(), source="tags_override", allow_null=True)
     timeout_seconds = serializers.IntegerField(allow_null=True)
     inline_wait_seconds = serializers.IntegerField(allow_null=True)
+    execution_type = serializers.ChoiceField(
+        source="execution_type_override", choices=Workflow.ExecutionType.choices, allow_blank=True
+    )
+    on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
+    reattach = serializers.BooleanField()
+    max_concurrent = serializers.IntegerField(allow_null=True)
 
 
 class WorkflowSerializer(serializers.Serializer[Workflow]):
@@ -247,7 +268,9 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
     tags = serializers.ListField(child=serializers.CharField(), source="shown_tags")
     category = serializers.CharField()
     version = serializers.CharField()
-    execution_type = serializers.ChoiceField(choices=Workflow.ExecutionType.choices)
+    execution_type = serializers.ChoiceField(
+        source="effective_execution_type", choices=Workflow.ExecutionType.choices
+    )
     exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
     visibility = serializers.SerializerMethodField(help_text="If not exposed, the first thing in the way.")
     curator = serializers.SerializerMethodField(help_text="Null for callers that are no administrators.")
@@ -329,6 +352,25 @@ class OverridesSerializer(StrictSerializer):
         max_value=LONGEST_INLINE_WAIT,
         allow_null=True,
         help_text="How long an agent's call waits before it gets a handle instead of the result.",
+    )
+    execution_type = serializers.ChoiceField(
+        source="execution_type_override",
+        choices=Workflow.ExecutionType.choices,
+        allow_blank=True,
+        help_text="Synchronous: a call waits until the run ends, never for a handle.",
+    )
+    on_disconnect = serializers.ChoiceField(
+        choices=Workflow.OnDisconnect.choices,
+        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
+    )
+    reattach = serializers.BooleanField(
+        help_text="A caller that lost its connection and repeats the identical call gets the same run."
+    )
+    max_concurrent = serializers.IntegerField(
+        min_value=1,
+        max_value=HIGHEST_LIMIT,
+        allow_null=True,
+        help_text="Runs at a time; further calls wait in the queue. Null: no limit.",
     )
 
 

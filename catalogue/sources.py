@@ -13,7 +13,7 @@ from connectors.background import run_in_background_loop
 from connectors.errors import Misconfigured
 from connectors.protocol import Health
 
-UPDATABLE = ("name", "enabled", "new_workflows", "refresh_interval")
+UPDATABLE = ("name", "enabled", "new_workflows", "refresh_interval", "max_concurrent")
 
 
 def create_source(
@@ -25,6 +25,7 @@ def create_source(
     enabled: bool = True,
     new_workflows: str = Source.NewWorkflows.HIDDEN,
     refresh_interval: int | None = None,
+    max_concurrent: int | None = None,
 ) -> Source:
     """Add a source; its first listing is due at once. Raises ValidationError keyed by field."""
     source = Source(
@@ -34,6 +35,7 @@ def create_source(
         enabled=enabled,
         new_workflows=new_workflows,
         refresh_interval=refresh_interval,
+        max_concurrent=max_concurrent,
     )
     source.credentials = credentials
     check_settings(source)
@@ -83,7 +85,7 @@ def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
 
 
 def update_source(source: Source, **changes: Any) -> Source:
-    """Change what is ours to say about a source: name, enabled, new_workflows, refresh_interval.
+    """Change what is ours to say about a source, which UPDATABLE names.
 
     Switched on, or with another interval, it is due at once unless it is refreshed by hand only. Raises
     ValidationError keyed by field.

@@ -5,6 +5,8 @@ passes each one through the machine's folder for temporary files. Here a file ge
 complete, and is taken by renaming it, which only one process can do.
 """
 
+import hashlib
+import hmac
 import os
 import uuid
 from pathlib import Path
@@ -35,6 +37,15 @@ class Channel(filesystem.Channel):
 
 class Transport(filesystem.Transport):
     Channel = Channel
+
+
+def queue_name(secret_key: str) -> str:
+    """The queue of one deployment, whose processes have their secret key in common.
+
+    So deployments, and others who use Celery, may share a broker without taking each other's messages.
+    """
+    digest = hmac.new(secret_key.encode(), b"workflow-catalogue queue", hashlib.sha256).hexdigest()
+    return f"workflow-catalogue-{digest[:12]}"
 
 
 def embedded_broker_options(folder: Path) -> dict[str, Any]:

@@ -5,10 +5,14 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import setup_logging
+from kombu import Exchange, Queue
 
-from config.broker import DEFAULT_QUEUE, SCHEME, embedded_broker_options
+from config.broker import DEFAULT_QUEUE, SCHEME, embedded_broker_options, queue_name
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+UNUSED_QUEUE_SECONDS = 3600
+"""After which RabbitMQ forgets a queue that no worker listens to; nothing depends on what it held."""
 
 app = Celery("workflow_catalogue")
 
@@ -24,14 +28,24 @@ def _broker_options(url: str) -> dict[str, Any]:
     return embedded_broker_options(settings.DATA_DIR / "broker") if url.startswith(f"{SCHEME}:") else {}
 
 
+def _queue(url: str) -> Queue:
+    from django.conf import settings
+
+    name = DEFAULT_QUEUE if url.startswith(f"{SCHEME}:") else queue_name(settings.SECRET_KEY)
+    exchange = Exchange(name, auto_delete=True)
+    return Queue(name, exchange, routing_key=name, expires=UNUSED_QUEUE_SECONDS)
+
+
 def _configure() -> None:
     from django.conf import settings
 
+    queue = _queue(settings.CELERY_BROKER_URL)
     app.conf.update(
         broker_url=settings.CELERY_BROKER_URL,
         broker_transport_options=_broker_options(settings.CELERY_BROKER_URL),
         broker_connection_retry_on_startup=True,
-        task_default_queue=DEFAULT_QUEUE,
+        task_queues=[queue],
+        task_default_queue=queue.name,
         task_ignore_result=True,
         task_acks_late=False,
         worker_prefetch_multiplier=1,
@@ -50,6 +64,11 @@ def _configure() -> None:
                 "task": "catalogue.refresh_due_sources",
                 "schedule": 5.0,
                 "options": {"expires": 15},
+            },
+            "prune-executions": {
+                "task": "executions.prune_executions",
+                "schedule": 600.0,
+                "options": {"expires": 300},
             },
         },
         beat_schedule_filename=str(settings.DATA_DIR / "celerybeat-schedule"),

@@ -12,8 +12,8 @@ from loguru import logger
 TEXT_FORMAT = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level:<7} {extra[process]} {name}: {message}{extra[fields]}"
 
 QUIET_LOGGERS = {
-    "httpx": "WARNING",
-    "httpcore": "WARNING",
+    "httpx2": "WARNING",
+    "httpcore2": "WARNING",
     "mcp": "WARNING",
     "uvicorn.access": "WARNING",
     "celery.app.trace": "WARNING",

@@ -292,7 +292,13 @@ UNFOLD = {
                     _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
                 ],
             },
-            {"title": "Executions", "items": [_page("Executions", "play_circle", "executions", "execution")]},
+            {
+                "title": "Executions",
+                "items": [
+                    _page("Executions", "play_circle", "executions", "execution"),
+                    _page("Retention", "auto_delete", "executions", "retention"),
+                ],
+            },
             {
                 "title": "Access",
                 "items": [

@@ -5,8 +5,8 @@ import contextlib
 import ipaddress
 import socket
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from connectors.errors import Misconfigured
 
@@ -22,8 +22,8 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 def normalise_base_url(text: str) -> str:
     """The address without a trailing slash. Raises ValueError, never quoting a password."""
     try:
-        url = httpx.URL(text.strip())
-    except httpx.InvalidURL:
+        url = httpx2.URL(text.strip())
+    except httpx2.InvalidURL:
         raise ValueError("This is not a valid URL.") from None
     if url.scheme not in ("http", "https"):
         raise ValueError("The URL must start with http:// or https://.")
@@ -67,13 +67,13 @@ def _unwrapped(
 async def resolve_allowed(host: str, port: int) -> list[str]:
     """The IP addresses of a host that an engine may have, in the resolver's order.
 
-    Raises Misconfigured when there are only others, httpcore.ConnectError when the name is unknown.
+    Raises Misconfigured when there are only others, httpcore2.ConnectError when the name is unknown.
     """
     found = []
     with contextlib.suppress(OSError, UnicodeError):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if not found:
-        raise httpcore.ConnectError(f"the name {host} could not be resolved")
+        raise httpcore2.ConnectError(f"the name {host} could not be resolved")
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     allowed = [address for address in addresses if not address_objection(address)]
     if not allowed:

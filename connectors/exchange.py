@@ -9,8 +9,8 @@ from email.utils import parsedate_to_datetime
 from http.client import responses
 from typing import Any
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from connectors.errors import (
     ConnectorError,
@@ -29,9 +29,9 @@ WORDS_LIMIT = 500
 """Characters of an engine's own words that an error quotes."""
 RETRY_AFTER_LIMIT = 3600.0
 TRANSPORT_ERRORS = (
-    httpcore.NetworkError,
-    httpcore.TimeoutException,
-    httpcore.ProtocolError,
+    httpcore2.NetworkError,
+    httpcore2.TimeoutException,
+    httpcore2.ProtocolError,
     OSError,
 )
 
@@ -41,12 +41,12 @@ class Exchange:
     """Filled as the answer arrives; its errors are made to be raised, and show no secret."""
 
     method: str
-    url: httpx.URL
+    url: httpx2.URL
     repeatable: bool
     redactor: Redactor
     sent: bool = False
     status: int = 0
-    headers: httpx.Headers = field(default_factory=httpx.Headers)
+    headers: httpx2.Headers = field(default_factory=httpx2.Headers)
     body: bytearray = field(default_factory=bytearray)
     truncated: bool = False
 
@@ -137,7 +137,7 @@ class Exchange:
         return {"request": str(self), "status": self.status, "answer": self.words()}
 
 
-def retry_after(headers: httpx.Headers) -> float | None:
+def retry_after(headers: httpx2.Headers) -> float | None:
     """Seconds from now, 0 to RETRY_AFTER_LIMIT; None when the header is absent or unreadable."""
     text = str(headers.get("retry-after", "")).strip()
     if text.isascii() and text.isdigit():
@@ -153,13 +153,13 @@ def retry_after(headers: httpx.Headers) -> float | None:
 def failure_reason(error: Exception, limits: HttpLimits) -> str:
     """What one of TRANSPORT_ERRORS means, without its own words where these could quote what was sent."""
     match error:
-        case httpcore.ReadTimeout() | httpcore.WriteTimeout():
+        case httpcore2.ReadTimeout() | httpcore2.WriteTimeout():
             return f"no answer within {limits.read_seconds:g} s"
-        case httpcore.PoolTimeout():
+        case httpcore2.PoolTimeout():
             return f"all {limits.max_connections} connections to the engine stayed busy"
-        case httpcore.ConnectTimeout():
+        case httpcore2.ConnectTimeout():
             return str(error) or f"no connection within {limits.connect_seconds:g} s"
-        case httpcore.ConnectError():
+        case httpcore2.ConnectError():
             return _root_cause(error)
     return "the connection broke before the answer was complete"
 

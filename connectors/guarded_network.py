@@ -1,17 +1,18 @@
 """Connections that reach only the addresses that were checked.
 
-GuardedTransport    httpx over a connection pool of our own
+GuardedTransport    httpx2 over a connection pool of our own
 └── GuardedNetwork  resolves names, and refuses addresses where no engine may live
 """
 
 import asyncio
 import contextlib
+import select
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from connectors.addresses import resolve_allowed
 from connectors.errors import Misconfigured
@@ -21,7 +22,7 @@ IDLE_SECONDS = 4.0
 """Below the 5 s after which common servers drop an idle connection: a start must not meet that moment."""
 
 
-class GuardedNetwork(httpcore.AsyncNetworkBackend):
+class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     """Connects to the very addresses that were checked.
 
     A check before the request would prove nothing: the pool resolves the name again when it connects, and
@@ -29,7 +30,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """
 
     def __init__(self) -> None:
-        self._network = httpcore.AnyIOBackend()
+        self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -37,20 +38,20 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         port: int,
         timeout: float | None = None,
         local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
         assert timeout is not None, "every request of ours has a time limit"
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
 
-        async def connect(address: str, *, share: int) -> httpcore.AsyncNetworkStream:
+        async def connect(address: str, *, share: int) -> httpcore2.AsyncNetworkStream:
             seconds = max(deadline - clock(), 0) / share
             stream = await self._network.connect_tcp(address, port, seconds, local_address, socket_options)
             return _TidyStream(stream)
 
         addresses = await self._resolve(host, port, deadline)
         for left in range(len(addresses), 1, -1):
-            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+            with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return await connect(addresses[-left], share=left)
         return await connect(addresses[-1], share=1)
 
@@ -59,14 +60,15 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             async with asyncio.timeout_at(deadline):
                 return await resolve_allowed(host, port)
         except TimeoutError:
-            raise httpcore.ConnectTimeout(f"the name {host} was not resolved in time") from None
+            raise httpcore2.ConnectTimeout(f"the name {host} was not resolved in time") from None
 
 
-class _TidyStream(httpcore.AsyncNetworkStream):
-    """Closes its socket when a TLS handshake is cancelled; httpcore leaves that to the garbage collector."""
+class _TidyStream(httpcore2.AsyncNetworkStream):
+    """Closes its socket when a TLS handshake is cancelled; httpcore2 leaves that to the garbage collector."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
+        self._socket = stream.get_extra_info("socket")
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return await self._stream.read(max_bytes, timeout)
@@ -82,22 +84,36 @@ class _TidyStream(httpcore.AsyncNetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         try:
-            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+            return _TidyStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
         except BaseException:
             await self.aclose()
             raise
 
     def get_extra_info(self, info: str) -> Any:
+        # The pool asks this of every idle connection at every request, and anyio takes long to answer it.
+        if info == "is_readable":
+            return _is_readable(self._socket)
         return self._stream.get_extra_info(info)
 
 
-class GuardedTransport(httpx.AsyncBaseTransport):
-    """httpx's own transport builds its pool without a network backend, so this one builds it with ours."""
+def _is_readable(connected: Any) -> bool:
+    """Of an idle connection: whether it has been closed, since nothing else is to be read from it."""
+    if connected is None or (number := connected.fileno()) < 0:
+        return True
+    if not hasattr(select, "poll"):
+        return bool(select.select([number], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """httpx2's own transport builds its pool without a network backend, so this one builds it with ours."""
 
     def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
+        self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_connections,
@@ -105,13 +121,13 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             network_backend=GuardedNetwork(),
         )
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        assert isinstance(request.stream, httpx.AsyncByteStream)
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
         url = request.url
         response = await self._pool.handle_async_request(
-            httpcore.Request(
+            httpcore2.Request(
                 method=request.method,
-                url=httpcore.URL(
+                url=httpcore2.URL(
                     scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
                 ),
                 headers=request.headers.raw,
@@ -119,7 +135,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 extensions=request.extensions,
             )
         )
-        return httpx.Response(
+        return httpx2.Response(
             status_code=response.status,
             headers=response.headers,
             stream=_PooledBody(response),
@@ -130,8 +146,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-class _PooledBody(httpx.AsyncByteStream):
-    def __init__(self, response: httpcore.Response) -> None:
+class _PooledBody(httpx2.AsyncByteStream):
+    def __init__(self, response: httpcore2.Response) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -144,7 +160,7 @@ class _PooledBody(httpx.AsyncByteStream):
 
 def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
     """Public authorities and, where given, those in `ca_file`. Raises Misconfigured for an unusable file."""
-    context = httpx.create_ssl_context(verify=verify, trust_env=False)
+    context = httpx2.create_ssl_context(verify=verify, trust_env=False)
     if ca_file:
         try:
             context.load_verify_locations(ca_file)

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, JsonValue
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import Unsupported
 
 ADDRESS: dict[str, JsonValue] = {"address": True}
 
@@ -21,6 +22,8 @@ class Capabilities:
     idempotent_start: bool = False
     """Starting twice with one key starts one run."""
     can_cancel: bool = False
+    can_find_runs: bool = False
+    """Runs can be looked up by the key that they were started with."""
     min_poll_seconds: float = 1.0
     """Never ask for one run's status more often than this."""
 
@@ -143,5 +146,13 @@ class Connector(Protocol):
         Raises Rejected when the run has already ended.
         """
         ...
+
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        """The run that was started with this key, None where the engine has none.
+
+        Only called where `capabilities.can_find_runs`; a connector without it may leave it out. It says None
+        only if the engine said so: whoever is told that may start the run once more.
+        """
+        raise Unsupported("This engine cannot look a run up by the key of its start.")
 
     async def aclose(self) -> None: ...

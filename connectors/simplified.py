@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 from uuid import UUID
 
-import httpx
+import httpx2
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.errors import ConnectorError, InvalidAnswer, Rejected, Unsupported
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unsupported
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
 from connectors.protocol import Capabilities, Health, RunRef, RunSnapshot, Started, WorkflowRef
 from connectors.simplified_answers import read_listing, read_snapshot, read_started
-from connectors.simplified_config import SimplifiedConfig
+from connectors.simplified_config import USUAL_KEY_HEADER, SimplifiedConfig
+from connectors.simplified_lookup import read_found_run
 
 LISTING_DEPTH = 250
 """More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
@@ -60,6 +61,7 @@ class SimplifiedConnector:
         return Capabilities(
             idempotent_start=bool(self._config.idempotency_header),
             can_cancel=bool(self._config.cancel_path),
+            can_find_runs=bool(self._config.run_lookup_path),
             min_poll_seconds=self._config.min_poll_seconds,
         )
 
@@ -87,7 +89,7 @@ class SimplifiedConnector:
                     position += 1
 
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
-        header = self._config.idempotency_header
+        header = self._key_header
         answer = await self._client.request_json(
             "POST",
             _filled(self._config.start_path, workflow_id=workflow.id),
@@ -105,6 +107,23 @@ class SimplifiedConnector:
         if not self._config.cancel_path:
             raise Unsupported("This engine cannot cancel a run.")
         await self._client.request("POST", _run_path(self._config.cancel_path, run))
+
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        if not self._config.run_lookup_path:
+            raise Unsupported("This engine cannot look a run up by the key of its start.")
+        path = _filled(self._config.run_lookup_path, workflow_id=workflow.id, key=str(key))
+        try:
+            answer = await self._client.request_json("GET", path, max_depth=LISTING_DEPTH)
+        except NotFound:
+            return None
+        return read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
+
+    @property
+    def _key_header(self) -> str:
+        """Empty where the engine has no use for our key."""
+        if self._config.idempotency_header or not self._config.run_lookup_path:
+            return self._config.idempotency_header
+        return self._config.key_header or USUAL_KEY_HEADER
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -131,7 +150,7 @@ class SimplifiedConnector:
         """A link as it is; a cursor becomes the query parameter that the engine wants it in."""
         if "://" in link or link.startswith(("/", "?")):
             return self._client.follow(link, found_at=found_at)
-        current = httpx.URL(self._client.follow("", found_at=found_at))
+        current = httpx2.URL(self._client.follow("", found_at=found_at))
         return str(current.copy_set_param(self._config.cursor_parameter, link))
 
 

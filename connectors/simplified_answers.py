@@ -28,11 +28,11 @@ def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
 
     Raises InvalidAnswer, naming the keys seen.
     """
-    items, envelope = _find_items(answer, keys)
+    items, envelope = find_items(answer, keys)
     return items, _next_of(envelope) or _next_of(answer)
 
 
-def _find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
+def find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
     """The array of a listing and the object it stands in."""
     for envelope in _envelopes(answer, keys):
         for key in keys:
@@ -40,7 +40,7 @@ def _find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
                 return envelope[key], envelope
     if isinstance(answer, list):
         return answer, None
-    raise InvalidAnswer(f"The listing has no array under {', '.join(keys)}; it is {_shape(answer)}.")
+    raise InvalidAnswer(f"The listing has no array under {', '.join(keys)}; it is {shape_of(answer)}.")
 
 
 def _envelopes(answer: Any, keys: list[str]) -> Iterator[dict[str, Any]]:
@@ -50,7 +50,7 @@ def _envelopes(answer: Any, keys: list[str]) -> Iterator[dict[str, Any]]:
         yield from (answer[key] for key in keys if isinstance(answer.get(key), dict))
 
 
-def _shape(answer: Any) -> str:
+def shape_of(answer: Any) -> str:
     if not isinstance(answer, dict):
         return _json_type(answer)
     keys = ", ".join(printable(shorten(key, 50)) for key in list(answer)[:20])
@@ -86,18 +86,18 @@ def read_started(answer: Any) -> Started:
     """The answer to a start. Raises OutcomeUnknown when it names no run: there may be one all the same."""
     if not isinstance(answer, dict):
         raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
-    run_id = _identifier(answer.get("workflow_id"))
+    run_id = identifier(answer.get("workflow_id"))
     if not run_id:
-        raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {_shape(answer)}.")
+        raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {shape_of(answer)}.")
     return Started(
         run_id=run_id,
-        correlation_id=_identifier(answer.get("correlation_id")),
-        snapshot=_snapshot_beside(answer),
+        correlation_id=identifier(answer.get("correlation_id")),
+        snapshot=snapshot_beside(answer),
         raw=answer,
     )
 
 
-def _identifier(value: Any) -> str:
+def identifier(value: Any) -> str:
     """Texts and whole numbers; empty for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
@@ -105,7 +105,7 @@ def _identifier(value: Any) -> str:
     return text if len(text) <= 255 and text.isprintable() else ""
 
 
-def _snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
+def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
     """The status beside the run's id. One we cannot read is left to `poll`: the run is known by now."""
     try:
         return read_snapshot(answer) if "status" in answer else None

@@ -9,6 +9,7 @@ from connectors.addresses import normalise_base_url
 from connectors.protocol import ADDRESS
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
+USUAL_KEY_HEADER = "Idempotency-Key"
 RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 
 
@@ -111,6 +112,20 @@ class SimplifiedConfig(BaseModel):
         description="Fill in (for example Idempotency-Key) only if the engine starts a single run however "
         "often it gets the same key. Empty: a start of unknown outcome is never repeated.",
     )
+    run_lookup_path: Annotated[str, _path("key", optional=True)] = Field(
+        default="",
+        title="Run lookup path",
+        description="Answers GET with the run, or the list of runs, that was started with a key, such as "
+        "/runs?workflow_id={workflow_id}&idempotency_key={key}; an empty list or 404 says that there is "
+        "none. Must contain {key}. Starts of unknown outcome are then found out there. Empty: the engine "
+        "cannot tell.",
+    )
+    key_header: HttpWord = Field(
+        default="",
+        title="Key header of the lookup",
+        description="In which header a start carries the key that the lookup asks for, where no idempotency "
+        "header is set. Empty: Idempotency-Key. Not sent without a run lookup path.",
+    )
     min_poll_seconds: float = Field(
         default=1.0,
         ge=1.0,
@@ -121,7 +136,7 @@ class SimplifiedConfig(BaseModel):
     request_timeout_seconds: float = Field(
         default=30.0,
         gt=0,
-        le=55,
+        le=3600,
         title="Request timeout (s)",
         description="For one whole request; a synchronous workflow has to finish within it.",
     )

@@ -1,17 +1,21 @@
 """One step of one execution, for whoever holds its lease and so is alone at the engine."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from django.utils import timezone
+from loguru import logger
 
 from catalogue.database import run_in_database
 from executions.conversing import log_of, next_try_after
+from executions.expectation import is_waited_for
 from executions.following import follow, record_timeout
 from executions.launching import send_start, start, start_again
 from executions.leases import LEASE, keep
 from executions.models import ErrorKind, Execution, State
+from executions.queueing import give_places_soon
 
 LAST_STEPS_SECONDS = 8.0
 """Supervisors kill what has not stopped after 10."""
@@ -27,8 +31,15 @@ def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """
     task = asyncio.create_task(steps)
     _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
+    task.add_done_callback(_forget)
     return task
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """Nobody may be left to hear of an error, so it is said here."""
+    _under_way.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.opt(exception=error).error("What was under way broke off")
 
 
 async def finish_steps(*, within: float = LAST_STEPS_SECONDS) -> None:
@@ -37,8 +48,14 @@ async def finish_steps(*, within: float = LAST_STEPS_SECONDS) -> None:
     A start that is cut off leaves a run that only the engine knows of.
     """
     loop = asyncio.get_running_loop()
-    if mine := [task for task in _under_way.copy() if task.get_loop() is loop]:
-        await asyncio.wait(mine, timeout=within)
+    last = loop.time() + within
+    # Again, because the last step of one may begin another.
+    while (mine := _unfinished(loop)) and (left := last - loop.time()) > 0:
+        await asyncio.wait(mine, timeout=left)
+
+
+def _unfinished(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
+    return [task for task in _under_way.copy() if task.get_loop() is loop and not task.done()]
 
 
 def hold_and_read(execution: Execution, *, holder: str) -> Execution:
@@ -47,7 +64,11 @@ def hold_and_read(execution: Execution, *, holder: str) -> Execution:
     In this order: what is read before the lease is held may be old by then.
     """
     execution.hold(holder=holder, until=timezone.now() + LEASE)
-    return Execution.objects.select_related("workflow__source").get(pk=execution.pk)
+    return read_execution(execution.pk)
+
+
+def read_execution(execution_id: uuid.UUID) -> Execution:
+    return Execution.objects.select_related("workflow__source").get(pk=execution_id)
 
 
 async def advance(execution: Execution, *, waited_for: bool = False) -> None:
@@ -62,15 +83,22 @@ async def advance_and_let_go(execution: Execution, *, waited_for: bool = False) 
     """One step under the lease that the row shows, which is given back afterwards."""
     holder = execution.lease_holder
     try:
-        async with keep(holder):
+        async with keep(execution.pk, holder=holder):
             await advance(execution, waited_for=waited_for)
     finally:
         await let_go(execution, holder=holder)
+        pass_on_place(execution)
+
+
+def pass_on_place(execution: Execution) -> None:
+    """An execution that has ended leaves a place: who waits for it gets it now and not at the next tick."""
+    if execution.is_settled and is_waited_for(execution):
+        begin(give_places_soon())
 
 
 async def let_go(execution: Execution, *, holder: str) -> None:
-    """Give the lease back, unless the execution is settled and has none any more."""
-    if not execution.is_settled:
+    """Give the lease back, unless what was recorded last has done so."""
+    if execution.lease_holder == holder:
         await run_in_database(execution.let_go, holder=holder)
 
 

@@ -4,7 +4,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.urls import reverse
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_view,
+)
 from rest_framework import mixins, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
@@ -22,16 +28,32 @@ from executions.api_filters import ExecutionFilters
 from executions.callers import Caller
 from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
 from executions.models import Execution
+from executions.freshness import want_fresh
 from executions.nudging import ask_for_a_poll
 from executions.reading import UnknownExecution
-from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
+from executions.refusals import (
+    Busy,
+    IdempotencyConflict,
+    InvalidArguments,
+    InvalidIdempotencyKey,
+    StartRefused,
+    UnknownTool,
+)
+from executions.resolving import (
+    EngineSilent,
+    ResolutionRefused,
+    UnknownRun,
+    resolve_as_not_started,
+    resolve_as_started,
+)
 from executions.serializers import (
     CancellationSerializer,
     ExecutionDetailSerializer,
     ExecutionSerializer,
+    ResolveSerializer,
     StartSerializer,
 )
-from executions.starting import StartRequest, create_execution
+from executions.starting import StartRequest, create_execution, read_idempotency_key
 from executions.waiting import start_and_wait
 
 CANCEL_CODES = {
@@ -40,6 +62,24 @@ CANCEL_CODES = {
     CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
     CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
 }
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    location=OpenApiParameter.HEADER,
+    description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
+    "The same key with the same tool and arguments gives the same execution, also when it has ended, for "
+    "CATALOGUE_IDEMPOTENCY_HOURS. Arguments are the same if they are the same JSON, whatever the order of "
+    "names; `1` and `1.0` differ. A request that was refused does not use the key up.",
+)
+IDEMPOTENT_REPLAYED = OpenApiParameter(
+    "Idempotent-Replayed",
+    location=OpenApiParameter.HEADER,
+    response=[201, 202],
+    description="`true` if the idempotency key was used before and this is the execution it stands for.",
+)
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, OpenApiParameter.HEADER, response=[503], description="Seconds."
+)
 
 
 @extend_schema_view(
@@ -50,7 +90,8 @@ CANCEL_CODES = {
     retrieve=extend_schema(
         summary="Read an execution",
         description="State and progress while it runs; once it is settled, the final result or error, the "
-        "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date.",
+        "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date, "
+        "and if it is more than two seconds old they ask once, however many read it.",
         responses=ExecutionDetailSerializer,
     ),
 )
@@ -64,6 +105,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         "retrieve": Access(Scope.READ, "executions.view_execution"),
         "create": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
+        "resolve": Access(Scope.ADMIN, "executions.change_execution"),
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
@@ -71,6 +113,11 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
+
+    def get_object(self) -> Execution:
+        execution: Execution = super().get_object()
+        want_fresh(execution)
+        return execution
 
     def get_serializer_class(self) -> type[ExecutionSerializer]:
         return ExecutionSerializer if self.action == "list" else ExecutionDetailSerializer
@@ -86,7 +133,17 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             201: OpenApiResponse(ExecutionDetailSerializer, "The run is over; `success` says how."),
             202: OpenApiResponse(ExecutionDetailSerializer, "The run goes on."),
             404: OpenApiResponse(ProblemSerializer, "No such tool, or it is disabled. Nothing was started."),
+            409: OpenApiResponse(
+                ProblemSerializer,
+                "The idempotency key was used for another tool or other arguments; `execution_id` says for "
+                "which execution. Nothing was started.",
+            ),
+            503: OpenApiResponse(
+                ProblemSerializer,
+                "The limits have no room, nor has the queue. Nothing was started; see `Retry-After`.",
+            ),
         },
+        parameters=[IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, RETRY_AFTER],
         examples=[
             OpenApiExample(
                 "Wait for a short run",
@@ -103,7 +160,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             arguments=asked.validated_data["arguments"],
             caller=caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=request.headers.get("Idempotency-Key", ""),
+            idempotency_key=_idempotency_key(request),
         )
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
@@ -113,7 +170,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
         if started.pk != wanted.id:
-            headers["Idempotent-Replayed"] = "true"
+            headers[IDEMPOTENT_REPLAYED.name] = "true"
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(
@@ -139,6 +196,42 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             raise NotFound(str(error)) from None
         return self._told(cancellation)
 
+    @extend_schema(
+        operation_id="executions_resolve",
+        summary="Resolve an unconfirmed execution",
+        description="Says what came of a start whose answer was lost. If it ran, the engine is asked whether "
+        "it knows the run, and the run is then followed to its end. If it did not, the execution has failed "
+        "and is safe to call again. For administrators.",
+        request=ResolveSerializer,
+        responses={
+            200: ExecutionDetailSerializer,
+            400: OpenApiResponse(
+                ProblemSerializer, "The engine does not know that run. Nothing was changed."
+            ),
+            409: OpenApiResponse(ProblemSerializer, "It is not unconfirmed (any more)."),
+            503: OpenApiResponse(ProblemSerializer, "The engine could not be asked. Nothing was changed."),
+        },
+        examples=[
+            OpenApiExample("It ran", {"ran": True, "run_id": "8f496b6a-c905-41bb"}, request_only=True),
+            OpenApiExample("It did not run", {"ran": False}, request_only=True),
+        ],
+    )
+    @action(detail=True, methods=["post"])
+    def resolve(self, request: Request, pk: str) -> Response:
+        asked = ResolveSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        ran, run_id, caller = asked.validated_data["ran"], asked.validated_data["run_id"], caller_of(request)
+        try:
+            if ran:
+                resolved = run_in_background_loop(resolve_as_started(pk, run_id, caller=caller))
+            else:
+                resolved = resolve_as_not_started(pk, caller=caller)
+        except UnknownExecution as error:
+            raise NotFound(str(error)) from None
+        except ResolutionRefused as error:
+            raise _not_resolved(error) from None
+        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
+
     def _told(self, cancellation: Cancellation) -> Response:
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
         told: dict[str, Any] = {
@@ -162,6 +255,14 @@ def caller_of(request: Request) -> Caller:
     return Caller(key=f"user:{user.pk}", name=user.get_username(), sees_everything=is_administrator(request))
 
 
+def _idempotency_key(request: Request) -> str:
+    sent = request.headers.get(IDEMPOTENCY_KEY.name)
+    try:
+        return "" if sent is None else read_idempotency_key(sent)
+    except InvalidIdempotencyKey as error:
+        raise _refusal(error) from None
+
+
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
     if not wait_seconds:
         execution = create_execution(request)
@@ -170,6 +271,17 @@ def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
     # Waiting must not keep a connection from those who need one.
     lend_connection()
     return run_in_background_loop(start_and_wait(request, seconds=wait_seconds))
+
+
+def _not_resolved(error: ResolutionRefused) -> Refusal:
+    match error:
+        case UnknownRun():
+            problems = [Problem("/run_id", str(error))]
+            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
+        case EngineSilent():
+            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution")
+        case _:
+            return Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution")
 
 
 def _refusal(error: StartRefused) -> Refusal:

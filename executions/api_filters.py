@@ -1,6 +1,7 @@
 """By what the list of executions can be narrowed and ordered."""
 
 import django_filters  # type: ignore[import-untyped]
+from django.db.models import Q, QuerySet
 
 from catalogue.rest.lists import StableOrdering
 from executions.models import Execution, State
@@ -13,9 +14,15 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
     caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
+    idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
+    queued = django_filters.BooleanFilter(method="by_queue", label="Whether it waits in the queue.")
     door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
     ordering = StableOrdering(
         fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
     )
+
+    def by_queue(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
+        waiting = Q(state=State.PENDING, admitted_at=None)
+        return executions.filter(waiting if wanted else ~waiting)

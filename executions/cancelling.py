@@ -12,6 +12,7 @@ from executions.advancing import advance_and_let_go, begin, hold_and_read
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
+from executions.waking import wake
 
 
 class CancelOutcome(StrEnum):
@@ -30,19 +31,24 @@ class Cancellation:
     execution: Execution
 
 
-async def cancel_execution(execution_id: str, *, caller: Caller) -> Cancellation:
+async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -> Cancellation:
     """Ask for an execution to be cancelled, at once where nobody else is talking to the engine.
 
-    Raises UnknownExecution for one that the caller may not see.
+    `by` is what the record names as the one who asked, instead of the caller. Raises UnknownExecution for
+    one that the caller may not see.
     """
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)
-    if execution.is_queued and await run_in_database(execution.cancel_queued, caller.name):
-        return _told(execution)
+    if execution.is_queued:
+        if await run_in_database(execution.cancel_queued, by or caller.name):
+            wake(execution.pk)
+            return _told(execution)
+        # It has just got its place, or come to its end.
+        return await cancel_execution(execution_id, caller=caller, by=by)
     if (why_not := await _why_not_cancellable(execution)) is not None:
         return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
-    await run_in_database(execution.request_cancel, caller.name)
+    await run_in_database(execution.request_cancel, by or caller.name)
     await asyncio.shield(begin(_try_now(execution)))
     return _told(await run_in_database(find_execution, execution_id, caller=caller))
 

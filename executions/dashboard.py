@@ -1,18 +1,20 @@
 """The numbers on the admin's first page."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, Min, Q
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.timesince import timesince
 
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Workflow
-from executions.admin import STATE_BADGES, state_badge
+from executions.admin.page import STATE_BADGES, state_badge
 from executions.models import Execution, State
 
 WINDOW = timedelta(hours=24)
@@ -31,14 +33,14 @@ class Card:
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """What people may not look at, they get no numbers of."""
     allowed = request.user.has_perm
-    cards = {
-        "catalogue.view_source": _sources,
-        "catalogue.view_workflow": _workflows,
-        "executions.view_execution": _executions,
+    cards: dict[str, tuple[Callable[[], Card], ...]] = {
+        "catalogue.view_source": (_sources,),
+        "catalogue.view_workflow": (_workflows,),
+        "executions.view_execution": (_under_way, _unconfirmed, _executions),
     }
     tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
     return context | {
-        "cards": [make() for permission, make in cards.items() if allowed(permission)],
+        "cards": [make() for permission, makers in cards.items() if allowed(permission) for make in makers],
         "tables": [shown for permission, make in tables.items() if allowed(permission) and (shown := make())],
     }
 
@@ -85,6 +87,38 @@ def _executions() -> Card:
     )
 
 
+def _under_way() -> Card:
+    """What the engines have in hand, and what waits in front of them."""
+    active = Execution.objects.active().order_by()
+    queued = Q(state=State.PENDING, admitted_at=None)
+    counts = active.aggregate(
+        admitted=Count("pk", filter=~queued),
+        queued=Count("pk", filter=queued),
+        oldest=Min("created_at", filter=queued),
+    )
+    waiting = [(f"{counts['queued']} waiting in the queue", "warning")] if counts["queued"] else []
+    if counts["oldest"]:
+        waiting.append((f"the oldest for {timesince(counts['oldest'], depth=1)}", ""))
+    return Card(
+        title="Executions under way",
+        number=counts["admitted"],
+        url=reverse("admin:executions_execution_changelist")
+        + ("?state__exact=queued" if counts["queued"] else "?state__exact=running"),
+        badges=waiting,
+    )
+
+
+def _unconfirmed() -> Card:
+    """Those that wait for an admin to find out whether they ran."""
+    number = Execution.objects.filter(state=State.UNCONFIRMED).order_by().count()
+    return Card(
+        title="Unconfirmed executions",
+        number=number,
+        url=reverse("admin:executions_execution_changelist") + "?state__exact=unconfirmed",
+        badges=[("to be resolved", "warning")] if number else [],
+    )
+
+
 Titled = tuple[str, dict[str, Any]]
 
 
@@ -101,7 +135,7 @@ def _latest_executions() -> Titled:
     rows = [
         (
             link(execution.tool_name, "executions_execution_change", execution.pk),
-            state_badge(execution.state),
+            state_badge(execution),
             execution.caller_name,
             ago(execution.created_at),
             duration(execution.duration_ms),

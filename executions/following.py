@@ -1,6 +1,8 @@
 """Following a run at the engine: polls, cancels and the deadline."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from math import ceil
 
 from django.conf import settings
 from django.utils import timezone
@@ -17,6 +19,8 @@ from executions.conversing import (
     next_try_after,
 )
 from executions.models import Execution
+from executions.models.polls import Poll, record_polls
+from executions.recording import record, record_together
 
 FORGIVEN_NOT_FOUND = 3
 """Engines that record a start late answer "not found" for a moment."""
@@ -25,22 +29,28 @@ FORGIVEN_NOT_FOUND = 3
 async def follow(execution: Execution, *, waited_for: bool) -> None:
     """Ask the engine about a run. Past the deadline have it cancelled first, and end it by what is seen then.
 
-    So a run that ended in time, while nobody could ask, keeps its result (A7.2, A7.5).
+    So a run that ended in time, while nobody could ask, keeps its result (A7.2, A7.5). Of one that nobody
+    waits for the lease is given back with what is recorded.
     """
-    overdue = execution.deadline_at <= timezone.now()
+    overdue, let_go = execution.deadline_at <= timezone.now(), not waited_for
     try:
         async with connector_of(execution) as connector:
             if execution.cancel_sent_at is None and (overdue or execution.cancel_requested_at is not None):
                 await _send_cancel(connector, execution)
             if (not_before := _earliest_poll(execution, connector.capabilities)) > timezone.now():
-                await run_in_database(execution.wait_for_next_poll, next_attempt_at=not_before)
+                await record(execution.wait_for_next_poll, next_attempt_at=not_before, let_go=let_go)
                 return
             snapshot = await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
             interval = poll_interval(execution, connector.capabilities, waited_for=waited_for)
     except ConnectorError as error:
-        await run_in_database(_record_failed_poll, execution, error, overdue=overdue)
+        await record(_record_failed_poll, execution, error, overdue=overdue, let_go=let_go)
     else:
-        await run_in_database(_record_snapshot, execution, snapshot, interval, overdue=overdue)
+        if let_go and not overdue and _goes_on(execution, snapshot, interval):
+            # Whole seconds, so that many have the same.
+            seconds = ceil(interval.total_seconds())
+            await record_together(_record_polls, (execution, snapshot), seconds=seconds)
+        else:
+            await record(_record_snapshot, execution, snapshot, interval, overdue=overdue, let_go=let_go)
 
 
 def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_for: bool) -> timedelta:
@@ -72,15 +82,28 @@ async def _send_cancel(connector: Connector, execution: Execution) -> None:
         await run_in_database(execution.mark_cancel_sent)
 
 
+def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -> bool:
+    """Still running and far from its end, as most polls of long runs find it."""
+    return (
+        snapshot.state == RunState.RUNNING
+        and execution.cancel_requested_at is None
+        and timezone.now() + interval + timedelta(seconds=READ_SECONDS) < execution.deadline_at
+    )
+
+
+def _record_polls(polls: Sequence[Poll], *, seconds: int) -> None:
+    record_polls(polls, interval=timedelta(seconds=seconds))
+
+
 def _record_snapshot(
-    execution: Execution, snapshot: RunSnapshot, interval: timedelta, *, overdue: bool
+    execution: Execution, snapshot: RunSnapshot, interval: timedelta, *, overdue: bool, let_go: bool
 ) -> None:
     if overdue and _ended_by_deadline(execution, snapshot):
         record_timeout(execution, _fate(execution, snapshot), snapshot)
     elif snapshot.state != RunState.RUNNING:
         record_end(execution, snapshot)
     else:
-        _record_running(execution, snapshot, interval)
+        _record_running(execution, snapshot, interval, let_go=let_go)
 
 
 def _ended_by_deadline(execution: Execution, snapshot: RunSnapshot) -> bool:
@@ -96,13 +119,18 @@ def _fate(execution: Execution, snapshot: RunSnapshot) -> str:
     return "and the engine has not cancelled it: it may go on there."
 
 
-def _record_running(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -> None:
+def _record_running(
+    execution: Execution, snapshot: RunSnapshot, interval: timedelta, *, let_go: bool
+) -> None:
     planned = min(timezone.now() + interval, execution.deadline_at)
-    if execution.record_poll(snapshot, next_attempt_at=planned) and snapshot.progress is not None:
+    if (
+        execution.record_poll(snapshot, next_attempt_at=planned, let_go=let_go)
+        and snapshot.progress is not None
+    ):
         log_of(execution).debug("Progress {} %: {}", snapshot.progress, snapshot.progress_message)
 
 
-def _record_failed_poll(execution: Execution, error: ConnectorError, *, overdue: bool) -> None:
+def _record_failed_poll(execution: Execution, error: ConnectorError, *, overdue: bool, let_go: bool) -> None:
     not_found = isinstance(error, NotFound)
     if overdue:
         record_timeout(execution, f"and the engine does not say what became of it: {error.message}")
@@ -110,7 +138,9 @@ def _record_failed_poll(execution: Execution, error: ConnectorError, *, overdue:
         execution.fail(f"The engine does not know the run any more: {error.message}")
     else:
         next_try = next_try_after(execution, error)
-        execution.record_failed_poll(error.message, next_attempt_at=next_try, not_found=not_found)
+        execution.record_failed_poll(
+            error.message, next_attempt_at=next_try, not_found=not_found, let_go=let_go
+        )
         log_of(execution).warning("Poll failed, the run goes on: {}", error.message)
 
 

@@ -8,13 +8,14 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 from django.utils import timezone
 
-from catalogue.database import run_in_database
+from catalogue.database import in_turn, run_in_database
 from catalogue.models import Workflow
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import RunState, Started
 from executions.conversing import START_SECONDS, ask, connector_of, log_of, next_try_after
 from executions.following import log_end, record_timeout
 from executions.leases import LEASE
+from executions.looking_up import begin_to_look_up, can_be_looked_up, look_up
 from executions.models import ErrorKind, Execution
 
 FIRST_POLL = timedelta(milliseconds=200)
@@ -32,7 +33,7 @@ async def start(execution: Execution) -> None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
         await run_in_database(record_timeout, execution, "before the engine took it.")
-    elif off := _switched_off(execution.workflow):
+    elif off := switched_off(execution.workflow):
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
@@ -41,7 +42,10 @@ async def start(execution: Execution) -> None:
 
 async def start_again(execution: Execution) -> None:
     """Find out what came of a start whose answer nobody recorded, or leave that to an admin."""
-    if why_not := await _why_not_again(execution):
+    if await can_be_looked_up(execution):
+        if (found := await look_up(execution)) is not None:
+            await _keep(execution, found)
+    elif why_not := await _why_not_again(execution):
         await run_in_database(_record_unconfirmed, execution, why_not)
     elif (arguments := await run_in_database(_begin_again, execution)) is not None:
         await send_start(execution, arguments, again=True)
@@ -98,6 +102,8 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
     elif worth_it and await _starts_are_idempotent(execution):
         await run_in_database(execution.postpone_start_again, next_attempt_at=next_try, why=error.message)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
+    elif unsure and await can_be_looked_up(execution):
+        await run_in_database(begin_to_look_up, execution, error.message)
     elif unsure:
         await run_in_database(_record_unconfirmed, execution, error.message)
     else:
@@ -112,17 +118,17 @@ async def _why_not_again(execution: Execution) -> str:
         return "its timeout passed before that could be found out."
     if execution.cancel_requested_at is not None:
         return "it was cancelled before that could be found out."
-    if off := _switched_off(execution.workflow):
+    if off := switched_off(execution.workflow):
         return f"{off} before that could be found out."
     # Another address, or no promise to know our keys when it was sent: the engine would start a second run.
-    if source.updated_at > execution.created_at:
+    if source.updated_at > (execution.admitted_at or execution.created_at):
         return "the source was changed before that could be found out."
     if not await _starts_are_idempotent(execution):
         return "the start was broken off before the engine's answer was recorded."
     return ""
 
 
-def _switched_off(workflow: Workflow) -> str:
+def switched_off(workflow: Workflow) -> str:
     if not workflow.source.enabled:
         return f"source {workflow.source.name} was switched off"
     if not workflow.enabled:
@@ -153,6 +159,7 @@ def _input_of(execution: Execution) -> dict[str, Any]:
     return arguments
 
 
+@in_turn
 @transaction.atomic
 def _record_started(execution: Execution, started: Started) -> None:
     snapshot, first_poll = started.snapshot, timezone.now() + FIRST_POLL
@@ -163,7 +170,7 @@ def _record_started(execution: Execution, started: Started) -> None:
     elif execution.mark_running(started, next_attempt_at=first_poll):
         return
     by = "The answer to the start came late"
-    if execution.confirm_started(started.run_id, by=by, next_attempt_at=first_poll):
+    if execution.confirm_started(started.run_id, by=by, next_attempt_at=first_poll, started=started):
         log_of(execution).warning("The unconfirmed start is confirmed: the run is {}", started.run_id)
     elif not Execution.objects.filter(pk=execution.pk, run_id=started.run_id).exists():
         execution.note("started_late", f"The engine runs it as {started.run_id}, but it had been given up.")

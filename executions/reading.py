@@ -25,12 +25,23 @@ def find_execution(execution_id: str, *, caller: Caller) -> Execution:
 
 def describe_execution(execution: Execution) -> dict[str, Any]:
     """State, progress and times; the output once it is there. JSON values only."""
+    described = summarise_execution(execution)
+    if execution.state == State.COMPLETED:
+        described["output"] = execution.payload.output
+        if execution.payload_pruned_at is not None:
+            described["output_removed_at"] = execution.payload_pruned_at.isoformat()
+    return described
+
+
+def summarise_execution(execution: Execution) -> dict[str, Any]:
+    """The same without the output: what the row itself tells."""
     described: dict[str, Any] = {
         "execution_id": str(execution.pk),
         "tool": execution.tool_name,
         "state": execution.state,
         "progress": execution.progress,
-        "progress_message": execution.progress_message or None,
+        "progress_message": execution.progress_message
+        or (execution.told_state if execution.is_queued else None),
         "created_at": execution.created_at.isoformat(),
         "started_at": execution.started_at and execution.started_at.isoformat(),
         "finished_at": execution.finished_at and execution.finished_at.isoformat(),
@@ -39,6 +50,4 @@ def describe_execution(execution: Execution) -> dict[str, Any]:
     }
     if execution.error:
         described |= {"error": execution.error, "error_kind": execution.error_kind}
-    if execution.state == State.COMPLETED:
-        described["output"] = execution.payload.output
     return described

@@ -37,19 +37,23 @@ class InvalidArguments(StartRefused):
 
 
 class InvalidIdempotencyKey(StartRefused):
-    """Not a text of 1 to 255 printable characters."""
+    """Not a text of 1 to 255 printable ASCII characters."""
 
     def __init__(self) -> None:
-        super().__init__(f"An idempotency key has 1 to {LONGEST_KEY} printable characters.")
+        super().__init__(
+            f"An idempotency key is a text of 1 to {LONGEST_KEY} printable ASCII characters, such as a UUID. "
+            "Nothing was started."
+        )
 
 
 class IdempotencyConflict(StartRefused):
     """The caller used this key before, for something else."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, *, tool_name: str) -> None:
+        other = "with other arguments" if execution.tool_name == tool_name else "another tool"
         super().__init__(
-            f"This idempotency key belongs to execution {execution.pk}, a call of {execution.tool_name} with "
-            "other arguments. Use a new key for a new call; nothing was started."
+            f"This idempotency key belongs to execution {execution.pk}, a call of {execution.tool_name}: "
+            f"{other}. Use a new key for a new call; nothing was started."
         )
         self.execution = execution
 

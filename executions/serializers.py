@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from catalogue.rest.bodies import StrictSerializer
 from executions.cancelling import CancelOutcome
-from executions.models import ErrorKind, Execution, ExecutionEvent
+from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent
 
 LONGEST_WAIT_SECONDS = 50
 ANY_JSON: dict[str, Any] = {}
@@ -34,6 +34,13 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
         allow_null=True, help_text="By the engine's clock where it tells both times, else by ours."
     )
     error = serializers.SerializerMethodField()
+    queued = serializers.BooleanField(
+        source="is_queued", help_text="It waits until the limits have room; no engine has got it yet."
+    )
+    awaited = serializers.BooleanField(source="is_awaited", help_text="A request waits for it at present.")
+    unanswered = serializers.BooleanField(
+        source="is_unanswered", help_text="Its caller is gone without an answer, and has not come back."
+    )
 
     class Meta:
         model = Execution
@@ -46,7 +53,11 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "caller",
             "caller_name",
             "door",
+            "idempotency_key",
             "state",
+            "queued",
+            "awaited",
+            "unanswered",
             "success",
             "progress",
             "progress_message",
@@ -54,6 +65,7 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "run_id",
             "correlation_id",
             "created_at",
+            "admitted_at",
             "started_at",
             "finished_at",
             "duration_ms",
@@ -85,6 +97,22 @@ class CutSerializer(serializers.Serializer[Any]):
 class ExecutionDetailSerializer(ExecutionSerializer):
     """Everything that is known of an execution."""
 
+    metadata = AnyJSONField(
+        source="payload.metadata",
+        help_text="Version and content hash of the workflow that ran, and what the client said of itself.",
+    )
+    cancel_progress = serializers.ChoiceField(
+        choices=CancelProgress.choices,
+        allow_null=True,
+        help_text="What came of a request to cancel it; null where there was none.",
+    )
+    payload_removed_at = serializers.DateTimeField(
+        source="payload_pruned_at",
+        help_text="When the retention removed input, output and raw answers, which are null since then.",
+    )
+    events_removed_at = serializers.DateTimeField(
+        source="events_pruned_at", help_text="When the retention removed the timeline."
+    )
     input = AnyJSONField(source="payload.input", help_text="The arguments.")
     output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
     start_answer = AnyJSONField(
@@ -107,6 +135,13 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "polled_at",
             "cancel_requested_at",
             "cancel_requested_by",
+            "cancel_sent_at",
+            "cancel_refusal",
+            "cancel_progress",
+            "looked_up_since",
+            "metadata",
+            "payload_removed_at",
+            "events_removed_at",
             "input",
             "output",
             "start_answer",
@@ -128,6 +163,22 @@ class StartSerializer(StrictSerializer):
         max_value=LONGEST_WAIT_SECONDS,
         help_text="How long to wait for the result before answering with the record as it is then.",
     )
+
+
+class ResolveSerializer(StrictSerializer):
+    """What an administrator found out about a start of unknown outcome."""
+
+    ran = serializers.BooleanField(help_text="Whether the engine has a run for it.")
+    run_id = serializers.CharField(
+        default="", max_length=255, help_text="The engine's id of that run; needed if it ran."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["ran"] and not attrs["run_id"]:
+            raise serializers.ValidationError({"run_id": "Name the run that the engine has for it."})
+        if attrs["run_id"] and not attrs["ran"]:
+            raise serializers.ValidationError({"run_id": "What did not run has no run id."})
+        return attrs
 
 
 class CancellationSerializer(serializers.Serializer[Any]):

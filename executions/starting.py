@@ -1,4 +1,8 @@
-"""From a call to a durable record: who may run what, with which arguments, and what was asked before."""
+"""From a call to a durable record: who may run what, with which arguments, and what was asked before.
+
+Arguments are the same if they are the same JSON: the order of names and white space do not count, while `1`
+and `1.0` differ, since an engine may tell them apart.
+"""
 
 import hashlib
 import json
@@ -12,6 +16,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem, find_argument_problems
@@ -19,6 +24,7 @@ from executions.admission import admit
 from executions.callers import Caller
 from executions.leases import LEASE
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.models.execution import LONG_PAST
 from executions.refusals import (
     LONGEST_KEY,
     IdempotencyConflict,
@@ -37,13 +43,25 @@ class StartRequest:
     caller: Caller
     door: Execution.Door
     idempotency_key: str = ""
-    """Requests of one caller with one key are one request; empty: none."""
+    """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
     may_reattach: bool = False
     """Whether this may be a call that lost its connection and comes again."""
     client: dict[str, Any] = field(default_factory=dict)
     """What the client says of itself, for the record."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     """The execution's, unless the request turns out to belong to one that exists."""
+
+
+def read_idempotency_key(sent: Any) -> str:
+    """The key that a client sent. Raises InvalidIdempotencyKey, also for an empty one.
+
+    Whoever sends a key relies on it, so that one which cannot be used is not just left out.
+    """
+    if not isinstance(sent, str) or not 0 < len(sent) <= LONGEST_KEY:
+        raise InvalidIdempotencyKey
+    if not (sent.isascii() and sent.isprintable() and sent.strip()):
+        raise InvalidIdempotencyKey
+    return sent
 
 
 def exposed_workflow(tool_name: str) -> Workflow:
@@ -97,17 +115,19 @@ def _hash_of(request: StartRequest) -> str:
 
 def _find_by_key(request: StartRequest, digest: str) -> Execution | None:
     """The execution that the caller's key stands for. Raises InvalidIdempotencyKey or IdempotencyConflict."""
-    key = request.idempotency_key
-    if not key:
+    if not request.idempotency_key:
         return None
-    if len(key) > LONGEST_KEY or not key.isprintable():
-        raise InvalidIdempotencyKey
+    key = read_idempotency_key(request.idempotency_key)
     mine = Execution.objects.filter(caller=request.caller.key, idempotency_key=key)
-    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
-    mine.filter(created_at__lt=expired).update(idempotency_key="")
     known = mine.select_related("workflow__source").first()
-    if known is not None and (known.tool_name, known.arguments_hash) != (request.tool_name, digest):
-        raise IdempotencyConflict(known)
+    if known is None:
+        return None
+    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
+    if known.created_at < expired:
+        mine.filter(created_at__lt=expired).update(idempotency_key="")
+        return None
+    if (known.tool_name, known.arguments_hash) != (request.tool_name, digest):
+        raise IdempotencyConflict(known, tool_name=request.tool_name)
     return known
 
 
@@ -117,25 +137,32 @@ def _find_problems(workflow: Workflow, arguments: dict[str, Any]) -> list[Argume
 
 def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Execution | None:
     """An execution of the same call whose caller went away without an answer, now this request's."""
-    if request.idempotency_key or not (request.may_reattach and workflow.reattach):
+    seconds = settings.CATALOGUE["reattach_seconds"]
+    if request.idempotency_key or not (request.may_reattach and workflow.reattach and seconds):
         return None
     now = timezone.now()
     abandoned = Execution.objects.filter(
         caller=request.caller.key,
         arguments_hash=digest,
-        workflow=workflow,
+        # Not by the workflow: SQLite would then go through all that it ever ran instead of this index.
+        tool_name=workflow.tool_name,
+        door=request.door,
+        # Who has a key comes back with it.
+        idempotency_key="",
         awaited_until__lt=now,
-        awaited_until__gt=now - timedelta(seconds=settings.CATALOGUE["reattach_seconds"]),
-        cancel_requested_at=None,
-    ).exclude(state=State.CANCELLED)
-    for execution in abandoned.select_related("workflow__source").order_by("created_at"):
+        awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
+    )
+    # Hardly ever is there one, and asking for whole rows takes five times as long.
+    for known in abandoned.order_by("created_at").values_list("pk", flat=True):
+        execution = workflow.executions.select_related("workflow__source").filter(pk=known).first()
         # Of two identical calls that come again, each gets one.
-        if execution.reattach(until=now + LEASE):
+        if execution is not None and execution.reattach(until=now + LEASE):
             logger.bind(execution=execution.pk, tool=request.tool_name).info("Caller came back")
             return execution
     return None
 
 
+@in_turn
 @transaction.atomic
 def _record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
     now = timezone.now()

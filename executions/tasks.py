@@ -6,18 +6,27 @@ from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_shutdown
 
 from connectors.background import run_in_background_loop
-from executions import polling
-from executions.advancing import finish_steps
+from executions import polling, queueing, retention
+
+PRUNING_SECONDS = 20.0
+"""A thread of the worker is taken for as long, and its shutdown may have to wait for a batch."""
 
 
 @shared_task(name="executions.poll_due_executions")
 def poll_due_executions() -> None:
     """One tick: begin whatever is due. A tick that is lost costs a second, nothing more."""
     polling.poll_due_executions()
+    queueing.admit_queued()
+
+
+@shared_task(name="executions.prune_executions")
+def prune_executions() -> None:
+    """What is left when the time is up, the next one removes."""
+    retention.prune(seconds=PRUNING_SECONDS)
 
 
 @worker_process_shutdown.connect
 @worker_shutdown.connect
 def finish_what_is_under_way(**_: Any) -> None:
     """A worker that is stopped, as at every deployment, first hears the engines out."""
-    run_in_background_loop(finish_steps())
+    run_in_background_loop(polling.finish_polling())

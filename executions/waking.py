@@ -2,31 +2,53 @@
 
 import asyncio
 import contextlib
+import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 
-_waiting: dict[uuid.UUID, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}
+_Waiting = tuple[asyncio.AbstractEventLoop, asyncio.Event]
+_Places = dict[uuid.UUID, Counter[_Waiting]]
+_waiting: _Places = {}
+_looking_on: _Places = {}
+"""Those who watch an execution that others wait for."""
+_changing = threading.Lock()
+"""A process has several loops, each in a thread of its own."""
 
 
 @contextlib.contextmanager
-def woken_by(execution_id: uuid.UUID, event: asyncio.Event) -> Iterator[None]:
-    """Have `event`, of the running loop, set whenever somebody in this process moves the execution."""
-    mine = (asyncio.get_running_loop(), event)
-    _waiting.setdefault(execution_id, set()).add(mine)
+def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, looks_on: bool = False) -> Iterator[None]:
+    """Have `event`, of the running loop, set whenever somebody in this process moves the execution.
+
+    Who only `looks_on` is not counted as waiting for it.
+    """
+    places, mine = _looking_on if looks_on else _waiting, (asyncio.get_running_loop(), event)
+    with _changing:
+        places.setdefault(execution_id, Counter())[mine] += 1
     try:
         yield
     finally:
-        others = _waiting[execution_id]
-        others.discard(mine)
-        if not others:
-            del _waiting[execution_id]
+        with _changing:
+            places[execution_id] -= Counter({mine: 1})
+            if not places[execution_id]:
+                del places[execution_id]
 
 
 def wake(execution_id: uuid.UUID) -> bool:
     """From any thread. False where nobody in this process waits for it."""
-    waiting = tuple(_waiting.get(execution_id, ()))
-    for loop, event in waiting:
+    waiting = _those_in(_waiting, execution_id)
+    for loop, event in (*waiting, *_those_in(_looking_on, execution_id)):
         # A loop that is closed has nobody left to wake.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(event.set)
     return bool(waiting)
+
+
+def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
+    """Whether another request of this process waits for it than the one that `event` wakes."""
+    return any(other is not event for _, other in _those_in(_waiting, execution_id))
+
+
+def _those_in(places: _Places, execution_id: uuid.UUID) -> tuple[_Waiting, ...]:
+    with _changing:
+        return tuple(places.get(execution_id, ()))

@@ -14,13 +14,19 @@ class Access:
 
     caller: Caller
     scopes: frozenset[str]
+    token_id: int | None = None
+    """None for callers that need no token."""
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @classmethod
     def by_token(cls, token: AccessToken) -> "Access":
-        return cls(token.caller, frozenset(token.scopes))
+        return cls(token.caller, frozenset(token.scopes), token.pk)
+
+    def is_still_granted(self) -> bool:
+        """Asks the database, for what goes on after the request was let in."""
+        return self.token_id is None or AccessToken.objects.usable().filter(pk=self.token_id).exists()
 
     @classmethod
     def of_local_user(cls) -> "Access":

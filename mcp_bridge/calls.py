@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_types import CallToolResult
-
 from catalogue.database import run_in_database
+from catalogue.models import Workflow
 from executions.models import Execution
 from executions.refusals import StartRefused, UnknownTool
 from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
-from mcp_bridge.results import execution_result, text_result
+from mcp_bridge.results import ToolAnswer, execution_result, text_result
+from mcp_bridge.task_documents import describe_created_task
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -27,12 +27,17 @@ class ToolCall:
     idempotency_key: str = ""
     client: dict[str, Any] = field(default_factory=dict)
     """The client's own name and version, and the protocol's."""
+    takes_tasks: bool = False
+    """Whether this very request declared the tasks extension."""
     report: Report | None = None
     """Sends a progress notification (value, total, message); None when the client asked for none."""
 
 
-async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> CallToolResult:
-    """Run it and wait. Raises UnknownTool; everything else that goes wrong is told in the result."""
+async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
+    """Run it and wait. Raises UnknownTool; everything else that goes wrong is told in the result.
+
+    A run that goes on is a task to clients that take tasks, which serves them better than a long wait.
+    """
     try:
         request = StartRequest(
             tool_name=tool_name,
@@ -45,13 +50,25 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         )
         execution = await start_and_wait(
             request,
+            patient=call.report is not None and not call.takes_tasks,
             on_progress=ProgressNotifications(call.report).tell if call.report else None,
         )
     except UnknownTool:
         raise
     except StartRefused as error:
         return text_result(str(error), is_error=True)
-    return await run_in_database(execution_result, execution, protocol_version=call.protocol_version)
+    return await run_in_database(_render, execution, call)
+
+
+def _render(execution: Execution, call: ToolCall) -> ToolAnswer:
+    if call.takes_tasks and not execution.is_settled and not _is_synchronous(execution):
+        return describe_created_task(execution)
+    return execution_result(execution, protocol_version=call.protocol_version)
+
+
+def _is_synchronous(execution: Execution) -> bool:
+    workflow = execution.workflow
+    return workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
 
 
 class ProgressNotifications:
@@ -70,5 +87,5 @@ class ProgressNotifications:
         known = execution.progress is not None
         step = self.SMALLEST_STEP if known else 1.0
         self._last = max(execution.progress or 0.0, self._last + step)
-        message = execution.progress_message or execution.get_state_display()
+        message = execution.progress_message or execution.told_state
         await self._report(self._last, 100.0 if known and self._last <= 100.0 else None, message)

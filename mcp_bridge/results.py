@@ -10,6 +10,10 @@ from catalogue.schemas import find_argument_problems
 from executions.models import Execution, State
 from executions.reading import describe_execution
 
+ToolAnswer = CallToolResult | dict[str, Any]
+"""A tool's result, or the task that stands for it."""
+PROPOSED_WAIT_SECONDS = 30
+
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
     return CallToolResult(
@@ -32,6 +36,13 @@ def execution_result(execution: Execution, *, protocol_version: str) -> CallTool
 
 
 def _output_result(execution: Execution, protocol_version: str) -> CallToolResult:
+    if execution.payload_pruned_at is not None:
+        return text_result(
+            f"The run completed, but its output is kept no longer: the retention removed it on "
+            f"{execution.payload_pruned_at:%Y-%m-%d}. Call the tool again if the result is still needed. "
+            f"{_reference(execution)}",
+            is_error=True,
+        )
     output, cut = execution.payload.output, [entry["payload"] for entry in execution.payload.cut]
     if "output" in cut:
         return text_result(
@@ -64,16 +75,22 @@ def _failure_text(execution: Execution) -> str:
 
 def _handle_result(execution: Execution) -> CallToolResult:
     """Not an error: the run goes on, and this is how to get at its result."""
-    document = describe_execution(execution) | {
-        "next": {"tool": "get_execution_status", "arguments": {"execution_id": str(execution.pk)}}
-    }
+    document = describe_execution(execution) | next_step(execution)
+    asking = json.dumps(document["next"]["arguments"])
     progress = "" if execution.progress is None else f", {execution.progress:g} % done"
     text = (
-        f"{execution.tool_name} is still {execution.get_state_display()}{progress}. "
+        f"{execution.tool_name} is still {execution.told_state}{progress}. "
         "It goes on and its result is kept: do not start it again. "
-        f'Call get_execution_status with {{"execution_id": "{execution.pk}"}} to see how far it is.'
+        f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
+        "or tells how far it is."
     )
     return text_result(text, structured=document)
+
+
+def next_step(execution: Execution) -> dict[str, Any]:
+    """How to go on with a run that goes on, for programs."""
+    arguments = {"execution_id": str(execution.pk), "wait_seconds": PROPOSED_WAIT_SECONDS}
+    return {"next": {"tool": "get_execution_status", "arguments": arguments}}
 
 
 def _reference(execution: Execution) -> str:

@@ -6,16 +6,17 @@ from typing import Any
 
 from django.conf import settings
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
-    CallToolResult,
+    CancelledNotificationParams,
     ListToolsResult,
     PaginatedRequestParams,
+    ServerCapabilities,
     Tool,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_connectors
 from catalogue.database import run_in_database
@@ -27,30 +28,61 @@ from executions.refusals import UnknownTool
 from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
 from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.declarations import (
+    Context,
+    describe_client,
+    idempotency_key,
+    takes_tasks,
+    wants_progress,
+)
+from mcp_bridge.interruptions import OpenCalls
+from mcp_bridge.results import ToolAnswer
+from mcp_bridge.subscriptions import Subscriptions
+from mcp_bridge.task_methods import TaskMethods
 
 INSTRUCTIONS = (
     "The company's workflows as tools. Call a workflow's own tool, or find one with list_workflows and run "
     "it with execute_workflow. A run that takes long answers with an execution_id: it goes on by itself, so "
-    "ask get_execution_status for its result instead of starting it again."
+    "ask get_execution_status for its result instead of starting it again; list_executions finds a lost id."
 )
-Context = ServerRequestContext[Any, Any]
+
+
+class _CatalogueServer(Server[None]):
+    """Advertises in each era what is there in it."""
+
+    def get_capabilities(
+        self, *args: Any, protocol_version: str | None = None, **options: Any
+    ) -> ServerCapabilities:
+        capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
+        if protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            capabilities.extensions = None
+        if capabilities.tools is not None:
+            # The SDK infers it from `subscriptions/listen`, which tells of tasks only.
+            capabilities.tools.list_changed = False
+        return capabilities
 
 
 def build_server(*, local_access: Access | None = None) -> Server[None]:
     """A server for one transport. `local_access` is the caller where requests carry none (stdio)."""
     bridge = _Bridge(local_access)
-    return Server(
+    server = _CatalogueServer(
         "workflow-catalogue",
         version=settings.VERSION,
         title="Workflow Catalogue",
         description="Workflows of the company's engines, curated, as tools.",
         instructions=INSTRUCTIONS,
-        lifespan=_lifespan,
+        lifespan=bridge.lifespan,
         # No tool of ours maps arguments to headers. Without an answer the SDK lists all tools at every call.
         get_tool_input_schema=lambda name: {},
         on_list_tools=bridge.list_tools,
-        on_call_tool=bridge.call_tool,
+        on_subscriptions_listen=bridge.subscriptions.listen,
     )
+    server.add_request_handler("tools/call", CallToolRequestParams, bridge.call_tool)
+    server.add_notification_handler(
+        "notifications/cancelled", CancelledNotificationParams, bridge.note_cancelled
+    )
+    TaskMethods(bridge.access_of).register(server)
+    return server
 
 
 def visible_tools(access: Access) -> list[Tool]:
@@ -73,53 +105,62 @@ def workflow_tool(workflow: Workflow) -> Tool:
     )
 
 
-@contextlib.asynccontextmanager
-async def _lifespan(_: Server[None]) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await finish_steps()
-        await close_connectors()
-
-
 class _Bridge:
     """The handlers, for callers that the transport has let in."""
 
     def __init__(self, local_access: Access | None) -> None:
         self._local_access = local_access
+        self._open_calls = OpenCalls()
+        self.subscriptions = Subscriptions(self.access_of)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Server[None]) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.subscriptions.close()
+            await finish_steps()
+            await close_connectors()
 
     async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         if params is not None and params.cursor is not None:
             raise MCPError(INVALID_PARAMS, "Unknown cursor: the list comes in one piece.")
-        tools = await run_in_database(visible_tools, self._access(context))
+        tools = await run_in_database(visible_tools, self.access_of(context))
         return ListToolsResult(tools=tools, ttl_ms=0, cache_scope="private")
 
-    async def call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(self, context: Context, params: CallToolRequestParams) -> ToolAnswer:
         call, arguments = self._call(context), params.arguments or {}
         built_in = BUILT_IN_TOOLS.get(params.name)
         if not call.access.allows(needed := built_in.scope if built_in else Scope.RUN):
             raise MCPError(
                 INVALID_PARAMS, f"This token may not call {params.name}: it lacks the scope {needed.value}."
             )
-        if built_in is not None:
-            return await call_built_in(built_in, call, arguments)
-        try:
-            return await run_workflow(call, params.name, arguments)
-        except UnknownTool as error:
-            raise MCPError(INVALID_PARAMS, str(error)) from None
+        with self._open_calls.interruptible(context, call.access):
+            if built_in is not None:
+                return await call_built_in(built_in, call, arguments)
+            try:
+                return await run_workflow(call, params.name, arguments)
+            except UnknownTool as error:
+                raise MCPError(INVALID_PARAMS, str(error)) from None
 
-    def _call(self, context: Context) -> ToolCall:
-        asked_for_progress = context.meta is not None and context.meta.get("progress_token") is not None
-        return ToolCall(
-            access=self._access(context),
-            protocol_version=context.protocol_version,
-            report=context.session.report_progress if asked_for_progress else None,
-        )
+    async def note_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
+        self._open_calls.interrupt(context, params, self.access_of(context))
 
-    def _access(self, context: Context) -> Access:
+    def access_of(self, context: Context) -> Access:
+        """Who the transport has let in."""
         if context.request is None:
             if self._local_access is None:
                 raise MCPError(INVALID_PARAMS, "This request carries no credentials.")
             return self._local_access
         access: Access = context.request.scope["state"]["access"]
         return access
+
+    def _call(self, context: Context) -> ToolCall:
+        return ToolCall(
+            access=self.access_of(context),
+            protocol_version=context.protocol_version,
+            idempotency_key=idempotency_key(context),
+            client=describe_client(context),
+            takes_tasks=takes_tasks(context),
+            report=context.session.report_progress if wants_progress(context) else None,
+        )

@@ -9,17 +9,20 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from catalogue.exposure import forget_catalogue
+from executions.admission import forget_admissions
 from mcp_bridge.tokens import forget_tokens
 
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
-    """Processes remember the catalogue and tokens for half a second; tests come faster than that."""
+    """Processes remember the catalogue, tokens and what runs for a moment; tests come faster than that."""
     forget_catalogue()
     forget_tokens()
+    forget_admissions()
     yield
     forget_catalogue()
     forget_tokens()
+    forget_admissions()
 
 
 OTHER_SESSIONS = """

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-STARTUP_SECONDS = 20.0
+STARTUP_SECONDS = 60.0
 PROBE_SECONDS = 0.02
 
 
@@ -28,7 +28,7 @@ class ExampleEngine:
     def runs(self, **filters: str) -> list[dict[str, object]]:
         """The engine's own record of what was started."""
         headers = {"authorization": f"Api-Key {self.api_key}"}
-        response = httpx.get(f"{self.base_url}/runs", params=filters, headers=headers, trust_env=False)
+        response = httpx2.get(f"{self.base_url}/runs", params=filters, headers=headers, trust_env=False)
         runs: list[dict[str, object]] = response.raise_for_status().json()["runs"]
         return runs
 
@@ -89,6 +89,6 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=2, trust_env=False).is_success
-    except httpx.TransportError:
+        return httpx2.get(url, timeout=2, trust_env=False).is_success
+    except httpx2.TransportError:
         return False

@@ -41,7 +41,7 @@ class SourceForm(SourceModelForm):
 
     class Meta:
         model = Source
-        fields = ("name", "enabled", "new_workflows", "refresh_interval")
+        fields = UPDATABLE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

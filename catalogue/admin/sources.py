@@ -49,6 +49,7 @@ HEALTH_BADGES = {
 RECENT_RUNS = 5
 OWN_FIELDS = ("name", "enabled")
 DISCOVERY_FIELDS = ("new_workflows", "refresh_interval")
+LIMIT_FIELDS = ("max_concurrent",)
 
 
 @admin.register(Source)
@@ -129,13 +130,14 @@ class SourceAdmin(ButtonsMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
-            return [(None, {"fields": [*OWN_FIELDS, *DISCOVERY_FIELDS, "settings_shown"]})]
+            return [(None, {"fields": [*OWN_FIELDS, *DISCOVERY_FIELDS, *LIMIT_FIELDS, "settings_shown"]})]
         kind = obj.kind if obj else self._kind_to_add(request)
         first, rest = _setting_lines(kind, obj)
         return [
             (None, {"fields": ["name", "kind_label" if obj else "kind", "enabled"]}),
             (f"Connection: {_label(kind)}", {"fields": first}),
             ("Discovery", {"fields": DISCOVERY_FIELDS}),
+            ("Limits", {"fields": LIMIT_FIELDS}),
             ("More settings of the engine", {"fields": rest, "classes": ["collapse"]}),
         ]
 

@@ -94,6 +94,21 @@ class CategoryFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(category=self.value()) if self.value() else queryset
 
 
+class LimitFilter(DropdownFilter):  # type: ignore[misc]
+    """Whether a curator bounds how many runs of it there are at a time."""
+
+    title = "concurrent runs"
+    parameter_name = "limit"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("own", "limited for the workflow"), ("none", "without a limit of its own")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        if self.value() in ("own", "none"):
+            return queryset.filter(max_concurrent__isnull=self.value() == "none")
+        return queryset
+
+
 class TagsField(forms.CharField):
     """`a, b`; empty for the engine's own, a hyphen for none."""
 
@@ -132,10 +147,11 @@ class WorkflowForm(WorkflowModelForm):
 class WorkflowAdmin(ButtonsMixin):
     form = WorkflowForm
     list_display = (
-        "tool_name", "shown_title", "source", "category", "version", "state", "execution_type",
+        "tool_name", "shown_title", "source", "category", "version", "state", "type_shown",
     )  # fmt: skip
     list_filter = (
         ("source", RelatedDropdownFilter), "enabled", AvailabilityFilter, CategoryFilter, SchemaFilter,
+        LimitFilter,
     )  # fmt: skip
     list_select_related = ("source",)
     list_per_page = 50
@@ -164,7 +180,11 @@ class WorkflowAdmin(ButtonsMixin):
                 )
             },
         ),
-        ("Limits", {"fields": ("timeout_seconds", "inline_wait_seconds")}),
+        (
+            "Calls",
+            {"fields": ("execution_type_override", "inline_wait_seconds", "on_disconnect", "reattach")},
+        ),
+        ("Limits", {"fields": ("timeout_seconds", "max_concurrent")}),
     )
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
@@ -203,6 +223,10 @@ class WorkflowAdmin(ButtonsMixin):
     @admin.display(description="state")
     def state(self, workflow: Any) -> SafeString:
         return _state_badges(workflow, workflow.explanation)
+
+    @admin.display(description="type", ordering="execution_type")
+    def type_shown(self, workflow: Workflow) -> str:
+        return Workflow.ExecutionType(workflow.effective_execution_type).label
 
     @admin.display(description="engine's name")
     def upstream_title(self, workflow: Workflow) -> str:

@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
                 ('enabled', models.BooleanField(default=True, help_text='Off: nothing of this source is discovered, listed or run.')),
                 ('new_workflows', models.CharField(choices=[('hidden', 'hidden until a curator enables them'), ('exposed', 'enabled at once')], default='hidden', help_text='What happens to workflows when discovery first sees them.', max_length=10)),
                 ('refresh_interval', models.PositiveIntegerField(blank=True, help_text="Seconds between two listings; 0: only by hand; empty: the product's default.", null=True, validators=[django.core.validators.MaxValueValidator(604800)])),
-                ('max_concurrent', models.PositiveIntegerField(blank=True, help_text='At most, of all its workflows; further calls wait in the queue. Empty: no limit of its own.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='concurrent runs')),
+                ('max_concurrent', models.PositiveIntegerField(blank=True, help_text='At most, of all its workflows; further calls wait in the queue. Empty: no limit.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='concurrent runs')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
                 ('health_state', models.CharField(choices=[('unknown', 'not tried yet'), ('ok', 'working'), ('failing', 'failing')], default='unknown', editable=False, max_length=10)),
@@ -121,7 +121,7 @@ class Migration(migrations.Migration):
                 ('execution_type_override', models.CharField(blank=True, choices=[('sync', 'synchronous'), ('async', 'asynchronous')], help_text="Synchronous: a call waits until the run ends, never for a handle. Empty: the engine's.", max_length=10, verbose_name='execution type')),
                 ('on_disconnect', models.CharField(choices=[('continue', 'goes on, and the result is kept'), ('cancel', 'is cancelled')], default='continue', help_text="What becomes of a run whose caller's connection ends before it has an answer.", max_length=10)),
                 ('reattach', models.BooleanField(default=True, help_text='A caller that lost its connection and repeats the identical call gets the same run.', verbose_name='re-attach')),
-                ('max_concurrent', models.PositiveIntegerField(blank=True, help_text='At most; further calls wait in the queue. Empty: no limit of its own.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='concurrent runs')),
+                ('max_concurrent', models.PositiveIntegerField(blank=True, help_text='At most; further calls wait in the queue. Empty: no limit.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='concurrent runs')),
                 ('source', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='workflows', to='catalogue.source')),
             ],
             options={

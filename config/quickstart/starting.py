@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections
@@ -66,12 +66,12 @@ def disconnect() -> None:
 def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
     """Until it answers. What it prints meanwhile tells more than we could."""
     deadline = time.monotonic() + START_SECONDS
-    with httpx.Client(timeout=5, trust_env=False) as client:
+    with httpx2.Client(timeout=5, trust_env=False) as client:
         while time.monotonic() < deadline and supervisor.alive:
             try:
                 if client.get(url).is_success:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             time.sleep(PROBE_SECONDS)
     raise CommandError(f"{what.capitalize()} does not answer at {url}; see what was printed above.")

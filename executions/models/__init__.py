@@ -3,6 +3,17 @@
 from executions.models.event import ExecutionEvent
 from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
-from executions.models.states import ACTIVE, FINAL, ErrorKind, State
+from executions.models.retention import Retention
+from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
 
-__all__ = ["ACTIVE", "FINAL", "ErrorKind", "Execution", "ExecutionEvent", "ExecutionPayload", "State"]
+__all__ = [
+    "ACTIVE",
+    "FINAL",
+    "CancelProgress",
+    "ErrorKind",
+    "Execution",
+    "ExecutionEvent",
+    "ExecutionPayload",
+    "Retention",
+    "State",
+]

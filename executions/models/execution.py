@@ -27,6 +27,8 @@ from executions.querysets import ExecutionQuerySet
 
 Event = tuple[str, str]
 """A line for the timeline: its kind and what it says."""
+LONG_PAST = timedelta(seconds=30)
+"""Statements compare with the time at which they were made, and may wait for the database that long."""
 
 
 class Execution(ExecutionRecord):
@@ -63,6 +65,7 @@ class Execution(ExecutionRecord):
         return self._move(
             [State.STARTING],
             ("start_postponed", why),
+            ours=True,
             state=State.PENDING,
             next_attempt_at=next_attempt_at,
             attempts=self.attempts + 1,
@@ -73,9 +76,28 @@ class Execution(ExecutionRecord):
         return self._move(
             [State.STARTING],
             ("start_unknown", why),
+            ours=True,
             next_attempt_at=next_attempt_at,
             attempts=self.attempts + 1,
         )
+
+    def look_again(self, *, next_attempt_at: datetime, why: str, found_nothing: bool = False) -> bool:
+        """Still STARTING: whether the engine has a run for our key is asked there, again and again."""
+        first = self.looked_up_since is None
+        return self._move(
+            [State.STARTING],
+            *([("looked_up", why)] if first or found_nothing else []),
+            ours=True,
+            looked_up_since=timezone.now() if first else self.looked_up_since,
+            next_attempt_at=next_attempt_at,
+            attempts=0 if first else self.attempts + 1,
+            not_found=self.not_found + 1 if found_nothing else 0,
+        )
+
+    def conclude_not_started(self, why: str) -> bool:
+        """The engine has no run for our key: a start that was broken off did not happen."""
+        ended = State.FAILED if self.cancel_requested_at is None else State.CANCELLED
+        return self._finish(ended, kind=ErrorKind.EXECUTION, why=why, allowed=[State.STARTING])
 
     def mark_running(self, started: Started, *, next_attempt_at: datetime) -> bool:
         now = timezone.now()
@@ -89,6 +111,7 @@ class Execution(ExecutionRecord):
             started_at=now,
             next_attempt_at=next_attempt_at,
             attempts=0,
+            not_found=0,
         )
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
@@ -103,8 +126,13 @@ class Execution(ExecutionRecord):
             started_at=timezone.now(),
         )
 
-    def confirm_started(self, run_id: str, *, by: str, next_attempt_at: datetime) -> bool:
-        """An unconfirmed start turns out to have happened; its timeout begins anew if it has passed."""
+    def confirm_started(
+        self, run_id: str, *, by: str, next_attempt_at: datetime, started: Started | None = None
+    ) -> bool:
+        """An unconfirmed start turns out to have happened; its timeout begins anew if it has passed.
+
+        `started` is the engine's own answer, where it came after all.
+        """
         now = timezone.now()
         deadline = (
             self.deadline_at if self.deadline_at > now else now + timedelta(seconds=self.timeout_seconds)
@@ -112,8 +140,10 @@ class Execution(ExecutionRecord):
         return self._move(
             [State.UNCONFIRMED],
             ("confirmed", f"{by}: the engine runs it as {run_id}."),
+            payload=None if started is None else {"start_answer": started.raw},
             state=State.RUNNING,
             run_id=run_id,
+            correlation_id="" if started is None else started.correlation_id,
             started_at=now,
             deadline_at=deadline,
             next_attempt_at=next_attempt_at,
@@ -141,61 +171,83 @@ class Execution(ExecutionRecord):
             state=State.UNCONFIRMED,
             error_kind=ErrorKind.EXECUTION,
             error=printable(why),
+            **self._answer(),
             **_no_lease(),
         )
 
-    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime) -> bool:
-        """A poll that ended just now found it still running."""
-        now, news = timezone.now(), self._progress_news(snapshot)
-        tells = news and (
-            self.progress_noted_at is None or now - self.progress_noted_at >= self._news_spacing(now)
-        )
+    def record_poll(
+        self, snapshot: RunSnapshot, *, next_attempt_at: datetime, let_go: bool = False
+    ) -> bool:
+        """A poll that ended just now found it still running. `let_go` gives the lease back with it."""
+        now = timezone.now()
+        news = self.news_in(snapshot, now)
         return self._plan(
             next_attempt_at,
-            *([("progress", news)] if tells else []),
-            progress=snapshot.progress,
-            progress_message=_progress_message(snapshot),
+            *([("progress", news)] if news else []),
+            let_go=let_go,
             attempts=0,
             not_found=0,
             polled_at=now,
             polls=models.F("polls") + 1,
-            **({"progress_noted_at": now} if tells else {}),
-            **_engine_times(snapshot),
+            **({"progress_noted_at": now} if news else {}),
+            **self.shown_by(snapshot),
         )
 
-    def _news_spacing(self, now: datetime) -> timedelta:
-        """So that the timeline of a long run grows with the logarithm of its age, not with its age."""
-        return (now - (self.started_at or self.created_at)) / 20
+    def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
+        """The fields that repeat what the engine told last."""
+        progress = {"progress": snapshot.progress, "progress_message": _progress_message(snapshot)}
+        return progress | _engine_times(snapshot)
 
-    def _progress_news(self, snapshot: RunSnapshot) -> str:
-        """What the timeline could say; empty when the engine told nothing new."""
+    def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
+        """What the timeline should say of a run that goes on; empty for nothing new, or too soon.
+
+        So that the timeline of a long run grows with the logarithm of its age, not with its age.
+        """
+        spacing = (now - (self.started_at or self.created_at)) / 20
+        if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
+            return ""
         message = _progress_message(snapshot)
         if (snapshot.progress, message) == (self.progress, self.progress_message):
             return ""
         told = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
         return " ".join(part for part in (told, message) if part)
 
-    def record_failed_poll(self, why: str, *, next_attempt_at: datetime, not_found: bool = False) -> bool:
+    def record_failed_poll(
+        self, why: str, *, next_attempt_at: datetime, not_found: bool = False, let_go: bool = False
+    ) -> bool:
         """The engine did not say how the run is; it goes on without us."""
         return self._plan(
             next_attempt_at,
             *([("poll_failed", why)] if self.attempts == 0 else []),
+            let_go=let_go,
             attempts=self.attempts + 1,
             not_found=self.not_found + 1 if not_found else 0,
             polled_at=timezone.now(),
             polls=models.F("polls") + 1,
         )
 
-    def wait_for_next_poll(self, *, next_attempt_at: datetime) -> bool:
+    def wait_for_next_poll(self, *, next_attempt_at: datetime, let_go: bool = False) -> bool:
         """It is too early to ask the engine again."""
-        return self._plan(next_attempt_at)
+        return self._plan(next_attempt_at, let_go=let_go)
 
-    def _plan(self, next_attempt_at: datetime, *events: Event, **changes: Any) -> bool:
+    def bring_poll_forward(self, *, unless_since: datetime) -> bool:
+        """Plan the next poll for now; not where the engine was asked since then or is in trouble."""
+        now = timezone.now()
+        is_old = models.Q(polled_at__lte=unless_since) | models.Q(
+            polled_at=None, started_at__lte=unless_since
+        )
+        free = models.Q(lease_expires_at=None) | models.Q(lease_expires_at__lt=now)
+        planned = models.Q(next_attempt_at__gt=now, attempts=0)
+        return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
+
+    def _plan(self, next_attempt_at: datetime, *events: Event, let_go: bool, **changes: Any) -> bool:
         """Plan the next step of a running one; at once if a cancel was asked for since the row was read."""
         planned: Any = next_attempt_at
         if self.cancel_requested_at is None:
             planned = Coalesce("cancel_requested_at", models.Value(next_attempt_at))
-        moved = self._move([State.RUNNING], *events, next_attempt_at=planned, **changes)
+        if let_go:
+            changes |= _no_lease()
+        moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=planned, **changes)
         if moved:
             self.next_attempt_at = next_attempt_at
         return moved
@@ -205,6 +257,7 @@ class Execution(ExecutionRecord):
         return self._move(
             ACTIVE,
             *([("internal_error", why)] if self.attempts == 0 else []),
+            ours=True,
             next_attempt_at=next_attempt_at,
             attempts=self.attempts + 1,
         )
@@ -251,6 +304,29 @@ class Execution(ExecutionRecord):
             **self._end(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why, snapshot=None),
         )
 
+    def admit(self) -> bool:
+        """Give what waits in the queue a place: it is due at once, and its timeout begins now."""
+        now = timezone.now()
+        waited = (now - self.created_at).total_seconds()
+        return self._move(
+            [State.PENDING],
+            ("admitted", f"There is room for it after {waited:.1f} s in the queue."),
+            when=models.Q(admitted_at=None),
+            admitted_at=now,
+            next_attempt_at=now,
+            deadline_at=now + timedelta(seconds=self.timeout_seconds),
+        )
+
+    def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
+        """End what waits in the queue in vain."""
+        state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
+        return self._move(
+            [State.PENDING],
+            (state.value, why),
+            when=models.Q(admitted_at=None),
+            **self._end(state, kind=kind, why=why, snapshot=None),
+        )
+
     def mark_cancel_sent(self) -> bool:
         return self._move(
             [State.RUNNING],
@@ -260,14 +336,24 @@ class Execution(ExecutionRecord):
 
     def mark_cancel_refused(self, why: str) -> bool:
         """The engine was told and said no; it is not asked again."""
-        return self._move([State.RUNNING], ("cancel_refused", why), cancel_sent_at=timezone.now())
+        return self._move(
+            [State.RUNNING],
+            ("cancel_refused", why),
+            cancel_sent_at=timezone.now(),
+            cancel_refusal=printable(why),
+        )
 
     def reattach(self, *, until: datetime) -> bool:
-        """The caller that went away without its result asks for it again."""
+        """The caller that went away without its result asks for it again.
+
+        What is cancelled, or about to be, is nothing to come back to; what ended before the cancel is.
+        """
+        abandoned = models.Q(awaited_until__lt=timezone.now())
+        wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
         return self._move(
-            State,
+            [state for state in State if state != State.CANCELLED],
             ("reattached", "The same call came again and goes on with this execution."),
-            when=models.Q(awaited_until__lt=timezone.now()),
+            when=abandoned & wanted,
             awaited_until=until,
         )
 
@@ -275,10 +361,11 @@ class Execution(ExecutionRecord):
         """The waiting caller has its result, or knows how to ask for it."""
         return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
 
-    def mark_unanswered(self) -> bool:
-        """The waiting caller went away without an answer."""
-        gone = ("caller_gone", "The caller's connection ended before it had an answer.")
-        return self._move(State, gone, awaited_until=timezone.now())
+    def mark_unanswered(self, why: str = "") -> bool:
+        """The waiting caller went away without an answer; the timeline is told why, if that is news."""
+        gone = [("caller_gone", why)] if why else []
+        # So far back that neither the end of the run nor a renewal under way takes it for waited for.
+        return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
 
     def note(self, kind: str, message: str) -> None:
         """Add a line to the timeline that changes no state."""
@@ -307,11 +394,18 @@ class Execution(ExecutionRecord):
         )
 
     def _finish(
-        self, state: State, *, kind: ErrorKind | None = None, why: str, snapshot: RunSnapshot | None = None
+        self,
+        state: State,
+        *,
+        kind: ErrorKind | None = None,
+        why: str,
+        snapshot: RunSnapshot | None = None,
+        allowed: Iterable[str] = ACTIVE,
     ) -> bool:
         return self._move(
-            ACTIVE,
+            allowed,
             (state.value, why),
+            ours=True,
             payload={} if snapshot is None else {"output": snapshot.output, "status_answer": snapshot.raw},
             **self._end(state, kind=kind, why=why, snapshot=snapshot),
         )
@@ -322,29 +416,36 @@ class Execution(ExecutionRecord):
         changes: dict[str, Any] = {} if snapshot is None else _engine_times(snapshot)
         if snapshot is not None and snapshot.progress is not None:
             changes |= {"progress": snapshot.progress, "progress_message": _progress_message(snapshot)}
-        if self.in_hand:
-            changes["awaited_until"] = _unless_past("awaited_until")
         ended = {
             "state": state,
             "finished_at": timezone.now(),
             "error_kind": kind or "",
             "error": printable(why),
         }
-        return {**changes, **ended, **_no_lease()}
+        return {**changes, **ended, **self._answer(), **_no_lease()}
+
+    def _answer(self) -> dict[str, Any]:
+        """Whoever waits for it in this process answers with what it has become."""
+        return {"awaited_until": _unless_past("awaited_until")} if self.in_hand else {}
 
     def _move(
         self,
         allowed: Iterable[str],
         *events: Event,
         when: models.Q | None = None,
+        ours: bool = False,
         payload: dict[str, Any] | None = None,
         **changes: Any,
     ) -> bool:
         """Apply `changes` if the row is still in one of the `allowed` states; True if it was.
 
+        `ours`: only under the lease that the row was read with. What a step concludes of its own says nothing
+        once somebody else has gone on; what the engine says of a run's end holds whoever asked.
         Events and payload go into the same transaction. Afterwards the instance shows the changes.
         """
         matching = Execution.objects.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
+        if ours:
+            matching = matching.filter(lease_holder=self.lease_holder)
         # One UPDATE is a transaction already, and within another one a savepoint would only cost time.
         several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
         with several:

@@ -20,7 +20,7 @@ class ExecutionPayload(models.Model):
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="payload"
     )
-    input = JSONTextField(default=dict)
+    input = JSONTextField(default=dict, null=True, help_text="Empty once the retention has removed it.")
     output = JSONTextField(null=True)
     start_answer = JSONTextField(null=True, help_text="The engine's raw answer to the start.")
     status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")

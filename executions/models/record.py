@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from connectors.protocol import RunRef
-from executions.models.states import ACTIVE, FINAL, ErrorKind, State
+from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
 
 
 class ExecutionRecord(models.Model):
@@ -50,6 +50,11 @@ class ExecutionRecord(models.Model):
     error = models.TextField(blank=True)
 
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    payload_pruned_at = models.DateTimeField(
+        null=True, help_text="When the retention removed its input, output and raw answers."
+    )
+    events_pruned_at = models.DateTimeField(null=True, help_text="When the retention removed its timeline.")
+
     admitted_at = models.DateTimeField(
         null=True, help_text="When the limits had room for it. Empty: it waits in the queue."
     )
@@ -71,6 +76,10 @@ class ExecutionRecord(models.Model):
     not_found = models.PositiveIntegerField(
         default=0, help_text="Polls in a row to which the engine said that it knows no such run."
     )
+    looked_up_since = models.DateTimeField(
+        null=True,
+        help_text="Since when the engine is asked whether it has a run for our key; the answer is lost.",
+    )
     polls = models.PositiveIntegerField(default=0)
     progress_noted_at = models.DateTimeField(null=True, help_text="When the timeline last told of progress.")
     polled_at = models.DateTimeField(null=True, help_text="When the engine was last asked for the status.")
@@ -79,6 +88,7 @@ class ExecutionRecord(models.Model):
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_requested_by = models.CharField(max_length=255, blank=True)
     cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was told.")
+    cancel_refusal = models.TextField(blank=True, help_text="The engine's words where it refused to cancel.")
 
     in_hand = False
     """Not stored: a request of this process waits for it, and answers with what it becomes."""
@@ -92,10 +102,48 @@ class ExecutionRecord(models.Model):
                 name="execution_due",
                 condition=models.Q(state__in=["pending", "starting", "running"]),
             ),
+            # Who takes up room within the limits, and who waits for it. The conditions are in words that SQLite
+            # recognises in a query, which it does not with lists; the state makes it prefer these indexes.
+            models.Index(
+                fields=["workflow", "state", "caller"],
+                name="execution_room_workflow",
+                condition=models.Q(admitted_at__isnull=False, finished_at=None),
+            ),
+            models.Index(
+                fields=["caller", "state"],
+                name="execution_room_caller",
+                condition=models.Q(admitted_at__isnull=False, finished_at=None),
+            ),
+            models.Index(
+                fields=["created_at"],
+                name="execution_queued",
+                condition=models.Q(admitted_at=None, finished_at=None),
+            ),
+            models.Index(
+                fields=["admitted_at"],
+                name="execution_was_queued",
+                condition=models.Q(admitted_at__gt=models.F("created_at")),
+            ),
             models.Index(
                 fields=["caller", "arguments_hash"],
                 name="execution_awaited",
                 condition=models.Q(awaited_until__isnull=False),
+            ),
+            # What the retention walks: each index holds only what it may still have to remove.
+            models.Index(
+                fields=["finished_at"],
+                name="execution_finished",
+                condition=models.Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                fields=["finished_at"],
+                name="execution_payload_kept",
+                condition=models.Q(finished_at__isnull=False, payload_pruned_at=None),
+            ),
+            models.Index(
+                fields=["finished_at"],
+                name="execution_events_kept",
+                condition=models.Q(finished_at__isnull=False, events_pruned_at=None),
             ),
             models.Index(fields=["workflow", "-created_at"], name="execution_by_workflow"),
             models.Index(fields=["state", "-created_at"], name="execution_by_state"),
@@ -123,6 +171,34 @@ class ExecutionRecord(models.Model):
     @property
     def is_queued(self) -> bool:
         return self.state == State.PENDING and self.admitted_at is None
+
+    @property
+    def is_awaited(self) -> bool:
+        """A request waits for it at present."""
+        return self.awaited_until is not None and self.awaited_until >= timezone.now()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Its caller is gone without an answer, and has not come back for one."""
+        return self.awaited_until is not None and self.awaited_until < timezone.now()
+
+    @property
+    def cancel_progress(self) -> CancelProgress | None:
+        """What came of somebody's wish to cancel it; None where nobody had it."""
+        if self.cancel_requested_at is None:
+            return None
+        if self.state == State.CANCELLED:
+            return CancelProgress.CONFIRMED
+        if self.cancel_refusal:
+            return CancelProgress.REFUSED
+        if self.is_final:
+            return CancelProgress.TOO_LATE
+        return CancelProgress.REQUESTED if self.cancel_sent_at is None else CancelProgress.SENT
+
+    @property
+    def told_state(self) -> str:
+        """In words, for people and models."""
+        return "waiting in the queue" if self.is_queued else self.get_state_display()
 
     @property
     def succeeded(self) -> bool:

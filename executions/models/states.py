@@ -18,6 +18,16 @@ ACTIVE = (State.PENDING, State.STARTING, State.RUNNING)
 FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
 
+class CancelProgress(models.TextChoices):
+    """What came of a request to cancel, as far as the record knows."""
+
+    REQUESTED = "requested", "asked for; the engine has not been told yet"
+    SENT = "sent", "the engine was told and has not confirmed it yet"
+    CONFIRMED = "confirmed", "cancelled"
+    REFUSED = "refused", "the engine refused"
+    TOO_LATE = "too_late", "it ended before it could be cancelled"
+
+
 class ErrorKind(models.TextChoices):
     """The five kinds of B5."""
 

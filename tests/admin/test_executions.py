@@ -3,7 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
+import httpx2
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -13,11 +16,11 @@ from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
 from executions.callers import Caller
-from executions.models import Execution, ExecutionPayload, State
+from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, page_url, press, text_of, told
+from tests.admin.pages import add_url, form_values, list_url, page_url, press, text_of, told
 from tests.factories import make_event, make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine, example_engine  # noqa: F401
 
@@ -168,7 +171,233 @@ def test_records_of_executions_cannot_be_made_up_changed_or_deleted(admin_client
     assert admin_client.post(url, {"post": "yes"}).status_code == 403
 
 
+def make_queued(**fields: Any) -> Execution:
+    execution = make_execution(state=State.PENDING, **fields)
+    Execution.objects.filter(pk=execution.pk).update(admitted_at=None)
+    execution.refresh_from_db()
+    return execution
+
+
+def test_what_waits_in_the_queue_is_shown_as_such_and_found_apart(admin_client: Client) -> None:
+    """B7: it is not the same as being about to start."""
+    queued, starting = make_queued(), make_execution(state=State.PENDING)
+    assert "waiting in the queue" in text_of(admin_client.get(page_url(queued)))
+    assert "as soon as the limits have room for it" in text_of(admin_client.get(page_url(queued)))
+    assert "waiting to be started" in text_of(admin_client.get(page_url(starting)))
+    assert found(admin_client, state__exact="queued") == [queued]
+    assert found(admin_client, state__exact="pending") == [starting]
+
+
+def test_the_page_tells_who_asked_for_what_version_and_when_there_was_room(admin_client: Client) -> None:
+    """B3, B8: idempotency key, version, content, client, and how long it waited in the queue."""
+    metadata = {
+        "version": "2.1",
+        "content_hash": "0123456789abcdef" * 4,
+        "client": {"name": "claude", "version": "3.0"},
+    }
+    created = timezone.now() - timedelta(minutes=5)
+    execution = make_execution(
+        idempotency_key="order-7",
+        created_at=created,
+        admitted_at=created + timedelta(minutes=2),
+        payload={"metadata": metadata},
+    )
+    shown = text_of(admin_client.get(page_url(execution)))
+    assert "Idempotency key order-7" in shown
+    assert "Workflow version 2.1" in shown
+    assert "Workflow content 0123456789ab Client claude 3.0" in shown
+    assert f"Left the queue {timezone.localtime(execution.admitted_at):%Y-%m-%d %H:%M:%S}" in shown
+    assert found(admin_client, q="order-7") == [execution]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "told_of"),
+    [(20, "a request waits for it"), (-20, "its caller is gone without an answer")],
+)
+def test_the_page_tells_whether_anybody_waits(admin_client: Client, ahead: int, told_of: str) -> None:
+    """A7.1: an operator sees whose result nobody has got."""
+    awaited_until = timezone.now() + timedelta(seconds=ahead)
+    execution = make_execution(state=State.RUNNING, awaited_until=awaited_until)
+    assert told_of in text_of(admin_client.get(page_url(execution)))
+    Execution.objects.update(awaited_until=None)
+    assert "Caller waits" not in text_of(admin_client.get(page_url(execution)))
+
+
+NOW = timezone.now()
+ASKED: dict[str, Any] = {"cancel_requested_at": NOW, "cancel_requested_by": "Bob"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"state": "running"} | ASKED, "asked for; the engine has not been told yet"),
+        ({"state": "running", "cancel_sent_at": NOW} | ASKED, "has not confirmed it yet"),
+        (
+            {"state": "running", "cancel_sent_at": NOW, "cancel_refusal": "No way."} | ASKED,
+            "the engine refused: No way.",
+        ),
+        ({"state": "cancelled"} | ASKED, "Outcome of cancelling cancelled"),
+        ({"state": "completed"} | ASKED, "it ended before it could be cancelled"),
+    ],
+)
+def test_what_came_of_cancelling_is_told_as_it_is(
+    admin_client: Client, fields: dict[str, Any], outcome: str
+) -> None:
+    """A7.5: asked for, sent, confirmed, refused and too late are five different things."""
+    assert outcome in text_of(admin_client.get(page_url(make_execution(**fields))))
+
+
+def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Client) -> None:
+    """E6."""
+    execution = make_execution(payload={"input": None, "output": None})
+    ExecutionPayload.objects.update(input=None, output=None)
+    Execution.objects.update(payload_pruned_at=timezone.now(), events_pruned_at=timezone.now())
+    shown = text_of(admin_client.get(page_url(execution)))
+    assert shown.count("Removed by the retention") == 2
+
+
+# The retention
+
+
+def test_the_retention_is_one_page_that_is_edited(admin_client: Client) -> None:
+    """B7, E6: without a restart, and within bounds."""
+    page = admin_client.get(list_url(Retention), follow=True)
+    assert "0 = kept for ever" in text_of(page)
+    form = form_values(page)
+    assert form["keep_records_days"] == 90
+    url = page_url(Retention.current())
+    assert admin_client.post(url, form | {"keep_records_days": -1}).status_code == 200
+    admin_client.post(url, form | {"keep_records_days": 7})
+    assert Retention.current().keep_records_days == 7
+    assert LogEntry.objects.filter(content_type__model="retention").exists()
+    assert admin_client.get(add_url(Retention)).status_code == 403
+
+
+def test_only_people_who_may_change_the_retention_do(staff_with: StaffWith) -> None:
+    """E6."""
+    viewer = staff_with("view_retention")
+    assert "Keep executions for" in text_of(viewer.get(list_url(Retention), follow=True))
+    assert viewer.post(page_url(Retention.current()), {"keep_records_days": 1}).status_code == 403
+    User.objects.all().delete()
+    assert staff_with("view_execution").get(list_url(Retention)).status_code == 403
+
+
+# Resolving what is unconfirmed
+
+
+def resolve(client: Client, execution: Execution, what: str, **form: str) -> Any:
+    return client.post(page_url(execution).replace("/change/", f"/{what}/"), form)
+
+
+def test_an_unconfirmed_executions_page_asks_what_came_of_it(admin_client: Client) -> None:
+    """B8: with the two answers that there are, and the key to look for; nothing else asks."""
+    execution = make_execution(state=State.UNCONFIRMED)
+    shown = text_of(admin_client.get(page_url(execution)))
+    assert "It ran: follow this run" in shown and "It did not run: mark as failed" in shown
+    assert f"with the key {execution.pk}" in shown
+    assert "Did it run?" not in text_of(admin_client.get(page_url(make_execution())))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_admin_resolves_it_with_the_run_that_the_engine_has(
+    admin_client: Client,
+    example_engine: ExampleEngine,  # noqa: F811
+) -> None:
+    """B8, A8.4: the engine is asked, the run is followed, and the history says who did it."""
+    source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
+    workflow = make_workflow(source, upstream_id="1003", name="countdown")
+    run_id = start_by_hand(example_engine, workflow)
+    execution = make_execution(workflow, state=State.UNCONFIRMED)
+
+    answer = resolve(admin_client, execution, "it_ran", run_id=f" {run_id} ")
+
+    assert f"the engine runs it as {run_id}" in told(answer)
+    execution.refresh_from_db()
+    assert (execution.state, execution.run_id) == (State.RUNNING, run_id)
+    assert LogEntry.objects.get(object_id=execution.pk).user.username == "admin"
+    Execution.objects.update(next_attempt_at=timezone.now())
+    advance_due_executions()
+    execution.refresh_from_db()
+    assert execution.succeeded
+
+
+def start_by_hand(engine: ExampleEngine, workflow: Workflow) -> str:
+    answer = httpx2.post(
+        f"{engine.base_url}/api/v1/service/workflows/{workflow.upstream_id}/start",
+        json={"input": {"seconds": 0}, "source": "application"},
+        headers={"authorization": f"Api-Key {engine.api_key}"},
+        trust_env=False,
+    )
+    return str(answer.raise_for_status().json()["workflow_id"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_the_engine_does_not_know_changes_nothing(
+    admin_client: Client,
+    example_engine: ExampleEngine,  # noqa: F811
+) -> None:
+    """A5.2: the engine's own words are shown."""
+    source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
+    execution = make_execution(make_workflow(source, upstream_id="1003"), state=State.UNCONFIRMED)
+    assert "has no run mistyped" in told(resolve(admin_client, execution, "it_ran", run_id="mistyped"))
+    execution.refresh_from_db()
+    assert execution.state == State.UNCONFIRMED
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_at_an_engine_that_is_away_changes_nothing(admin_client: Client) -> None:
+    """A5.2."""
+    execution = make_execution(state=State.UNCONFIRMED)
+    assert "could not be asked" in told(resolve(admin_client, execution, "it_ran", run_id="run-1"))
+    assert Execution.objects.get().state == State.UNCONFIRMED
+
+
+def test_an_admin_resolves_it_as_not_started(admin_client: Client) -> None:
+    """B8: it has failed, once; who comes later is told so."""
+    execution = make_execution(state=State.UNCONFIRMED)
+    assert "did not start it" in told(resolve(admin_client, execution, "it_did_not_run"))
+    execution.refresh_from_db()
+    assert (execution.state, execution.error) == (State.FAILED, "admin: the engine did not start it.")
+    assert LogEntry.objects.get(object_id=execution.pk).user.username == "admin"
+    assert "nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
+
+
+@pytest.mark.parametrize("what", ["it_ran", "it_did_not_run"])
+def test_resolving_takes_a_post_of_somebody_who_may(staff_with: StaffWith, what: str) -> None:
+    """B8: neither a link in a mail nor a colleague who may only look, and no forged form."""
+    execution = make_execution(state=State.UNCONFIRMED)
+    viewer = staff_with("view_execution")
+    assert "Did it run?" not in text_of(viewer.get(page_url(execution)))
+    assert resolve(viewer, execution, what, run_id="run-1").status_code == 403
+    User.objects.all().delete()
+    changer = staff_with("view_execution", "change_execution")
+    assert changer.get(page_url(execution).replace("/change/", f"/{what}/")).status_code == 405
+    changer.handler.enforce_csrf_checks = True
+    assert resolve(changer, execution, what, run_id="run-1").status_code == 403
+    assert Execution.objects.get().state == State.UNCONFIRMED
+
+
 # Cancelling
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_waits_in_the_queue_is_cancelled_at_once(admin_client: Client) -> None:
+    """A7.5: no engine has it."""
+    execution = make_queued()
+    assert "Cancel this execution?" in admin_client.get(page_url(execution)).content.decode()
+    assert "was cancelled" in told(press(admin_client, execution, "cancel"))
+    execution.refresh_from_db()
+    assert (execution.state, execution.cancel_requested_by) == (State.CANCELLED, "admin")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_engine_that_cannot_cancel_is_told_so(admin_client: Client) -> None:
+    """A8.5."""
+    workflow = make_workflow(make_source(config={"cancel_path": ""}))
+    execution = make_execution(workflow, state=State.RUNNING, run_id="run-1")
+    assert "Not supported" in told(press(admin_client, execution, "cancel"))
+    assert Execution.objects.get().cancel_requested_at is None
 
 
 @pytest.mark.django_db(transaction=True)
@@ -187,8 +416,8 @@ def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(
     execution.refresh_from_db()
     assert execution.state == State.RUNNING
     assert "cancel" in told(press(admin_client, execution, "cancel")).lower()
-    (run,) = example_engine.runs(workflow_id=execution.upstream_id)
-    assert run["status"] == "CANCELLED"
+    runs = example_engine.runs(workflow_id=execution.upstream_id)
+    assert [run["status"] for run in runs if run["run_id"] == execution.run_id] == ["CANCELLED"]
     execution.refresh_from_db()
     assert execution.cancel_requested_by == "admin"
     assert "( just now ) by admin" in text_of(admin_client.get(page_url(execution)))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
 from catalogue.models import DiscoveryRun, Source, Workflow, WorkflowFilter
@@ -42,6 +44,28 @@ def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Cl
     assert "Workflows that agents see 1 1 not exposed" in shown
     assert "Executions in the last 24 hours 2 1 completed 1 failed" in shown
     assert "401 Unauthorized" in shown
+
+
+def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirmed(
+    admin_client: Client,
+) -> None:
+    """B7, B9: and each card leads to the executions that it counts."""
+    workflow = make_workflow()
+    make_execution(workflow, state="running")
+    make_execution(workflow, state="starting")
+    make_execution(workflow)
+    for minutes in (3, 12):
+        queued = make_execution(workflow, state="pending")
+        created_at = timezone.now() - timedelta(minutes=minutes)
+        Execution.objects.filter(pk=queued.pk).update(admitted_at=None, created_at=created_at)
+    unconfirmed = make_execution(workflow, state="unconfirmed", created_at=timezone.now() - timedelta(days=9))
+    page = admin_client.get("/admin/")
+    shown = text_of(page)
+    assert "Executions under way 2 2 waiting in the queue the oldest for 12 minutes" in shown
+    assert "Unconfirmed executions 1 to be resolved" in shown
+    url = f"{list_url(Execution)}?state__exact=unconfirmed"
+    assert f'href="{url}"' in page.content.decode()
+    assert list(admin_client.get(url).context["cl"].result_list) == [unconfirmed]
 
 
 def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with: StaffWith) -> None:

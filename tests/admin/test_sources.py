@@ -178,6 +178,19 @@ def test_another_refresh_interval_applies_at_once(admin_client: Client) -> None:
     assert source.next_refresh_at is not None
 
 
+def test_a_source_is_limited(admin_client: Client) -> None:
+    """B4, B7: without a restart, and without listing the engine again."""
+    source = make_source(next_refresh_at=None)
+    revision = Revision.current()
+    given = form_values(admin_client.get(page_url(source))) | {"max_concurrent": "4"}
+    assert admin_client.post(page_url(source), given).status_code == 302
+    source.refresh_from_db()
+    assert (source.max_concurrent, source.next_refresh_at) == (4, None)
+    assert Revision.current() > revision
+    given = form_values(admin_client.get(page_url(source))) | {"max_concurrent": "0"}
+    assert admin_client.post(page_url(source), given).context["adminform"].form.errors["max_concurrent"]
+
+
 def test_renaming_a_source_moves_the_revision(admin_client: Client) -> None:
     """A4.4: filters match source names, so agents may see something else."""
     source = make_source()

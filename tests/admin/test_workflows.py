@@ -82,6 +82,7 @@ def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: 
     [
         {"available": "missing"},
         {"schema": "replaced"},
+        {"limit": "own"},
         {"category": "finance"},
         {"enabled__exact": "0"},
         {"source__id__exact": "{source}"},
@@ -91,14 +92,26 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
     """A6.3, A1.3: by source, enabled, missing, category and schema problem."""
     make_workflows(3)
     wanted = make_workflow(
-        missing_since=timezone.now(), schema_problem="broken", category="finance", enabled=False
+        missing_since=timezone.now(),
+        schema_problem="broken",
+        category="finance",
+        enabled=False,
+        max_concurrent=5,
     )
     given = {name: value.format(source=wanted.source_id) for name, value in query.items()}
     assert tool_names(admin_client.get(list_url(Workflow), given)) == [wanted.tool_name]
 
 
 @pytest.mark.parametrize(
-    "query", [{"available": "present"}, {"schema": "own"}, {"available": "x"}, {"schema": "x"}]
+    "query",
+    [
+        {"available": "present"},
+        {"schema": "own"},
+        {"limit": "none"},
+        {"available": "x"},
+        {"schema": "x"},
+        {"limit": "x"},
+    ],
 )
 def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
     """A6.3: also when somebody edits the address by hand."""
@@ -189,6 +202,39 @@ def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -
     assert (workflow.shown_description, workflow.shown_tags) == ("Our words.", ["billing", "monthly"])
     assert (workflow.timeout_seconds, workflow.inline_wait_seconds) == (60, 5)
     assert (workflow.description, workflow.tags) == ("Upstream words.", ["a"])
+
+
+def test_a_curator_decides_how_calls_behave_and_how_many_there_are(admin_client: Client) -> None:
+    """B7, D3: and takes it back by emptying the fields."""
+    workflow = make_workflow(execution_type="async")
+    given = form_values(admin_client.get(page_url(workflow))) | {
+        "execution_type_override": "sync",
+        "on_disconnect": "cancel",
+        "reattach": "",
+        "max_concurrent": "3",
+    }
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    workflow.refresh_from_db()
+    assert (workflow.effective_execution_type, workflow.on_disconnect) == ("sync", "cancel")
+    assert (workflow.reattach, workflow.max_concurrent) == (False, 3)
+    assert "synchronous" in text_of(admin_client.get(list_url(Workflow)))
+
+    given = form_values(admin_client.get(page_url(workflow))) | {
+        "execution_type_override": "",
+        "max_concurrent": "",
+    }
+    admin_client.post(page_url(workflow), given)
+    workflow.refresh_from_db()
+    assert (workflow.effective_execution_type, workflow.max_concurrent) == ("async", None)
+
+
+@pytest.mark.parametrize("typed", ["0", "-1", "many"])
+def test_a_limit_that_lets_nothing_through_is_refused(admin_client: Client, typed: str) -> None:
+    """B4: to stop a workflow there is its switch."""
+    workflow = make_workflow()
+    given = form_values(admin_client.get(page_url(workflow))) | {"max_concurrent": typed}
+    response = admin_client.post(page_url(workflow), given)
+    assert response.context["adminform"].form.errors["max_concurrent"]
 
 
 @pytest.mark.parametrize(("typed", "stored"), [("", None), ("-", []), ("a,b", ["a", "b"])])

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import httpx2
 import pytest
 from django.utils import timezone
 
@@ -9,6 +10,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
+from executions.retention import prune
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.factories import make_event, make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine, example_engine
@@ -312,6 +314,91 @@ def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
     assert client.post(f"/api/executions/{response.json()['id']}/cancel/").status_code in (200, 202)
 
 
+# Idempotency keys
+
+
+def start(client, arguments=None, *, key="a key", tool="greet", **body):
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return client.post(
+        "/api/executions/", {"tool": tool, "arguments": arguments or {}} | body, headers=headers
+    )
+
+
+def test_a_repeated_key_gives_the_execution_that_there_is_and_says_so():
+    make_workflow(tool_name="greet")
+    client = agent()
+
+    first, again = start(client), start(client)
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert (again.json()["id"], again["Location"]) == (first.json()["id"], first["Location"])
+    assert ("Idempotent-Replayed" in first, again["Idempotent-Replayed"]) == (False, "true")
+    assert Execution.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_repeated_key_gives_the_result_once_it_is_there(engine: Source, example_engine: ExampleEngine):
+    client = agent()
+    begun = len(example_engine.runs())
+    arguments = {"text": "To be or not"}
+    first = start(client, arguments, tool="text_statistics")
+
+    waited = start(client, arguments, tool="text_statistics", wait_seconds=30)
+    again = start(client, arguments, tool="text_statistics")
+
+    for answer in (waited, again):
+        assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "true")
+        assert (answer.json()["id"], answer.json()["output"]["words"]) == (first.json()["id"], 4)
+    assert len(example_engine.runs()) == begun + 1
+
+
+def test_a_key_that_was_used_for_something_else_is_a_conflict_that_names_the_execution():
+    make_workflow(tool_name="greet")
+    client = agent()
+    first = start(client, {"name": "Ada"})
+
+    refused = start(client, {"name": "Grace"})
+
+    assert refused.status_code == 409
+    assert refused.json()["execution_id"] == first.json()["id"]
+    assert first.json()["id"] in refused.json()["detail"]
+    assert start(agent(), {"name": "Grace"}).status_code == 202
+
+
+@pytest.mark.parametrize("key", ["", "   ", "x" * 256, "cl\u00e9"])
+def test_a_key_that_cannot_be_used_is_refused_in_clear_words(key):
+    """Whoever sends one relies on it: leaving it out would be worse."""
+    make_workflow(tool_name="greet")
+
+    refused = start(agent(), key=key)
+
+    assert (refused.status_code, refused.json()["kind"]) == (400, "validation")
+    assert "1 to 255 printable ASCII characters" in refused.json()["detail"]
+    assert not Execution.objects.exists()
+
+
+def test_without_a_key_every_request_is_its_own():
+    make_workflow(tool_name="greet")
+    client = agent()
+
+    assert start(client, key=None).json()["id"] != start(client, key=None).json()["id"]
+
+
+def test_a_request_that_there_is_no_room_for_says_when_to_come_again_and_keeps_its_key(settings):
+    """B7"""
+    settings.CATALOGUE = settings.CATALOGUE | {"max_queued_executions": 0}
+    running = make_execution(make_workflow(tool_name="greet", max_concurrent=1), state=State.RUNNING)
+    client = agent()
+
+    refused = start(client)
+
+    assert refused.status_code == 503
+    assert int(refused["Retry-After"]) >= 1
+    assert "Nothing was started" in refused.json()["detail"]
+    running.cancel("to make room")
+    assert start(client, {"name": "other"}).status_code == 202
+
+
 # Cancelling
 
 
@@ -383,3 +470,166 @@ def test_a_running_workflow_is_cancelled_at_the_engine(engine: Source, example_e
     assert (response.status_code, response.json()["outcome"]) == (200, "cancelled")
     run_id = response.json()["execution"]["run_id"]
     assert [run["status"] for run in example_engine.runs() if run["run_id"] == run_id] == ["CANCELLED"]
+
+
+# What is new in the record
+
+
+def make_queued(**fields) -> Execution:
+    execution = make_execution(state=State.PENDING, **fields)
+    Execution.objects.filter(pk=execution.pk).update(admitted_at=None)
+    return execution
+
+
+def test_a_record_tells_of_the_queue_the_key_the_waiting_caller_and_what_ran():
+    """B3, B7"""
+    metadata = {"version": "2.1", "content_hash": "ab" * 32, "client": {"name": "claude"}}
+    execution = make_queued(
+        idempotency_key="order-7",
+        awaited_until=timezone.now() - timedelta(minutes=1),
+        payload={"metadata": metadata},
+    )
+
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+
+    assert (shown["state"], shown["queued"], shown["admitted_at"]) == ("pending", True, None)
+    assert (shown["idempotency_key"], shown["metadata"]) == ("order-7", metadata)
+    assert (shown["awaited"], shown["unanswered"]) == (False, True)
+    assert shown["cancel_progress"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"), [("queued=true", "q"), ("queued=false", "p"), ("idempotency_key=order-7", "q")]
+)
+def test_the_list_is_filtered_by_queue_and_key(query, expected):
+    """B7"""
+    queued = make_queued(idempotency_key="order-7")
+    make_execution(state=State.PENDING)
+
+    rows = administrator().get(f"/api/executions/?{query}").json()["results"]
+
+    assert ["q" if row["id"] == str(queued.pk) else "p" for row in rows] == [expected]
+
+
+def test_what_came_of_cancelling_is_told_as_it_is():
+    """A7.5"""
+    now = timezone.now()
+    execution = make_execution(
+        state=State.RUNNING, cancel_requested_at=now, cancel_sent_at=now, cancel_refusal="No way."
+    )
+
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+
+    assert (shown["cancel_progress"], shown["cancel_refusal"]) == ("refused", "No way.")
+
+
+def test_what_the_retention_removed_is_null_and_says_when():
+    """E6, B7"""
+    ended = timezone.now() - timedelta(days=31)
+    execution = make_execution(created_at=ended, finished_at=ended)
+    prune()
+
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+
+    assert [shown[name] for name in ("input", "output", "start_answer", "status_answer")] == [None] * 4
+    assert shown["payload_removed_at"] and shown["events_removed_at"]
+    assert (shown["state"], shown["events"]) == ("completed", [])
+
+
+# Resolving
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_administrator_names_the_run_that_the_engine_has(engine: Source, example_engine: ExampleEngine):
+    """B8: the engine is asked, and a worker follows the run to its result."""
+    execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
+    client = administrator()
+    receipt = httpx2.post(
+        f"{example_engine.base_url}/api/v1/service/workflows/{execution.upstream_id}/start",
+        json={"input": {"seconds": 0}, "source": "application"},
+        headers={"authorization": f"Api-Key {example_engine.api_key}"},
+        trust_env=False,
+    ).json()
+
+    response = client.post(
+        f"/api/executions/{execution.pk}/resolve/", {"ran": True, "run_id": receipt["workflow_id"]}
+    )
+
+    assert (response.status_code, response.json()["state"]) == (200, "running")
+    Execution.objects.update(next_attempt_at=timezone.now())
+    advance_due_executions()
+    assert client.get(f"/api/executions/{execution.pk}/").json()["state"] == "completed"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(engine: Source):
+    execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
+
+    response = administrator().post(
+        f"/api/executions/{execution.pk}/resolve/", {"ran": True, "run_id": "mistyped"}
+    )
+
+    assert (response.status_code, problem_paths(response)) == (400, ["/run_id"])
+    assert "has no run mistyped" in response.json()["detail"]
+    assert Execution.objects.get().state == State.UNCONFIRMED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_engine_that_cannot_be_asked_about_a_run_is_told_apart():
+    execution = make_execution(state=State.UNCONFIRMED)
+
+    response = administrator().post(
+        f"/api/executions/{execution.pk}/resolve/", {"ran": True, "run_id": "run-1"}
+    )
+
+    assert (response.status_code, Execution.objects.get().state) == (503, State.UNCONFIRMED)
+    assert "could not be asked" in response.json()["detail"]
+
+
+def test_what_did_not_run_has_failed_and_cannot_be_resolved_again():
+    """B8"""
+    execution = make_execution(state=State.UNCONFIRMED)
+    client = administrator()
+
+    response = client.post(f"/api/executions/{execution.pk}/resolve/", {"ran": False})
+
+    assert (response.status_code, response.json()["state"]) == (200, "failed")
+    assert client.token.name in response.json()["error"]["message"]
+    again = client.post(f"/api/executions/{execution.pk}/resolve/", {"ran": False})
+    assert (again.status_code, again.json()["kind"]) == (409, "execution")
+    assert "the execution is failed" in again.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "/ran"),
+        ({"ran": "perhaps"}, "/ran"),
+        ({"ran": None}, "/ran"),
+        ({"ran": True}, "/run_id"),
+        ({"ran": True, "run_id": " "}, "/run_id"),
+        ({"ran": True, "run_id": "x" * 256}, "/run_id"),
+        ({"ran": False, "run_id": "run-1"}, "/run_id"),
+        ({"ran": False, "why": "I looked"}, "/why"),
+    ],
+)
+def test_a_resolution_that_is_not_well_formed_is_refused_by_field(body, path):
+    execution = make_execution(state=State.UNCONFIRMED)
+
+    response = administrator().post(f"/api/executions/{execution.pk}/resolve/", body)
+
+    assert (response.status_code, problem_paths(response)) == (400, [path])
+    assert Execution.objects.get().state == State.UNCONFIRMED
+
+
+def test_only_administrators_resolve():
+    """B8: its own caller may look, but not say what came of it."""
+    client = agent()
+    execution = make_execution(state=State.UNCONFIRMED, caller=client.token.caller.key)
+    url = f"/api/executions/{execution.pk}/resolve/"
+
+    assert client.post(url, {"ran": False}).status_code == 403
+    assert staff_session("view_execution").post(url, {"ran": False}).status_code == 403
+    assert Execution.objects.get().state == State.UNCONFIRMED
+    assert administrator().post(f"/api/executions/{'0' * 36}/resolve/", {"ran": False}).status_code == 404
+    assert staff_session("change_execution").post(url, {"ran": False}).status_code == 200

@@ -52,6 +52,7 @@ def test_a_source_is_added_and_its_secrets_are_never_shown_again():
         ({"credentials": {"api_key": {"nested": 1}}}, "/credentials/api_key"),
         ({"refresh_interval": 10**30}, "/refresh_interval"),
         ({"refresh_interval": -1}, "/refresh_interval"),
+        ({"max_concurrent": 0}, "/max_concurrent"),
         ({"new_workflows": "maybe"}, "/new_workflows"),
         ({"enabeld": True}, "/enabeld"),
     ],

@@ -44,6 +44,10 @@ def test_both_layers_and_what_results_from_them_are_shown():
         "tags": None,
         "timeout_seconds": 7,
         "inline_wait_seconds": None,
+        "execution_type": "",
+        "on_disconnect": "continue",
+        "reattach": True,
+        "max_concurrent": None,
     }
     assert (shown["exposed"], shown["visibility"]) == (True, "exposed")
 
@@ -87,7 +91,10 @@ def test_a_reader_sees_what_agents_see_and_nothing_behind_it():
         ("exposed=true", ["a"]),
         ("exposed=false", ["b", "c"]),
         ("category=finance", ["b"]),
-        ("execution_type=sync", ["c"]),
+        ("execution_type=sync", ["b", "c"]),
+        ("execution_type=async", ["a"]),
+        ("limited=true", ["a"]),
+        ("limited=false", ["b", "c"]),
         ("tag=blue", ["a"]),
         ("tag=Blue", ["a"]),
         ("tag=blu", []),
@@ -102,7 +109,7 @@ def test_a_reader_sees_what_agents_see_and_nothing_behind_it():
 )
 def test_the_list_is_filtered_and_ordered(query, expected):
     east, west = make_source("east"), make_source("west")
-    make_workflow(east, tool_name="a", tags=["blue", "green"], title_override="The first")
+    make_workflow(east, tool_name="a", tags=["blue", "green"], title_override="The first", max_concurrent=5)
     make_workflow(
         east,
         tool_name="b",
@@ -111,6 +118,7 @@ def test_the_list_is_filtered_and_ordered(query, expected):
         enabled=False,
         category="finance",
         description="Checks an invoice.",
+        execution_type_override="sync",
     )
     make_workflow(west, tool_name="c", tags=["grün"], missing_since=timezone.now(), execution_type="sync")
 
@@ -138,6 +146,25 @@ def test_a_curators_words_take_the_place_of_the_engines():
     assert (shown["curator"]["timeout_seconds"], shown["curator"]["inline_wait_seconds"]) == (5, 0)
     assert shown["upstream"]["description"] == workflow.description
     assert Revision.current() > before
+
+
+def test_a_curator_decides_how_calls_behave_and_how_many_there_are_at_a_time():
+    """B7, D3: agents are told what holds, and an empty text or null takes it back."""
+    make_workflow(tool_name="greet", execution_type="async")
+    client = administrator()
+
+    shown = client.patch(
+        "/api/workflows/greet/",
+        {"execution_type": "sync", "on_disconnect": "cancel", "reattach": False, "max_concurrent": 3},
+    ).json()
+
+    assert shown["execution_type"] == "sync" and shown["upstream"]["execution_type"] == "async"
+    curator = shown["curator"]
+    assert (curator["execution_type"], curator["on_disconnect"]) == ("sync", "cancel")
+    assert (curator["reattach"], curator["max_concurrent"]) == (False, 3)
+    cleared = client.patch("/api/workflows/greet/", {"execution_type": "", "max_concurrent": None}).json()
+    assert cleared["execution_type"] == "async"
+    assert (cleared["curator"]["execution_type"], cleared["curator"]["max_concurrent"]) == ("", None)
 
 
 def test_clearing_an_override_brings_the_engines_word_back():
@@ -173,6 +200,12 @@ def test_a_renamed_workflow_answers_under_its_new_name():
         ({"timeout_seconds": 0}, "/timeout_seconds"),
         ({"timeout_seconds": 10**30}, "/timeout_seconds"),
         ({"inline_wait_seconds": -1}, "/inline_wait_seconds"),
+        ({"max_concurrent": 0}, "/max_concurrent"),
+        ({"max_concurrent": 10**30}, "/max_concurrent"),
+        ({"execution_type": "sometimes"}, "/execution_type"),
+        ({"on_disconnect": "sulk"}, "/on_disconnect"),
+        ({"on_disconnect": ""}, "/on_disconnect"),
+        ({"reattach": None}, "/reattach"),
         ({"enabled": True}, "/enabled"),
         ({"name": "upstream's"}, "/name"),
     ],

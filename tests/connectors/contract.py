@@ -284,6 +284,34 @@ class ConnectorContract:
             assert first.run_id == second.run_id
             assert harness.runs_started_with(key) == 1
 
+    async def test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """B3: a start whose answer was lost can be found out; nobody else's run is taken for it."""
+        key, stranger = uuid4(), uuid4()
+        started, run = await start(connector, harness.completing, key)
+        if not connector.capabilities.can_find_runs:
+            with pytest.raises(Unsupported):
+                await connector.find_run(harness.completing.workflow, key=key)
+            return
+        await until_ended(connector, run)
+        found = await connector.find_run(harness.completing.workflow, key=key)
+        assert found is not None and found.run_id == started.run_id
+        assert await connector.find_run(harness.completing.workflow, key=stranger) is None
+
+    async def test_a_lookup_that_is_refused_or_unanswered_never_says_that_there_is_no_run(
+        self, connector: Connector, intruder: Connector, harness: EngineHarness
+    ) -> None:
+        """A7.2: whoever hears "none" starts the run once more."""
+        if not connector.capabilities.can_find_runs:
+            return
+        with pytest.raises(Rejected):
+            await intruder.find_run(harness.completing.workflow, key=uuid4())
+        async with self.silent(harness) as mute, closing(harness.connector_at(free_port())) as gone:
+            for unheard in (mute, gone):
+                with pytest.raises(Unreachable):
+                    await unheard.find_run(harness.completing.workflow, key=uuid4())
+
     async def test_simultaneous_starts_with_one_key_keep_the_promise_too(
         self, connector: Connector, harness: EngineHarness
     ) -> None:

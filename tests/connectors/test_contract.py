@@ -22,6 +22,7 @@ class SimplifiedHarness(EngineHarness):
     """The example engine, which honours the keys of starts."""
 
     idempotency_header = "Idempotency-Key"
+    run_lookup_path = "/runs?workflow_id={workflow_id}&idempotency_key={key}"
     cancel_path = "/api/v1/service/workflows/{workflow_id}/runs/{run_id}/cancel"
     completing = Sample(COUNTDOWN, {"seconds": 0.05})
     failing = Sample(COUNTDOWN, {"seconds": 0, "fail": True, "message": "The tea went cold."})
@@ -50,6 +51,7 @@ class SimplifiedHarness(EngineHarness):
                 base_url=base_url,
                 api_key=api_key,
                 idempotency_header=self.idempotency_header,
+                run_lookup_path=self.run_lookup_path,
                 cancel_path=self.cancel_path,
                 request_timeout_seconds=timeout_seconds,
             )
@@ -60,11 +62,18 @@ class SparseSimplifiedHarness(SimplifiedHarness):
     """The same engine, configured as one that promises nothing and cannot cancel."""
 
     idempotency_header = ""
+    run_lookup_path = ""
     cancel_path = ""
 
 
+class RecordingSimplifiedHarness(SimplifiedHarness):
+    """The same engine, configured as one that promises nothing about keys but looks runs up by them."""
+
+    idempotency_header = ""
+
+
 HARNESSES: dict[str, list[Callable[[ExampleEngine], EngineHarness]]] = {
-    "simplified": [SimplifiedHarness, SparseSimplifiedHarness],
+    "simplified": [SimplifiedHarness, SparseSimplifiedHarness, RecordingSimplifiedHarness],
 }
 
 

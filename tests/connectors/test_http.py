@@ -11,7 +11,7 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -400,13 +400,13 @@ def test_an_engines_words_are_found_in_any_shape(body: bytes, words: str) -> Non
 )
 def test_the_time_to_come_back_is_bounded_and_never_an_error(header: str, seconds: float | None) -> None:
     """A5.4: an engine cannot silence itself for ever, nor break us with nonsense."""
-    assert retry_after(httpx.Headers({"retry-after": header.encode()} if header else {})) == seconds  # type: ignore[dict-item]
+    assert retry_after(httpx2.Headers({"retry-after": header.encode()} if header else {})) == seconds  # type: ignore[dict-item]
 
 
 def test_the_time_to_come_back_may_be_a_date() -> None:
     """A5.4: both forms of the header count."""
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    assert 90 < (retry_after(httpx.Headers({"retry-after": date})) or 0) <= 100
+    assert 90 < (retry_after(httpx2.Headers({"retry-after": date})) or 0) <= 100
 
 
 # --- TLS ---

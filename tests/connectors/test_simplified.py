@@ -1,5 +1,6 @@
 """What the simplified connector sends, and how it reads what comes back."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -128,6 +129,111 @@ async def test_an_id_that_would_change_the_path_is_not_sent(id_: str) -> None:
         with pytest.raises(Rejected, match="cannot be used as workflow_id"):
             await connector.start(WorkflowRef(id=id_, name="x"), {}, key=KEY)
     assert engine.received == []
+
+
+# --- looking a run up by its key ---
+
+
+LOOKUP = "/runs?of={workflow_id}&key={key}"
+
+
+async def test_a_lookup_is_sent_as_configured_and_the_start_carries_the_key() -> None:
+    """B10: without the promise of an idempotency header, the key goes into a header of its own."""
+    request = await sent(
+        lambda connector: connector.find_run(REPORT, key=KEY), {"runs": []}, run_lookup_path=LOOKUP
+    )
+    assert (request.method, request.target) == ("GET", f"/runs?of=2724&key={KEY}")
+    settings: list[tuple[dict[str, str], str]] = [
+        ({}, "idempotency-key"),
+        ({"key_header": "X-Our-Key"}, "x-our-key"),
+        ({"idempotency_header": "X-Once"}, "x-once"),
+    ]
+    for setting, header in settings:
+        request = await sent(
+            lambda connector: connector.start(REPORT, {}, key=KEY),
+            STARTED,
+            run_lookup_path=LOOKUP,
+            **setting,
+        )
+        assert request.headers[header] == str(KEY)
+
+
+def test_an_engine_that_looks_runs_up_promises_nothing_about_starts() -> None:
+    """B3."""
+    config = {"base_url": "http://engine.example", "run_lookup_path": LOOKUP}
+    capabilities = SimplifiedConnector(SimplifiedConfig.model_validate(config)).capabilities
+    assert (capabilities.can_find_runs, capabilities.idempotent_start) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"run_lookup_path": "/runs"}, "must contain {key}"),
+        ({"run_lookup_path": "/runs?run={run_id}&key={key}"}, "must not contain {run_id}"),
+        ({"run_lookup_path": LOOKUP, "key_header": "Our Key"}, "letters, digits"),
+    ],
+)
+def test_a_lookup_that_could_not_work_is_refused(settings: dict[str, str], why: str) -> None:
+    """B4."""
+    with pytest.raises(ValidationError, match=re.escape(why)):
+        SimplifiedConfig.model_validate({"base_url": "http://engine.example"} | settings)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"runs": [{"run_id": RUN.run_id, "workflow_id": "2724", "idempotency_key": str(KEY)}]},
+        [{"id": RUN.run_id}],
+        {"data": {"items": [{"runId": RUN.run_id}]}},
+        {"run_id": RUN.run_id, "status": "RUNNING", "results": []},
+        {"run": {"run_id": RUN.run_id}},
+        STARTED,
+    ],
+    ids=["list", "array", "nested", "run", "wrapped", "receipt"],
+)
+async def test_a_run_is_found_in_every_usual_answer_to_a_lookup(answer: Any) -> None:
+    """B10."""
+    async with (
+        ScriptedEngine(replies(200, answer)) as engine,
+        connected(engine, run_lookup_path=LOOKUP) as connector,
+    ):
+        found = await connector.find_run(REPORT, key=KEY)
+    assert found is not None and found.run_id == RUN.run_id
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"), [(200, []), (200, {"runs": [], "total": 0}), (404, {"error": "no such key"})]
+)
+async def test_an_empty_list_and_a_404_say_that_there_is_no_run(status: int, answer: Any) -> None:
+    """B10."""
+    async with (
+        ScriptedEngine(replies(status, answer)) as engine,
+        connected(engine, run_lookup_path=LOOKUP) as connector,
+    ):
+        assert await connector.find_run(REPORT, key=KEY) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        "none",
+        {"ok": True},
+        [{"name": "report"}],
+        ["8f496b6a"],
+        [{"run_id": "a"}, {"run_id": "b"}],
+        [{"run_id": "a", "idempotency_key": "another key"}],
+        {"workflow_id": "2724", "status": "RUNNING"},
+    ],
+)
+async def test_an_answer_that_leaves_it_open_is_an_error_and_not_a_none(answer: Any) -> None:
+    """A5.2: an engine that ignores the key must not make us follow a stranger's run, or start another."""
+    async with (
+        ScriptedEngine(replies(200, answer)) as engine,
+        connected(engine, run_lookup_path=LOOKUP) as connector,
+    ):
+        with pytest.raises(InvalidAnswer):
+            await connector.find_run(REPORT, key=KEY)
 
 
 # --- listing ---

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Self
 
-import httpx
+import httpx2
 
 from tests.e2e.product import Product
 
@@ -17,7 +17,7 @@ class Browser:
     """Use as `with Browser(product) as browser`; paths are relative to `/admin/`."""
 
     def __init__(self, product: Product) -> None:
-        self._http = httpx.Client(base_url=f"{product.url}/admin/", trust_env=False, timeout=30)
+        self._http = httpx2.Client(base_url=f"{product.url}/admin/", trust_env=False, timeout=30)
 
     def __enter__(self) -> Self:
         return self
@@ -25,14 +25,14 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def log_in(self, password: str) -> httpx.Response:
+    def log_in(self, password: str) -> httpx2.Response:
         self.get("login/")
         return self.post("login/", {"username": "admin", "password": password})
 
     def get(self, path: str) -> str:
         return self._http.get(path).raise_for_status().text
 
-    def post(self, path: str, form: dict[str, str]) -> httpx.Response:
+    def post(self, path: str, form: dict[str, str]) -> httpx2.Response:
         return self._http.post(path, data=form | {"csrfmiddlewaretoken": self._http.cookies["csrftoken"]})
 
     def submit(self, path: str, form_id: str, changes: dict[str, str]) -> None:

@@ -16,14 +16,14 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
+import httpx2
 import psutil
 import psycopg
 
 from tests.processes import ROOT, free_port
 
-START_SECONDS = 40.0
-STOP_SECONDS = 10.0
+START_SECONDS = 90.0
+STOP_SECONDS = 25.0
 QUICKSTART = (sys.executable, "manage.py", "quickstart")
 
 
@@ -212,7 +212,7 @@ class Rest:
         self._headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, **filters: str) -> Any:
-        response = httpx.get(
+        response = httpx2.get(
             f"{self._url}{path}", params=filters, headers=self._headers, trust_env=False, timeout=10
         )
         response.raise_for_status()

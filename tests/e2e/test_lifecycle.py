@@ -58,7 +58,7 @@ def refusal(variables: dict[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     assert outcome.returncode == 1
     return outcome.stderr
@@ -84,7 +84,7 @@ async def test_run_nobody_waits_for_ends_correctly_though_the_worker_was_killed(
     assert replacement and replacement.pid != killed.pid
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_ctrl_c_ends_everything_without_an_error(first_start: FirstStart) -> None:
     # Called by another make, or where SIGINT is ignored, make has a word of its own to say about its folder.
     told = [line for line in first_start.output.splitlines() if not line.startswith("make")]
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_everything_without_an_error(first_start: FirstStart) -> Non
     assert first_start.exit_code in (0, -signal.SIGINT), "make itself dies of the signal, as shells expect"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_second_start_keeps_what_the_first_one_made(first_start: FirstStart) -> None:
     with started(first_start.place) as product:
         product.wait_until_up()
@@ -107,14 +107,14 @@ def test_second_start_keeps_what_the_first_one_made(first_start: FirstStart) -> 
         assert product.process.returncode == 0
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_nothing_outlives_the_command(first_start: FirstStart) -> None:
     with started(first_start.place) as product:
         product.wait_until_up()
         product.stop(signal.SIGKILL, group=False)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_nothing_outlives_the_supervisor(first_start: FirstStart) -> None:
     with started(first_start.place) as product:
         product.wait_until_up()

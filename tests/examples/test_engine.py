@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import jsonschema_rs
 import pytest
 
@@ -25,7 +25,7 @@ from examples.engine.workflows.definition import WorkflowError
 KEY = "test-key"
 ROOT = Path(__file__).resolve().parents[2]
 IDS = {workflow.name: workflow.id for workflow in WORKFLOWS.values()}
-DEADLINE_SECONDS = 8.0
+DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.02
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ class Engine:
     """An engine process and a client of it."""
 
     process: subprocess.Popen[bytes]
-    client: httpx.Client
+    client: httpx2.Client
 
     @classmethod
     def launch(cls, database: Path, *options: str) -> "Engine":
@@ -56,17 +56,17 @@ class Engine:
         with database.with_suffix(".log").open("ab") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         headers = {"Authorization": f"Api-Key {KEY}"}
-        engine = cls(process, httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers))
+        engine = cls(process, httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers))
         until(engine.answers)
         return engine
 
     def answers(self) -> bool:
         try:
             return self.client.get("/healthz").is_success
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
-    def post_start(self, name: str, given: Json, key: str | None = None) -> httpx.Response:
+    def post_start(self, name: str, given: Json, key: str | None = None) -> httpx2.Response:
         headers = {"Idempotency-Key": key} if key else {}
         body = {"input": given, "source": "application"}
         path = f"/api/v1/service/workflows/{IDS[name]}/start"
@@ -96,7 +96,7 @@ class Engine:
     def outcome(self, name: str, given: Json) -> Json:
         return self.ended(name, self.start(name, given)["workflow_id"])
 
-    def cancel(self, name: str, run_id: str) -> httpx.Response:
+    def cancel(self, name: str, run_id: str) -> httpx2.Response:
         return self.client.post(self.run_path(name, run_id) + "/cancel")
 
     def runs(self, **filters: str | int) -> Json:
@@ -317,13 +317,13 @@ def test_engine_without_idempotency_starts_a_run_every_time(launch: Launch) -> N
 @pytest.mark.parametrize("path", ["/runs", "/api/v1/service/workflows", "/nowhere"])
 def test_request_without_the_key_is_refused(engine: Engine, path: str, authorization: str | None) -> None:
     headers = {"Authorization": authorization} if authorization else {}
-    response = httpx.get(engine.client.base_url.join(path), headers=headers)
+    response = httpx2.get(engine.client.base_url.join(path), headers=headers)
     assert response.status_code == 401
     assert "key" in response.json()["error"].lower()
 
 
 def test_health_needs_no_key(engine: Engine) -> None:
-    assert httpx.get(engine.client.base_url.join("/healthz")).json() == {"status": "ok"}
+    assert httpx2.get(engine.client.base_url.join("/healthz")).json() == {"status": "ok"}
 
 
 @pytest.mark.parametrize(

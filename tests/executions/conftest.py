@@ -8,8 +8,8 @@ import pytest
 from catalogue.connections import close_connectors
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
-from executions import advancing
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, until
+from tests.executions.steps import is_nothing_under_way
 from tests.factories import make_source, make_workflow
 from tests.processes import ExampleEngine, running_example_engine
 
@@ -42,7 +42,7 @@ def forgetful_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examp
 async def _nothing_left_under_way() -> AsyncIterator[None]:
     """Steps go on when nobody waits for them; they must not meet the rows of the next test."""
     yield
-    await until(lambda: not advancing._under_way, "the steps under way come to their end")
+    await until(is_nothing_under_way, "the steps under way come to their end")
     await close_connectors()
     run_in_background_loop(close_connectors())
 

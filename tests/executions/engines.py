@@ -11,13 +11,15 @@ from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
+import httpx2
 from django.db import connection
 from pydantic import BaseModel
 
 from connectors.protocol import Capabilities, Health, RunRef, RunSnapshot, Started, WorkflowRef
-from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, replies
+from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, replies, response
+from tests.processes import ExampleEngine
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 30.0
 WORKFLOW_ID = "2724"
 RUN_ID = "8f496b6a-c905-41bb-b7b7-200a8982ab30"
 
@@ -76,7 +78,7 @@ def completed(output: Any = None, **more: Any) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Request:
     kind: str
-    """`start`, `status` or `cancel`."""
+    """`start`, `status`, `cancel` or `runs`, the lookup by key."""
     at: float
     """When it had arrived, by time.monotonic()."""
     received: Received
@@ -126,6 +128,7 @@ class WireEngine:
     on_start: Behaviour = field(default_factory=lambda: replies(200, receipt()))
     on_status: Behaviour = field(default_factory=lambda: replies(200, status()))
     on_cancel: Behaviour = field(default_factory=lambda: replies(200, status("CANCELLED")))
+    on_lookup: Behaviour = field(default_factory=lambda: replies(200, {"runs": []}))
     requests: list[Request] = field(default_factory=list)
     base_url: str = ""
 
@@ -136,10 +139,15 @@ class WireEngine:
         return len(self.asked(kind))
 
     async def behave(self, received: Received, writer: asyncio.StreamWriter) -> None:
-        kind = received.target.rpartition("/")[2]
+        kind = received.target.partition("?")[0].rpartition("/")[2]
         self.requests.append(Request(kind, time.monotonic(), received))
-        behaviour = {"start": self.on_start, "status": self.on_status, "cancel": self.on_cancel}[kind]
-        await behaviour(received, writer)
+        behaviours = {
+            "start": self.on_start,
+            "status": self.on_status,
+            "cancel": self.on_cancel,
+            "runs": self.on_lookup,
+        }
+        await behaviours[kind](received, writer)
 
 
 @contextmanager
@@ -162,6 +170,30 @@ def running_wire_engine() -> Iterator[WireEngine]:
     finally:
         end[0]()
         thread.join(PATIENCE_SECONDS)
+
+
+def relays(engine: ExampleEngine, *, answers: bool = True) -> Behaviour:
+    """Pass every request on to a real engine; without `answers`, cut the connection once it has it."""
+
+    def pass_on(request: Received) -> httpx2.Response:
+        wanted = ("authorization", "content-type", "idempotency-key")
+        headers = {name: request.headers[name] for name in wanted if name in request.headers}
+        return httpx2.request(
+            request.method,
+            engine.base_url + request.target,
+            content=request.body,
+            headers=headers,
+            trust_env=False,
+        )
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        answer = await asyncio.to_thread(pass_on, request)
+        if answers:
+            writer.write(response(answer.status_code, answer.content))
+        else:
+            writer.close()
+
+    return behave
 
 
 class ClumsyConnector:

@@ -1,13 +1,19 @@
 """What these tests do again and again: call, look, and let time pass."""
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from catalogue.database import run_in_database
+from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
+from executions import advancing
 from executions.callers import Caller
 from executions.cancelling import Cancellation, cancel_execution
 from executions.models import Execution, ExecutionPayload, State
@@ -21,9 +27,11 @@ BOB = Caller(key="token:2", name="Bob")
 ADMIN = Caller(key="user:1", name="admin", sees_everything=True)
 TIMES = (
     "created_at",
+    "admitted_at",
     "progress_noted_at",
     "started_at",
     "polled_at",
+    "looked_up_since",
     "deadline_at",
     "next_attempt_at",
     "lease_expires_at",
@@ -98,6 +106,50 @@ def expire_lease(execution: Execution, holder: str = "a process that was killed"
     """As a killed process leaves it, once its lease has run out."""
     past = timezone.now() - timedelta(seconds=1)
     Execution.objects.filter(pk=execution.pk).update(lease_holder=holder, lease_expires_at=past)
+
+
+def forget_caller(execution: Execution) -> None:
+    """As a web process that was killed leaves it, once its heartbeat has been missing for long enough."""
+    expire_lease(execution)
+    past = timezone.now() - timedelta(seconds=1)
+    Execution.objects.filter(pk=execution.pk).update(awaited_until=past)
+
+
+def is_abandoned(execution: Execution) -> bool:
+    until = read(execution).awaited_until
+    return until is not None and until < timezone.now()
+
+
+def is_nothing_under_way() -> bool:
+    """A loop that was closed in the middle of a step will not go on with it."""
+    return all(task.get_loop().is_closed() for task in advancing._under_way.copy())
+
+
+async def disconnect(waiting: asyncio.Task[Execution]) -> None:
+    """Cancel the request as a server does it when its client is gone."""
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+
+
+@contextlib.contextmanager
+def wrapping_statements(wrapper: Any) -> Iterator[None]:
+    """Have Django pass every statement of the database threads through the wrapper."""
+
+    async def on_every_thread(unit: Any) -> None:
+        meeting = threading.Barrier(THREADS)
+
+        def together() -> None:
+            meeting.wait()
+            unit()
+
+        await asyncio.gather(*(in_database(together) for _ in range(THREADS)))
+
+    asyncio.run(on_every_thread(lambda: connection.execute_wrappers.append(wrapper)))
+    try:
+        yield
+    finally:
+        asyncio.run(on_every_thread(lambda: connection.execute_wrappers.remove(wrapper)))
 
 
 def payload_of(execution: Execution) -> ExecutionPayload:

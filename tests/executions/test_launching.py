@@ -6,15 +6,15 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from django.db import connection
 from django.utils import timezone
 
+from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
-from executions import advancing
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution
@@ -35,6 +35,7 @@ from tests.executions.steps import (
     call,
     expire_lease,
     in_database,
+    is_nothing_under_way,
     let_pass,
     make_active,
     only,
@@ -49,6 +50,7 @@ from tests.processes import ExampleEngine, free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+LATER = timezone.now() + timedelta(hours=1)
 BUSY = replies(503, {"error": "busy"}, retry_after="0")
 REFUSED = replies(400, {"error": "no such year"})
 HANGS_UP = sends_and_hangs_up()
@@ -243,6 +245,21 @@ async def test_a_start_that_is_never_answered_is_left_to_a_human(
     assert "did not answer within 0.2 s" in execution.error
 
 
+async def test_the_start_of_a_synchronous_workflow_may_last_as_long_as_its_timeout(
+    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A7.1: it answers when it is done; other starts only tell that there is a run."""
+    monkeypatch.setattr("executions.launching.START_SECONDS", 0.0)
+    workflow.source.config |= {"request_timeout_seconds": 900}
+    await in_database(workflow.source.save)
+    engine.on_start = replies(200, completed() | receipt())
+    assert (await call("report")).state == State.UNCONFIRMED
+
+    await in_database(Workflow.objects.update, execution_type="sync")
+    await in_database(forget_catalogue)
+    assert (await call("report")).succeeded
+
+
 async def test_an_engine_that_knows_our_key_is_asked_again(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:
@@ -276,7 +293,7 @@ def countdown_of(engine: ExampleEngine, *, keyed: bool) -> Workflow:
 
 def start_by_hand(engine: ExampleEngine, execution: Execution, arguments: dict[str, Any]) -> None:
     """What a process sent before it was killed."""
-    httpx.post(
+    httpx2.post(
         f"{engine.base_url}/api/v1/service/workflows/1003/start",
         json={"input": arguments, "source": "application"},
         headers={"authorization": f"Api-Key {engine.api_key}", "idempotency-key": str(execution.pk)},
@@ -363,6 +380,42 @@ async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
     assert (await waiting).succeeded
     assert RUN_ID in (await in_database(told, execution, "confirmed"))[0]
     assert engine.count("start") == 1
+    record = await in_database(read, execution)
+    assert record.correlation_id and record.payload.start_answer == receipt()
+
+
+@pytest.mark.parametrize(
+    ("resolve", "state", "noted"),
+    [
+        (lambda e: e.confirm_not_started(by="Ada"), State.FAILED, True),
+        (lambda e: e.confirm_started(RUN_ID, by="Ada", next_attempt_at=LATER), State.RUNNING, False),
+        (lambda e: e.confirm_started("run-9", by="Ada", next_attempt_at=LATER), State.RUNNING, True),
+    ],
+    ids=["as not started", "as the same run", "as another run"],
+)
+async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
+    engine: WireEngine, workflow: Workflow, resolve: Any, state: State, noted: bool
+) -> None:
+    """B8: but the timeline tells of a run that the admin did not know of."""
+    gate = Gate(replies(200, receipt()))
+    engine.on_start = gate
+    waiting = asyncio.create_task(call("report", seconds=0))
+    await gate.request()
+    await waiting
+    execution = await in_database(only)
+    await in_database(expire_lease, execution)
+    # A row that is being written in that instant is left to the next tick.
+    await until(lambda: advance_due_executions() == 1)
+    assert await in_database(resolve, await in_database(read, execution))
+    before = await in_database(read, execution)
+
+    gate.open()
+
+    await until(is_nothing_under_way)
+    after = await in_database(read, execution)
+    assert (after.state, after.run_id) == (state, before.run_id)
+    assert bool(await in_database(told, execution, "started_late")) is noted
+    assert engine.count("start") == 1
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")
@@ -379,7 +432,7 @@ def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine
     gate.open()
 
     wait_until(lambda: only().run_id == RUN_ID, "the run is recorded")
-    wait_until(lambda: not advancing._under_way)
+    wait_until(is_nothing_under_way)
     connection.pool.check()
     assert engine.count("start") == 1
 

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,13 +10,23 @@ import pytest
 from django.utils import timezone
 
 from connectors.protocol import RunSnapshot, RunState, Started
-from executions.models import ACTIVE, FINAL, Execution, ExecutionEvent, ExecutionPayload, State
+from executions.models import (
+    ACTIVE,
+    FINAL,
+    ErrorKind,
+    Execution,
+    ExecutionEvent,
+    ExecutionPayload,
+    State,
+)
 from tests.executions.steps import read, timeline
 from tests.factories import make_execution, make_workflow
 
 pytestmark = pytest.mark.django_db
 
 SOON = timezone.now() + timedelta(hours=1)
+PAST = timezone.now() - timedelta(minutes=1)
+STARTED = Started(run_id="run-7", correlation_id="corr-7", raw={"id": 7})
 HOLDER = "this process"
 RUNNING = RunSnapshot(state=RunState.RUNNING, progress=50.0, progress_message="half", raw={"half": True})
 COMPLETED = RunSnapshot(state=RunState.COMPLETED, output={"sum": 3}, raw={"whole": True})
@@ -24,14 +34,20 @@ FAILED = RunSnapshot(state=RunState.FAILED, error="no paper", raw={"whole": True
 CANCELLED = RunSnapshot(state=RunState.CANCELLED, error="by the operator", raw={"whole": True})
 
 
+ALL = tuple(State)
+NOT_CANCELLED = tuple(state for state in State if state != State.CANCELLED)
+
+
 @dataclass(frozen=True)
 class Verb:
-    """How a verb is said, from which states it is allowed, and where it leads (None: it stays)."""
+    """How a verb is said, from which states it is allowed, where it leads (None: it stays), what it tells."""
 
     say: Callable[[Execution], bool]
     allowed: tuple[State, ...]
     leads_to: State | None = None
-    event: str = ""
+    events: str = ""
+    row: dict[str, Any] = field(default_factory=dict)
+    """What else has to be true of the row."""
 
 
 VERBS = {
@@ -51,10 +67,47 @@ VERBS = {
         "start_unknown",
     ),
     "mark_running": Verb(
-        lambda e: e.mark_running(Started(run_id="run-7", raw={"id": 7}), next_attempt_at=SOON),
+        lambda e: e.mark_running(STARTED, next_attempt_at=SOON),
         (State.STARTING,),
         State.RUNNING,
         "started",
+    ),
+    "finish_start (completed)": Verb(
+        lambda e: e.finish_start(STARTED, COMPLETED), (State.STARTING,), State.COMPLETED, "started completed"
+    ),
+    "finish_start (failed)": Verb(
+        lambda e: e.finish_start(STARTED, FAILED), (State.STARTING,), State.FAILED, "started failed"
+    ),
+    "finish_start (cancelled)": Verb(
+        lambda e: e.finish_start(STARTED, CANCELLED), (State.STARTING,), State.CANCELLED, "started cancelled"
+    ),
+    "look_again": Verb(
+        lambda e: e.look_again(next_attempt_at=SOON, why="silence"), (State.STARTING,), None, "looked_up"
+    ),
+    "conclude_not_started": Verb(
+        lambda e: e.conclude_not_started("no run"), (State.STARTING,), State.FAILED, "failed"
+    ),
+    "conclude_not_started (cancelled)": Verb(
+        lambda e: e.conclude_not_started("no run"),
+        (State.STARTING,),
+        State.CANCELLED,
+        "cancelled",
+        {"cancel_requested_at": PAST},
+    ),
+    "confirm_started": Verb(
+        lambda e: e.confirm_started("run-7", by="Ada", next_attempt_at=SOON),
+        (State.UNCONFIRMED,),
+        State.RUNNING,
+        "confirmed",
+    ),
+    "confirm_started (by the engine)": Verb(
+        lambda e: e.confirm_started("run-7", by="The answer", next_attempt_at=SOON, started=STARTED),
+        (State.UNCONFIRMED,),
+        State.RUNNING,
+        "confirmed",
+    ),
+    "confirm_not_started": Verb(
+        lambda e: e.confirm_not_started(by="Ada"), (State.UNCONFIRMED,), State.FAILED, "failed"
     ),
     "mark_unconfirmed": Verb(
         lambda e: e.mark_unconfirmed("silence"), (State.STARTING,), State.UNCONFIRMED, "unconfirmed"
@@ -66,6 +119,11 @@ VERBS = {
         lambda e: e.record_failed_poll("silence", next_attempt_at=SOON), (State.RUNNING,), None, "poll_failed"
     ),
     "wait_for_next_poll": Verb(lambda e: e.wait_for_next_poll(next_attempt_at=SOON), (State.RUNNING,)),
+    "bring_poll_forward": Verb(
+        lambda e: e.bring_poll_forward(unless_since=timezone.now()),
+        (State.RUNNING,),
+        row={"polled_at": PAST, "next_attempt_at": SOON, "lease_holder": "", "lease_expires_at": None},
+    ),
     "record_internal_error": Verb(
         lambda e: e.record_internal_error("a bug", next_attempt_at=SOON), ACTIVE, None, "internal_error"
     ),
@@ -87,14 +145,52 @@ VERBS = {
     "mark_cancel_refused": Verb(
         lambda e: e.mark_cancel_refused("too late"), (State.RUNNING,), None, "cancel_refused"
     ),
+    "admit": Verb(lambda e: e.admit(), (State.PENDING,), None, "admitted", {"admitted_at": None}),
+    "cancel_queued": Verb(
+        lambda e: e.cancel_queued("Alice"),
+        (State.PENDING,),
+        State.CANCELLED,
+        "cancelled",
+        {"admitted_at": None},
+    ),
+    "give_up_queued (too late)": Verb(
+        lambda e: e.give_up_queued("too long", kind=ErrorKind.TIMEOUT),
+        (State.PENDING,),
+        State.TIMED_OUT,
+        "timed_out",
+        {"admitted_at": None},
+    ),
+    "give_up_queued (switched off)": Verb(
+        lambda e: e.give_up_queued("switched off", kind=ErrorKind.CONFIGURATION),
+        (State.PENDING,),
+        State.FAILED,
+        "failed",
+        {"admitted_at": None},
+    ),
+    "reattach": Verb(
+        lambda e: e.reattach(until=SOON), NOT_CANCELLED, None, "reattached", {"awaited_until": PAST}
+    ),
+    "mark_answered": Verb(lambda e: e.mark_answered(), ALL, None, "", {"awaited_until": SOON}),
+    "mark_unanswered": Verb(
+        lambda e: e.mark_unanswered("gone"), ALL, None, "caller_gone", {"awaited_until": SOON}
+    ),
+    "mark_unanswered (as was said)": Verb(lambda e: e.mark_unanswered(), ALL, None, ""),
 }
 ALLOWED = [(name, state) for name, verb in VERBS.items() for state in verb.allowed]
 REFUSED = [(name, state) for name, verb in VERBS.items() for state in State if state not in verb.allowed]
 
 
-def in_state(state: State) -> Execution:
+def in_state(state: State, **row: Any) -> Execution:
     """An execution under our lease."""
-    return make_execution(state=state, lease_holder=HOLDER, lease_expires_at=SOON)
+    execution = make_execution(state=state, lease_holder=HOLDER, lease_expires_at=SOON)
+    Execution.objects.filter(pk=execution.pk).update(**row)
+    for name, value in row.items():
+        setattr(execution, name, value)
+    return execution
+
+
+# But for the counter, which the database counts up.
+COLUMNS = [column.attname for column in Execution._meta.concrete_fields if column.attname != "polls"]
 
 
 def everything_about(execution: Execution) -> list[list[dict[str, Any]]]:
@@ -108,22 +204,23 @@ def everything_about(execution: Execution) -> list[list[dict[str, Any]]]:
 @pytest.mark.parametrize(("name", "state"), ALLOWED)
 def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, state: State) -> None:
     """A8.3, B8: the transition, its event, and the caller's own view of it."""
-    verb, execution = VERBS[name], in_state(state)
+    verb = VERBS[name]
+    execution = in_state(state, **verb.row)
 
     assert verb.say(execution)
 
     stored = read(execution)
-    assert stored.state == execution.state == (verb.leads_to or state)
-    assert stored.lease_holder == execution.lease_holder
-    assert stored.next_attempt_at == execution.next_attempt_at
-    assert stored.finished_at == execution.finished_at
-    assert timeline(execution) == ["created", *([verb.event] if verb.event else [])]
+    assert stored.state == (verb.leads_to or state)
+    assert [name for name in COLUMNS if getattr(stored, name) != getattr(execution, name)] == []
+    assert timeline(execution) == ["created", *verb.events.split()]
+    if verb.leads_to is not None and stored.is_settled and state != State.UNCONFIRMED:
+        assert (stored.lease_holder, stored.lease_expires_at) == ("", None)
 
 
 @pytest.mark.parametrize(("name", "state"), REFUSED)
 def test_a_refused_verb_returns_false_and_changes_nothing(name: str, state: State) -> None:
     """Whoever comes too late looks again instead of insisting."""
-    execution = in_state(state)
+    execution = in_state(state, **VERBS[name].row)
     before = everything_about(execution)
 
     assert not VERBS[name].say(execution)
@@ -135,19 +232,136 @@ def test_a_refused_verb_returns_false_and_changes_nothing(name: str, state: Stat
 @pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.leads_to])
 def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(name: str) -> None:
     """Cancel against completion, poll against timeout: the first wins, whatever the other still believes."""
-    stale = in_state(VERBS[name].allowed[0])
-    assert read(stale).complete(COMPLETED)
+    verb = VERBS[name]
+    stale = in_state(verb.allowed[0], **verb.row)
+    faster = read(stale)
+    assert faster.complete(COMPLETED) or faster.confirm_not_started(by="Ada")
     before = everything_about(stale)
 
-    assert not VERBS[name].say(stale)
+    assert not verb.say(stale)
 
     assert everything_about(stale) == before
+    assert stale.state == verb.allowed[0]
 
 
 def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled() -> None:
     """A8.2."""
     settled = {state for state in State if Execution(state=state).is_settled}
     assert settled == set(State) - set(ACTIVE) == {*FINAL, State.UNCONFIRMED}
+
+
+@pytest.mark.parametrize("name", ["admit", "cancel_queued", "give_up_queued (too late)"])
+def test_what_has_its_place_is_not_in_the_queue_any_more(name: str) -> None:
+    """Admitted against cancelled, or given up: whoever was first."""
+    admitted = in_state(State.PENDING)
+    before = everything_about(admitted)
+    assert not VERBS[name].say(admitted)
+    assert everything_about(admitted) == before
+
+
+def test_what_waits_in_the_queue_can_be_held_by_nobody() -> None:
+    """So that nobody starts it."""
+    queued = make_execution(state=State.PENDING)
+    Execution.objects.update(admitted_at=None)
+    assert not queued.hold(holder=HOLDER, until=SOON)
+    assert queued.admit() and queued.hold(holder=HOLDER, until=SOON)
+
+
+def test_a_start_that_brings_the_result_records_both() -> None:
+    """B3: in one statement."""
+    execution = in_state(State.STARTING)
+    assert execution.finish_start(STARTED, COMPLETED)
+    stored = read(execution)
+    assert (stored.run_id, stored.correlation_id) == ("run-7", "corr-7")
+    assert (stored.payload.start_answer, stored.payload.output) == ({"id": 7}, {"sum": 3})
+    assert stored.started_at <= stored.finished_at
+    assert (stored.error, stored.error_kind) == ("", "")
+
+
+def test_a_start_that_is_confirmed_late_has_its_time_anew() -> None:
+    """A7.2: nobody could follow it until now."""
+    overdue = in_state(State.UNCONFIRMED, deadline_at=PAST, error="silence", error_kind=ErrorKind.EXECUTION)
+    assert overdue.confirm_started("run-7", by="Ada", next_attempt_at=SOON)
+    left = (read(overdue).deadline_at - timezone.now()).total_seconds()
+    assert 200 < left <= overdue.timeout_seconds
+    assert (read(overdue).error, read(overdue).error_kind) == ("", "")
+
+    in_time = in_state(State.UNCONFIRMED, deadline_at=SOON)
+    assert in_time.confirm_started("run-8", by="Ada", next_attempt_at=SOON)
+    assert read(in_time).deadline_at == SOON
+
+
+def test_the_engines_own_late_answer_is_kept_with_what_it_says() -> None:
+    """B3: the correlation id and the raw answer, as of a start that was answered in time."""
+    execution = in_state(State.UNCONFIRMED)
+    assert execution.confirm_started("run-7", by="It", next_attempt_at=SOON, started=STARTED)
+    assert read(execution).correlation_id == "corr-7"
+    assert read(execution).payload.start_answer == {"id": 7}
+
+
+def test_a_start_that_did_not_happen_is_a_failure_that_says_who_found_out() -> None:
+    execution = in_state(State.UNCONFIRMED)
+    assert execution.confirm_not_started(by="Ada")
+    stored = read(execution)
+    assert stored.error == "Ada: the engine did not start it." and stored.finished_at is not None
+
+
+@pytest.mark.parametrize("awaited_until", [None, SOON], ids=["answered", "waited for"])
+def test_nobody_comes_back_to_what_has_a_caller_or_has_answered_it(awaited_until: datetime | None) -> None:
+    execution = in_state(State.RUNNING, awaited_until=awaited_until)
+    assert not execution.reattach(until=SOON)
+
+
+def test_one_of_two_who_come_back_gets_it() -> None:
+    execution = in_state(State.COMPLETED, awaited_until=PAST)
+    other = read(execution)
+    assert execution.reattach(until=SOON)
+    assert not other.reattach(until=SOON)
+
+
+@pytest.mark.parametrize(("state", "found"), [(State.RUNNING, False), (State.COMPLETED, True)])
+def test_what_is_being_cancelled_is_not_come_back_to_but_what_ended_before_is(
+    state: State, found: bool
+) -> None:
+    execution = in_state(state, awaited_until=PAST, cancel_requested_at=PAST)
+    assert execution.reattach(until=SOON) is found
+
+
+IN_HAND = [
+    "complete",
+    "fail",
+    "cancel",
+    "time_out",
+    "finish_as_reported (failed)",
+    "finish_start (completed)",
+    "mark_unconfirmed",
+    "conclude_not_started",
+]
+
+
+@pytest.mark.parametrize("name", IN_HAND)
+@pytest.mark.parametrize(
+    ("in_hand", "awaited_until", "left"),
+    [(True, SOON, None), (True, PAST, PAST), (False, SOON, SOON)],
+    ids=["its caller waits here", "its caller has gone", "its caller waits elsewhere"],
+)
+def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(
+    name: str, in_hand: bool, awaited_until: datetime, left: datetime | None
+) -> None:
+    """One statement less for every call; but nobody who has gone counts as answered."""
+    execution = in_state(VERBS[name].allowed[0], awaited_until=awaited_until)
+    execution.in_hand = in_hand
+    assert VERBS[name].say(execution)
+    assert read(execution).awaited_until == left
+
+
+def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
+    """Disconnect against completion: the statement that ends it may have been made a moment before."""
+    for first, second in (("mark_unanswered", "complete"), ("complete", "mark_unanswered")):
+        execution = in_state(State.RUNNING, awaited_until=SOON)
+        execution.in_hand = True
+        assert VERBS[first].say(execution) and VERBS[second].say(execution)
+        assert read(execution).awaited_until < timezone.now() - timedelta(seconds=20)
 
 
 def lease_held_by_another(until: datetime) -> Execution:

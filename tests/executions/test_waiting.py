@@ -1,9 +1,8 @@
 """Calling a workflow and waiting for it: results, records, progress, and the ends of the wait."""
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +16,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
-from executions import advancing
+from executions import admission, advancing
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.polling import advance_due_executions
 from executions.reading import describe_execution
@@ -38,13 +37,17 @@ from tests.executions.steps import (
     ALICE,
     call,
     cancel,
+    disconnect,
     in_database,
+    is_nothing_under_way,
     let_pass,
     make_active,
     only,
     payload_of,
+    reach_deadline,
     read,
     timeline,
+    wrapping_statements,
 )
 from tests.factories import make_workflow
 from tests.processes import ExampleEngine
@@ -143,7 +146,7 @@ async def test_what_is_returned_is_what_is_stored(engine: WireEngine, workflow: 
 async def test_a_listener_hears_of_every_poll_before_the_result(
     engine: WireEngine, workflow: Workflow
 ) -> None:
-    """A7.3: a listener keeps the wait going beyond the inline wait, up to the run's own deadline."""
+    """A7.3: a patient caller waits beyond the inline wait, up to the run's own deadline."""
     engine.on_status = in_turn(replies(200, status(progress=10)), replies(200, completed()))
     await in_database(Workflow.objects.update, inline_wait_seconds=0)
     heard: list[float | None] = []
@@ -151,7 +154,7 @@ async def test_a_listener_hears_of_every_poll_before_the_result(
     async def listen(execution: Execution) -> None:
         heard.append(execution.progress)
 
-    execution = await call("report", on_progress=listen)
+    execution = await call("report", patient=True, on_progress=listen)
 
     assert execution.succeeded
     assert set(heard) == {10.0}
@@ -290,6 +293,40 @@ async def test_a_wait_of_nothing_returns_at_once_and_the_start_is_sent_all_the_s
     await until(lambda: only().run_id == RUN_ID and not only().lease_holder)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"execution_type": "sync"}, {"execution_type": "async", "execution_type_override": "sync"}],
+    ids=["by the engine's word", "by the curator's"],
+)
+async def test_a_synchronous_workflow_is_waited_for_to_its_end(
+    engine: WireEngine, workflow: Workflow, fields: dict[str, Any]
+) -> None:
+    """A7.1: never a handle, whatever the inline wait: its output schema promises a result."""
+    await in_database(Workflow.objects.update, inline_wait_seconds=0, **fields)
+    gate = Gate(replies(200, receipt()))
+    engine.on_start, engine.on_status = gate, replies(200, completed({"sum": 3}))
+    waiting = asyncio.create_task(call("report"))
+    await gate.request()
+    gate.open()
+    assert (await waiting).succeeded
+
+
+async def test_a_synchronous_workflow_that_takes_too_long_is_waited_for_until_that_is_known(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.2: also where the engine takes its time to answer the cancel."""
+    await in_database(Workflow.objects.update, inline_wait_seconds=0, execution_type="sync")
+    gate = Gate(replies(200, status("CANCELLED")))
+    engine.on_cancel, engine.on_status = gate, replies(200, status())
+    waiting = asyncio.create_task(call("report"))
+    execution = await until(lambda: Execution.objects.filter(polls=1).first())
+    await in_database(reach_deadline, execution)
+    await gate.request()
+    assert not waiting.done()
+    gate.open()
+    assert (await waiting).state == State.TIMED_OUT
+
+
 async def test_while_it_waits_it_asks_no_more_often_than_the_engine_allows(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -318,23 +355,14 @@ async def test_while_it_waits_no_worker_takes_the_execution(engine: WireEngine, 
 # A waiter that is cancelled: the client went away.
 
 
-@contextlib.asynccontextmanager
-async def disconnecting(waiting: asyncio.Task[Execution]) -> AsyncIterator[None]:
-    """Cancel the request as a server does it when its client is gone."""
-    waiting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await waiting
-    yield
-
-
 async def test_a_client_that_leaves_during_the_start_loses_no_run(
     catalogue: Source, example_engine: ExampleEngine
 ) -> None:
     """A7.5: the engine's own record shows exactly one run, and ours gets its id."""
     waiting = asyncio.create_task(call("countdown", {"seconds": 0.1}))
     await until(lambda: Execution.objects.exists(), "the record is committed")
-    async with disconnecting(waiting):
-        execution = await until(lambda: Execution.objects.filter(state=State.RUNNING).first(), "it runs")
+    await disconnect(waiting)
+    execution = await until(lambda: Execution.objects.filter(state=State.RUNNING).first(), "it runs")
     await until(lambda: not only().lease_holder, "the lease is given back")
 
     (run,) = await asyncio.to_thread(example_engine.runs, idempotency_key=str(execution.pk))
@@ -354,9 +382,9 @@ async def test_a_client_that_leaves_while_the_start_is_unanswered_gets_its_run_r
     engine.on_start = gate
     waiting = asyncio.create_task(call("report"))
     await gate.request()
-    async with disconnecting(waiting):
-        assert (await in_database(only)).state == State.STARTING
-        gate.open()
+    await disconnect(waiting)
+    assert (await in_database(only)).state == State.STARTING
+    gate.open()
     await until(lambda: only().run_id == RUN_ID and not only().lease_holder)
     assert engine.count("start") == 1
 
@@ -367,8 +395,8 @@ async def test_a_client_that_leaves_before_the_record_is_committed_leaves_no_dou
     """What was begun comes to its end: never a record of which nobody knows if the engine has it."""
     waiting = asyncio.create_task(call("report"))
     await asyncio.sleep(0)
-    async with disconnecting(waiting):
-        await until(lambda: not advancing._under_way)
+    await disconnect(waiting)
+    await until(is_nothing_under_way)
     assert engine.count("start") == await in_database(Execution.objects.filter(run_id=RUN_ID).count)
     assert await in_database(Execution.objects.exclude(run_id=RUN_ID).count) == 0
 
@@ -381,8 +409,8 @@ async def test_a_client_that_leaves_during_a_poll_costs_no_answer(
     engine.on_status = gate
     waiting = asyncio.create_task(call("report"))
     await gate.request()
-    async with disconnecting(waiting):
-        gate.open()
+    await disconnect(waiting)
+    gate.open()
     record = await until(lambda: Execution.objects.filter(state=State.COMPLETED).first())
     assert (await in_database(payload_of, record)).output == {"sum": 3}
 
@@ -412,10 +440,10 @@ async def test_a_server_that_stops_during_a_start_hears_the_engine_out(
     async def serve() -> None:
         waiting = asyncio.create_task(call("report"))
         await gate.request()
-        async with disconnecting(waiting):
-            stopping = asyncio.create_task(advancing.finish_steps(within=10))
-            gate.open()
-            await stopping
+        await disconnect(waiting)
+        stopping = asyncio.create_task(advancing.finish_steps(within=10))
+        gate.open()
+        await stopping
         await close_connectors()
 
     await asyncio.to_thread(asyncio.run, serve())
@@ -517,30 +545,20 @@ def statements() -> Iterator[list[str]]:
         seen.append(sql)
         return execute(sql, params, many, context)
 
-    async def on_every_thread(unit: Any) -> None:
-        import threading
-
-        from catalogue.database import THREADS
-
-        meeting = threading.Barrier(THREADS)
-
-        def together() -> None:
-            meeting.wait()
-            unit()
-
-        await asyncio.gather(*(in_database(together) for _ in range(THREADS)))
-
-    asyncio.run(on_every_thread(lambda: connection.execute_wrappers.append(watch)))
-    yield seen
-    asyncio.run(on_every_thread(lambda: connection.execute_wrappers.remove(watch)))
+    with wrapping_statements(watch):
+        yield seen
 
 
 def test_a_synchronous_call_costs_few_statements(
-    engine: WireEngine, workflow: Workflow, statements: list[str]
+    engine: WireEngine, workflow: Workflow, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E7: record, engine, result; no look-up and no lease that nobody needs."""
+    """E7: record, engine, result; no look-up, no lease that nobody needs, no count far from a limit."""
     engine.on_start = replies(200, completed() | receipt())
+    # What a process remembers for a moment, it remembers for the whole test.
+    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 3600)
+    run_in_background_loop(call("report"))
     current_catalogue()
+    statements.clear()
 
     execution = run_in_background_loop(call("report"))
 
@@ -550,13 +568,33 @@ def test_a_synchronous_call_costs_few_statements(
     assert len(statements) - len(work) <= 2
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL plans by what its tables hold")
+def test_looking_for_a_lost_call_does_not_read_the_history(
+    engine: WireEngine, workflow: Workflow, statements: list[str]
+) -> None:
+    """E7: every call looks, so that it must not cost more with every run that is kept."""
+    engine.on_start = replies(200, completed() | receipt())
+
+    run_in_background_loop(call("report", request={"may_reattach": True}))
+
+    (looked,) = [sql for sql in statements if sql.startswith("SELECT") and "arguments_hash" in sql]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {looked}", [None] * looked.count("%s"))
+        plan = str(cursor.fetchall())
+    assert "USING INDEX execution_awaited" in plan
+
+
 def test_a_poll_costs_few_statements(engine: WireEngine, workflow: Workflow, statements: list[str]) -> None:
-    """E7: the lease, the row, and what the poll found."""
+    """E7: what is due, the lease, the row and its workflow; then what the poll found, and the lease back."""
     make_active(workflow, State.RUNNING)
+    advance_due_executions()
+    let_pass(only(), 60)
+    statements.clear()
 
     advance_due_executions()
 
-    assert [sql.split()[0] for sql in statements] == ["SELECT", "UPDATE", "SELECT", "UPDATE", "UPDATE"]
+    work = [sql.split()[0] for sql in statements if not sql.startswith("BEGIN")]
+    assert work == ["SELECT", "UPDATE", "SELECT", "SELECT", "UPDATE"]
 
 
 def test_every_execution_has_its_payload_and_its_first_event(workflow: Workflow) -> None:

@@ -1,25 +1,31 @@
 """The product's MCP door as clients find it: a real server on a real port."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import httpx
 import httpx2
 import pytest
 import uvicorn
+from django.db import connection
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
+from executions import advancing
 from mcp_bridge.tokens import create_token
-from tests.factories import make_source
-from tests.processes import ExampleEngine, running_example_engine
+from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, wait_until
+from tests.factories import make_source, make_workflow
+from tests.processes import ROOT, ExampleEngine, running_example_engine
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -34,13 +40,13 @@ class McpServer:
     def url(self) -> str:
         return f"{self.base_url}/mcp"
 
-    def post(self, body: Any = None, *, token: str = "", **options: Any) -> httpx.Response:
+    def post(self, body: Any = None, *, token: str = "", **options: Any) -> httpx2.Response:
         """A request by hand, for what no well-behaved client sends."""
         headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         headers |= {"authorization": f"Bearer {token}"} if token else {}
         headers |= options.pop("headers", {})
         content = {"json": body} if body is not None else {}
-        return httpx.post(self.url, headers=headers, trust_env=False, timeout=20, **content, **options)
+        return httpx2.post(self.url, headers=headers, trust_env=False, timeout=20, **content, **options)
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +94,40 @@ def source(engine: ExampleEngine) -> Source:
 
 
 @pytest.fixture
+def wire_engine() -> Iterator[WireEngine]:
+    """An engine whose every answer the test decides; at first its runs go on and on."""
+    with running_wire_engine() as running:
+        yield running
+        # Steps go on when nobody waits for them; they must not meet the rows of the next test.
+        wait_until(lambda: not advancing._under_way, "the steps under way come to their end")
+
+
+@pytest.fixture
+def long_workflow(wire_engine: WireEngine) -> Workflow:
+    """`report` of the wire engine, which nobody waits for unless the test says so."""
+    wire_source = make_source("wire", base_url=wire_engine.base_url)
+    return make_workflow(wire_source, upstream_id=WORKFLOW_ID, name="report", inline_wait_seconds=0)
+
+
+@pytest.fixture
+def stdio_server(transactional_db: None) -> StdioServerParameters:
+    """The command as a desktop client would be told to start it, on the tests' database."""
+    name = str(connection.settings_dict["NAME"])
+    url = (
+        f"sqlite:///{name}"
+        if connection.vendor == "sqlite"
+        else os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
+    )
+    environment = os.environ | {"DATABASE_URL": url}
+    return StdioServerParameters(
+        command=sys.executable,
+        args=[str(Path(ROOT, "manage.py")), "mcp_stdio"],
+        env=environment,
+        cwd=str(ROOT),
+    )
+
+
+@pytest.fixture
 def token() -> str:
     return create_token(name="agent")[1]
 
@@ -103,11 +143,27 @@ def connect(mcp_server: McpServer, token: str) -> Connect:
     """Opens the official client: `async with connect() as client`."""
 
     @asynccontextmanager
-    async def opened(*, as_token: str = token, mode: str = "2026-07-28") -> AsyncIterator[Client]:
+    async def opened(
+        *, as_token: str = token, mode: str = "2026-07-28", **options: Any
+    ) -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {as_token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=20, trust_env=False) as http_client:
             transport = streamable_http_client(mcp_server.url, http_client=http_client)
-            async with Client(transport, mode=mode) as client:
+            async with Client(transport, mode=mode, **options) as client:
                 yield client
 
     return opened
+
+
+@pytest.fixture(params=["http", "stdio"])
+def open_client(
+    request: pytest.FixtureRequest, connect: Connect, stdio_server: StdioServerParameters
+) -> Connect:
+    """Opens the official client over either transport."""
+
+    @asynccontextmanager
+    async def over_stdio(*, mode: str, **options: Any) -> AsyncIterator[Client]:
+        async with Client(stdio_server, mode=mode, **options) as client:
+            yield client
+
+    return connect if request.param == "http" else over_stdio

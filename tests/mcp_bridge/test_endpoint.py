@@ -4,7 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-import httpx
+import httpx2
 import pytest
 from django.utils import timezone
 
@@ -37,7 +37,7 @@ def test_without_a_valid_token_nobody_gets_in(mcp_server: McpServer, credentials
 
 
 def test_the_challenge_points_to_metadata_that_says_how_tokens_are_sent(mcp_server: McpServer):
-    document = httpx.get(
+    document = httpx2.get(
         f"{mcp_server.base_url}/.well-known/oauth-protected-resource/mcp", trust_env=False
     ).json()
     assert document["bearer_methods_supported"] == ["header"]
@@ -78,7 +78,7 @@ def test_a_listing_may_be_kept_by_its_caller_only(mcp_server: McpServer, token: 
 def test_get_and_delete_are_answered_without_a_session(mcp_server: McpServer, token: str):
     headers = {"authorization": f"Bearer {token}", "accept": "text/event-stream"}
     for method in ("GET", "DELETE"):
-        response = httpx.request(method, mcp_server.url, headers=headers, trust_env=False)
+        response = httpx2.request(method, mcp_server.url, headers=headers, trust_env=False)
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
@@ -198,7 +198,7 @@ def test_many_callers_at_once_are_all_answered(mcp_server: McpServer, token: str
 def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_server: McpServer):
     """Sent in chunks, so that no header says how much is to come."""
     chunks = (b"x" * 1_000_000 for _ in range(50))
-    response = httpx.post(f"{mcp_server.base_url}/admin/login/", content=chunks, trust_env=False)
+    response = httpx2.post(f"{mcp_server.base_url}/admin/login/", content=chunks, trust_env=False)
     assert response.status_code == 413
 
 
@@ -210,5 +210,5 @@ def test_a_cursor_that_nobody_gave_out_is_refused(mcp_server: McpServer, token: 
 def test_the_endpoint_is_found_with_a_slash_at_its_end_too(mcp_server: McpServer, token: str):
     body, headers = modern("tools/list")
     headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
-    response = httpx.post(f"{mcp_server.url}/", json=body, headers=headers, trust_env=False)
+    response = httpx2.post(f"{mcp_server.url}/", json=body, headers=headers, trust_env=False)
     assert response.status_code == 200

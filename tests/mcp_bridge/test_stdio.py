@@ -1,36 +1,12 @@
 """MCP over standard input and output: a process of its own, started by the client."""
 
-import os
-import sys
-from pathlib import Path
-
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Source
 from executions.models import Execution
-from tests.processes import ROOT
-
-
-@pytest.fixture
-def stdio_server(transactional_db: None) -> StdioServerParameters:
-    """The command as a desktop client would be told to start it, on the tests' database."""
-    name = str(connection.settings_dict["NAME"])
-    url = (
-        f"sqlite:///{name}"
-        if connection.vendor == "sqlite"
-        else os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
-    )
-    environment = os.environ | {"DATABASE_URL": url}
-    return StdioServerParameters(
-        command=sys.executable,
-        args=[str(Path(ROOT, "manage.py")), "mcp_stdio"],
-        env=environment,
-        cwd=str(ROOT),
-    )
 
 
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])

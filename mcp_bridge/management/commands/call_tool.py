@@ -59,5 +59,8 @@ async def _call(name: str, arguments: dict[str, Any], report: Any) -> CallToolRe
         report=report,
     )
     if (built_in := BUILT_IN_TOOLS.get(name)) is not None:
-        return await call_built_in(built_in, call, arguments)
-    return await run_workflow(call, name, arguments)
+        answer = await call_built_in(built_in, call, arguments)
+    else:
+        answer = await run_workflow(call, name, arguments)
+    assert isinstance(answer, CallToolResult), "only who takes tasks gets one"
+    return answer

@@ -1,0 +1,78 @@
+"""Requests over kept-alive connections, by a client that costs less than the servers it measures."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+
+from benchmarks._processes import McpServer
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time; the answer's status and body."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error or ConnectionError("The server closed the connection."))
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._answer.set_result((self._parser.get_status_code(), self._body))
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser, self._body = httptools.HttpResponseParser(self), b""
+        self._transport.write(request)
+        return await self._answer
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+async def send_load(
+    server: McpServer, body: Mapping[str, Any], headers: Mapping[str, str], *, clients: int, requests: int
+) -> list[float]:
+    """Send the same request again and again, from each client one at a time; how long each took."""
+    request, left, seconds = _as_bytes(server.url, body, headers), requests, list[float]()
+    url = urlsplit(server.url)
+
+    async def client() -> None:
+        nonlocal left
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(_Connection, url.hostname, url.port)
+        while left > 0:
+            left -= 1
+            started = time.perf_counter()
+            status, answer = await connection.ask(request)
+            seconds.append(time.perf_counter() - started)
+            assert status == 200 and b'"result"' in answer, answer[:500]
+            assert b'"isError":true' not in answer, answer[:500]
+        connection.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return seconds
+
+
+def _as_bytes(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+    parts, content = urlsplit(url), json.dumps(body).encode()
+    own = {"host": parts.netloc, "content-type": "application/json", "content-length": len(content)}
+    lines = (f"{name}: {value}" for name, value in (own | dict(headers)).items())
+    head = [f"POST {parts.path} HTTP/1.1", *lines, "", ""]
+    return "\r\n".join(head).encode() + content

@@ -1,0 +1,113 @@
+"""One program of a deployment: started, killed, frozen and started again."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx2
+
+ROOT = Path(__file__).resolve().parents[1]
+TETHERED = ROOT / "deploy" / "tethered.py"
+START_SECONDS = 120.0
+PROBE_SECONDS = 0.05
+AWAKE_SECONDS = 0.5
+
+
+class Program:
+    """A Python program with its log; it ends with the process that started it."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        variables: Mapping[str, str],
+        folder: Path,
+        answers_at: str = "",
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = [sys.executable, str(TETHERED), *arguments]
+        self._variables = dict(variables)
+        self._answers_at = answers_at
+        self._process: subprocess.Popen[bytes] | None = None
+        self._turn = asyncio.Lock()
+
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def stop(self) -> None:
+        """At once, whatever state it is in."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    async def wait_until_up(self) -> None:
+        """Until it answers; a program that answers nobody is up when it runs. Raises RuntimeError."""
+        deadline = time.monotonic() + START_SECONDS
+        async with httpx2.AsyncClient(timeout=5, trust_env=False) as client:
+            while time.monotonic() < deadline and self.exit_code is None:
+                if not self._answers_at or await _answers(client, self._answers_at):
+                    return
+                await asyncio.sleep(PROBE_SECONDS)
+        raise RuntimeError(f"{self.name} is not up (exit code {self.exit_code}): {self.last_words()}")
+
+    async def kill(self, *, pause: float) -> None:
+        """SIGKILL, and another one after `pause` seconds."""
+        async with self._turn:
+            self.stop()
+            await asyncio.sleep(pause)
+            self.start()
+
+    async def be_away(self, *, seconds: float) -> None:
+        """Hang for the first half of the time, wake up for a moment, be dead for the second half.
+
+        What comes while it hangs it carries out when it wakes up, and nobody waits for the answer any more.
+        """
+        async with self._turn:
+            self._signal(signal.SIGSTOP)
+            await asyncio.sleep(seconds / 2)
+            self._signal(signal.SIGCONT)
+            await asyncio.sleep(AWAKE_SECONDS)
+            self.stop()
+            await asyncio.sleep(seconds / 2)
+            self.start()
+
+    async def keep_up(self) -> int | None:
+        """Start it again if it ended by itself, as a supervisor would; the exit code that it had then."""
+        if self._turn.locked() or (code := self.exit_code) is None:
+            return None
+        async with self._turn:
+            self.start()
+        return code
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, number)
+
+
+async def _answers(client: httpx2.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(url)).is_success
+    except httpx2.TransportError:
+        return False

@@ -1,0 +1,150 @@
+"""What ran: a list that never reads payloads, and one page with everything about one execution."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.rendering import DASH, ago, duration
+from connectors.background import run_in_background_loop
+from executions.admin.filters import CreatedFilter, SourceFilter, StateFilter
+from executions.admin.page import describe_page, state_badge
+from executions.callers import Caller
+from executions.cancelling import CancelOutcome, cancel_execution
+from executions.models import Execution, State
+from executions.reading import UnknownExecution
+from executions.resolving import ResolutionRefused, resolve_as_not_started, resolve_as_started
+
+CANCEL_MESSAGES = {
+    CancelOutcome.CANCELLED: messages.success,
+    CancelOutcome.REQUESTED: messages.info,
+    CancelOutcome.ALREADY_FINISHED: messages.warning,
+    CancelOutcome.NOT_SUPPORTED: messages.error,
+}
+
+
+class RunIdForm(forms.Form):
+    run_id = forms.CharField(
+        label="Run id at the engine",
+        max_length=255,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+
+
+@admin.register(Execution)
+class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
+    list_display = (
+        "tool_name", "source_name", "state_shown", "caller_shown", "door",
+        "created", "took", "progress_shown",
+    )  # fmt: skip
+    list_filter = (StateFilter, SourceFilter, ("door", ChoicesDropdownFilter), CreatedFilter)
+    list_per_page = 50
+    # The table is the largest of all: nothing that counts all of its rows more often than needed.
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    search_fields = ("tool_name", "=run_id", "=correlation_id", "caller_name", "=caller", "=idempotency_key")
+    search_help_text = "Tool, caller, execution id, run id, correlation id, idempotency key"
+    buttons = ("cancel",)
+    change_form_outer_before_template = "executions/admin/execution.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
+        return [
+            path(f"<uuid:key>/{name}/", self.admin_site.admin_view(view), name=f"executions_execution_{name}")
+            for name, view in views.items()
+        ] + super().get_urls()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
+        """None: the panel shows the record, and better."""
+        return []
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Execution], search_term: str
+    ) -> tuple[QuerySet[Execution], bool]:
+        try:
+            key = uuid.UUID(search_term.strip())
+        except ValueError:
+            return super().get_search_results(request, queryset, search_term)
+        same = search_term.strip()
+        named = queryset.filter(run_id__iexact=same) | queryset.filter(idempotency_key__iexact=same)
+        return queryset.filter(pk=key) | named, False
+
+    @admin.display(description="state", ordering="state")
+    def state_shown(self, execution: Execution) -> SafeString:
+        return state_badge(execution)
+
+    @admin.display(description="caller", ordering="caller_name")
+    def caller_shown(self, execution: Execution) -> str:
+        return execution.caller_name or execution.caller
+
+    @admin.display(description="created", ordering="created_at")
+    def created(self, execution: Execution) -> str:
+        return ago(execution.created_at)
+
+    @admin.display(description="took")
+    def took(self, execution: Execution) -> str:
+        return duration(execution.duration_ms)
+
+    @admin.display(description="progress", ordering="progress")
+    def progress_shown(self, execution: Execution) -> str:
+        return DASH if execution.progress is None else f"{execution.progress:g} %"
+
+    def get_buttons(self, request: HttpRequest, obj: Execution) -> list[Button]:
+        return [] if obj.is_settled else super().get_buttons(request, obj)
+
+    @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
+    def cancel(self, request: HttpRequest, execution: Execution) -> None:
+        cancellation = run_in_background_loop(cancel_execution(str(execution.pk), caller=_caller(request)))
+        CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
+
+    def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
+        resolvable = obj.state == State.UNCONFIRMED and self.may_press_buttons(request)
+        return describe_page(obj) | {"run_id_form": RunIdForm() if resolvable else None}
+
+    # Resolving what is unconfirmed
+
+    def _it_ran(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
+        run_id = request.POST.get("run_id", "").strip()
+
+        def resolve() -> Execution:
+            return run_in_background_loop(resolve_as_started(str(key), run_id, caller=_caller(request)))
+
+        return self._resolve(request, key, resolve, f"Resolved: the engine runs it as {run_id}.")
+
+    def _it_did_not_run(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
+        def resolve() -> Execution:
+            return resolve_as_not_started(str(key), caller=_caller(request))
+
+        return self._resolve(request, key, resolve, "Resolved: the engine did not start it.")
+
+    def _resolve(
+        self, request: HttpRequest, key: uuid.UUID, resolve: Callable[[], Execution], done: str
+    ) -> HttpResponseBase:
+        if not self.may_press_buttons(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        try:
+            execution = resolve()
+        except UnknownExecution as error:
+            raise Http404(str(error)) from None
+        except ResolutionRefused as error:
+            messages.error(request, str(error))
+        else:
+            self.log_change(request, execution, done)
+            messages.success(request, done)
+        return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[key]))
+
+
+def _caller(request: HttpRequest) -> Caller:
+    return Caller(key=f"user:{request.user.pk}", name=request.user.get_username(), sees_everything=True)

@@ -1,0 +1,65 @@
+"""By what the list of executions is narrowed."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from unfold.contrib.filters.admin import DropdownFilter
+
+from catalogue.models import Source
+from executions.models import Execution, State
+
+QUEUED = "queued"
+AGES = {
+    "in the last hour": timedelta(hours=1),
+    "in the last 24 hours": timedelta(hours=24),
+    "in the last 7 days": timedelta(days=7),
+    "in the last 30 days": timedelta(days=30),
+}
+
+
+class StateFilter(DropdownFilter):  # type: ignore[misc]
+    """The states, with those that wait in the queue told apart from those that are about to start."""
+
+    title = "state"
+    parameter_name = "state__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(QUEUED, "waiting in the queue"), *State.choices]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        match self.value():
+            case None:
+                return queryset
+            case "queued":
+                return queryset.filter(state=State.PENDING, admitted_at=None)
+            case "pending":
+                return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
+        return queryset.filter(state=self.value())
+
+
+class SourceFilter(DropdownFilter):  # type: ignore[misc]
+    """By the name at the time: what ran stays when its source goes."""
+
+    title = "source"
+    parameter_name = "source_name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in Source.objects.values_list("name", flat=True)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        return queryset.filter(source_name=self.value()) if self.value() else queryset
+
+
+class CreatedFilter(DropdownFilter):  # type: ignore[misc]
+    title = "created"
+    parameter_name = "created"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in AGES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        age = AGES.get(self.value() or "")
+        return queryset if age is None else queryset.filter(created_at__gte=timezone.now() - age)

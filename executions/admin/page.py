@@ -1,0 +1,213 @@
+"""What the page of one execution tells of it."""
+
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from catalogue.admin.rendering import (
+    DASH,
+    ago,
+    badge,
+    chip,
+    duration,
+    exactly,
+    link,
+    paragraphs,
+    pretty_json,
+    side_by_side,
+    table,
+    to_the_millisecond,
+)
+from executions.models import Execution, ExecutionPayload, State
+
+STATE_BADGES = {
+    State.PENDING: "",
+    State.STARTING: "info",
+    State.RUNNING: "info",
+    State.COMPLETED: "success",
+    State.FAILED: "danger",
+    State.CANCELLED: "",
+    State.TIMED_OUT: "warning",
+    State.UNCONFIRMED: "warning",
+}
+PAYLOADS = (
+    ("input", "Input"),
+    ("output", "Output"),
+    ("start_answer", "The engine's answer to the start"),
+    ("status_answer", "The engine's last status"),
+)
+SHOWN_EVENTS = 500
+SHOWN_HASH = 12
+Facts = list[tuple[str, Any]]
+Titled = tuple[str, Any]
+
+
+def state_badge(execution: Execution) -> SafeString:
+    if execution.is_queued:
+        return badge("waiting in the queue", title="The limits have no room for it yet.")
+    state = State(execution.state)
+    return badge(state.label, STATE_BADGES[state])
+
+
+def describe_page(execution: Execution) -> dict[str, Any]:
+    """Everything above the form: how it does, the facts, the timeline, the payloads."""
+    payload = ExecutionPayload.objects.filter(pk=execution.pk).first()
+    return {
+        "headline": _headline(execution),
+        "facts": [
+            *_progress_facts(execution),
+            *_time_facts(execution),
+            *_cancel_facts(execution),
+            *_engine_facts(execution),
+            *_identity_facts(execution),
+            *_metadata_facts(payload),
+        ],
+        "events": _timeline(execution),
+        "timeline_note": _timeline_note(execution),
+        "payloads": _shown_payloads(execution, payload),
+    }
+
+
+def _headline(execution: Execution) -> list[Any]:
+    kind = badge(execution.get_error_kind_display(), title="kind of error") if execution.error_kind else ""
+    return [
+        side_by_side([state_badge(execution), kind]),
+        paragraphs(execution.error) if execution.error else "",
+    ]
+
+
+def _progress_facts(execution: Execution) -> Facts:
+    percent = "" if execution.progress is None else f"{execution.progress:g} %"
+    return [
+        ("Took", duration(execution.duration_ms)),
+        ("Progress", f"{percent} {execution.progress_message}".strip()),
+        ("Caller waits", _waiting(execution)),
+        ("Next step", _next_step(execution)),
+        ("Looked up since", exactly(execution.looked_up_since)),
+    ]
+
+
+def _waiting(execution: Execution) -> str:
+    if execution.is_awaited:
+        return "a request waits for it"
+    if execution.is_unanswered:
+        return format_html("its caller is gone without an answer, {}", ago(execution.awaited_until))
+    return ""
+
+
+def _next_step(execution: Execution) -> str:
+    """What an operator can tell from when nothing seems to move."""
+    if execution.is_settled:
+        return ""
+    if execution.is_queued:
+        return "as soon as the limits have room for it"
+    failures = f", after {execution.attempts} failed attempts in a row" if execution.attempts else ""
+    return format_html("{}{}", exactly(execution.next_attempt_at), failures)
+
+
+def _time_facts(execution: Execution) -> Facts:
+    created, admitted = execution.created_at, execution.admitted_at
+    return [
+        ("Created", exactly(created)),
+        ("Left the queue", exactly(admitted) if admitted != created else ""),
+        ("Taken by the engine", exactly(execution.started_at)),
+        ("Finished", exactly(execution.finished_at)),
+        ("Given up at", DASH if execution.is_settled else exactly(execution.deadline_at)),
+        ("Timeout", f"{execution.timeout_seconds} s"),
+    ]
+
+
+def _cancel_facts(execution: Execution) -> Facts:
+    asked_at, progress = execution.cancel_requested_at, execution.cancel_progress
+    asked = format_html("{} by {}", exactly(asked_at), execution.cancel_requested_by) if asked_at else ""
+    outcome = progress.label if progress else ""
+    if execution.cancel_refusal:
+        outcome = f"{outcome}: {execution.cancel_refusal}" if outcome else execution.cancel_refusal
+    return [
+        ("Cancelling asked for", asked),
+        ("The engine was told", exactly(execution.cancel_sent_at)),
+        ("Outcome of cancelling", outcome),
+    ]
+
+
+def _engine_facts(execution: Execution) -> Facts:
+    return [
+        ("Engine: created", exactly(execution.engine_created_at)),
+        ("Engine: started", exactly(execution.engine_started_at)),
+        ("Engine: updated", exactly(execution.engine_updated_at)),
+        ("Engine: finished", exactly(execution.engine_finished_at)),
+        ("Status asked for", f"{execution.polls} times" if execution.polls else ""),
+    ]
+
+
+def _identity_facts(execution: Execution) -> Facts:
+    workflow: Any = execution.tool_name
+    if execution.workflow_id is not None:
+        workflow = link(execution.tool_name, "catalogue_workflow_change", execution.workflow_id)
+    key = execution.idempotency_key
+    return [
+        ("Workflow", workflow),
+        ("Source", execution.source_name),
+        ("Engine's workflow id", execution.upstream_id),
+        ("Engine's run id", execution.run_id),
+        ("Correlation id", execution.correlation_id),
+        ("Caller", f"{execution.caller_name} ({execution.caller}) by {execution.get_door_display()}"),
+        ("Idempotency key", chip(key) if key else ""),
+        ("Execution id", str(execution.pk)),
+    ]
+
+
+def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
+    """Which version of the workflow ran, and for which client."""
+    known: dict[str, Any] = payload.metadata if payload else {}
+    client = known.get("client") or {}
+    described = " ".join(str(client[name]) for name in ("name", "version") if client.get(name))
+    protocol = client.get("protocol") or client.get("protocol_version")
+    told = f"{described}, protocol {protocol}" if described and protocol else described
+    content_hash = str(known.get("content_hash") or "")
+    return [
+        ("Workflow version", known.get("version")),
+        (
+            "Workflow content",
+            content_hash
+            and format_html('<span title="{}">{}</span>', content_hash, chip(content_hash[:SHOWN_HASH])),
+        ),
+        ("Client", told),
+    ]
+
+
+def _timeline(execution: Execution) -> dict[str, Any]:
+    events = execution.events.all()[:SHOWN_EVENTS]
+    return table(
+        ("When", "What", "Details"),
+        (
+            [to_the_millisecond(event.at), event.kind.replace("_", " "), paragraphs(event.message)]
+            for event in events
+        ),
+    )
+
+
+def _timeline_note(execution: Execution) -> SafeString | str:
+    return _removed(execution.events_pruned_at) if execution.events_pruned_at else ""
+
+
+def _removed(moment: Any) -> SafeString:
+    return format_html("Removed by the retention: {}.", exactly(moment))
+
+
+def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> list[Titled]:
+    """Those that there are; one that was too large to keep, or is kept no longer, says so."""
+    if execution.payload_pruned_at is not None:
+        return [("Input, output and answers", _removed(execution.payload_pruned_at))]
+    if payload is None:
+        return []
+    cut = {entry["payload"]: entry["bytes"] for entry in payload.cut}
+    shown: list[Titled] = []
+    for name, label in PAYLOADS:
+        value = getattr(payload, name)
+        if name in cut:
+            shown.append((label, f"Not kept: its {cut[name]:,} bytes are over the limit."))
+        elif value is not None:
+            shown.append((label, pretty_json(value)))
+    return shown

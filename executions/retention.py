@@ -1,0 +1,127 @@
+"""Removing what has been kept for as long as the admin wants it kept (B7, E6).
+
+Several processes may prune at the same time: each takes rows that no other one has in hand.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.db import models, transaction
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.models import DiscoveryRun
+from executions.models import ACTIVE, Execution, ExecutionEvent, ExecutionPayload, Retention, State
+
+BATCH = 50
+"""Rows of a transaction: SQLite has one writer, which must not be kept from others for long."""
+LONGEST_REST_SECONDS = 0.5
+NEVER_PRUNED = (*ACTIVE, State.UNCONFIRMED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pruned:
+    """How many of each were removed."""
+
+    executions: int = 0
+    payloads: int = 0
+    timelines: int = 0
+    discovery_runs: int = 0
+    all_done: bool = True
+    """False where the time was up before everything was removed."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.executions} executions, {self.payloads} payloads, {self.timelines} timelines, "
+            f"{self.discovery_runs} discovery runs"
+        )
+
+
+def prune(*, seconds: float | None = None) -> Pruned:
+    """Remove what is due, a batch of each kind in turn; with `seconds`, stop when about so many are over."""
+    give_up_at = None if seconds is None else time.monotonic() + seconds
+    due = _what_is_due(Retention.current(), timezone.now())
+    counts: Counter[str] = Counter()
+    while due and (give_up_at is None or time.monotonic() < give_up_at):
+        for kind, prune_batch in list(due.items()):
+            removed = _prune_and_rest(prune_batch)
+            counts[kind] += removed
+            if not removed:
+                del due[kind]
+    pruned = Pruned(all_done=not due, **counts)
+    if counts.total():
+        logger.info("Retention removed {}{}", pruned, "" if pruned.all_done else "; more is due")
+    return pruned
+
+
+def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
+    """The kinds that are not kept for ever, each with what removes one batch of it."""
+    kinds: dict[str, tuple[int, Callable[[datetime], int]]] = {
+        "executions": (retention.keep_records_days, _prune_records),
+        "payloads": (retention.keep_payloads_days, _prune_payloads),
+        "timelines": (retention.keep_events_days, _prune_timelines),
+        "discovery_runs": (retention.keep_discovery_runs_days, _prune_discovery_runs),
+    }
+    return {
+        kind: partial(prune_batch, now - timedelta(days=days))
+        for kind, (days, prune_batch) in kinds.items()
+        if days
+    }
+
+
+def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
+    """As much rest as work, so that whoever waits for the database has its turn."""
+    begun = time.monotonic()
+    if removed := prune_batch():
+        time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+    return removed
+
+
+@transaction.atomic
+def _prune_records(ended_before: datetime) -> int:
+    keys = _take(_ended(ended_before))
+    if keys:
+        Execution.objects.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+@transaction.atomic
+def _prune_payloads(ended_before: datetime) -> int:
+    """The row stays: which version ran for which client is no payload."""
+    if keys := _take(_ended(ended_before).filter(payload_pruned_at=None)):
+        payloads = ExecutionPayload.objects.filter(pk__in=keys)
+        payloads.update(input=None, output=None, start_answer=None, status_answer=None)
+        Execution.objects.filter(pk__in=keys).update(payload_pruned_at=timezone.now())
+    return len(keys)
+
+
+@transaction.atomic
+def _prune_timelines(ended_before: datetime) -> int:
+    if keys := _take(_ended(ended_before).filter(events_pruned_at=None)):
+        ExecutionEvent.objects.filter(execution__in=keys).delete()
+        Execution.objects.filter(pk__in=keys).update(events_pruned_at=timezone.now())
+    return len(keys)
+
+
+@transaction.atomic
+def _prune_discovery_runs(ended_before: datetime) -> int:
+    keys = _take(DiscoveryRun.objects.filter(finished_at__lt=ended_before))
+    if keys:
+        DiscoveryRun.objects.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+def _ended(before: datetime) -> models.QuerySet[Execution]:
+    # Not "in one of the final states": SQLite would then walk all of those instead of the oldest.
+    return Execution.objects.filter(finished_at__lt=before).exclude(state__in=NEVER_PRUNED)
+
+
+def _take(due: models.QuerySet[Any]) -> list[Any]:
+    """The keys of a batch, the oldest first, which nobody else changes until the transaction ends."""
+    oldest = due.order_by("finished_at").select_for_update(skip_locked=True)
+    return list(oldest.values_list("pk", flat=True)[:BATCH])

@@ -1,0 +1,127 @@
+"""Built-in tools about executions: how far one is, which the caller started, cancel one."""
+
+from typing import Any
+
+from mcp_types import CallToolResult
+
+from catalogue.database import run_in_database
+from catalogue.scopes import Scope
+from executions.cancelling import cancel_execution
+from executions.listing import MOST_AT_A_TIME, list_own_executions
+from executions.models import Execution, State
+from executions.reading import describe_execution, summarise_execution
+from executions.watching import watch_until_settled
+from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
+from mcp_bridge.calls import ProgressNotifications, ToolCall
+from mcp_bridge.results import document_result, next_step
+
+LONGEST_WAIT_SECONDS = 50
+"""Below the 60 s after which common clients give up."""
+USUAL_PAGE = 10
+EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
+
+
+async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    execution = await watch_until_settled(
+        arguments["execution_id"],
+        caller=call.access.caller,
+        seconds=arguments.get("wait_seconds", 0),
+        on_progress=ProgressNotifications(call.report).tell if call.report else None,
+    )
+    return document_result(await run_in_database(_status, execution))
+
+
+def _status(execution: Execution) -> dict[str, Any]:
+    described = describe_execution(execution)
+    if execution.state == State.UNCONFIRMED:
+        described["note"] = (
+            "It may be running at the engine; an administrator has to find out. Do not start it again."
+        )
+    return described if execution.is_settled else described | next_step(execution)
+
+
+async def _list_executions(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    return document_result(await run_in_database(_listing, call, arguments))
+
+
+def _listing(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    page = list_own_executions(
+        call.access.caller,
+        state=arguments.get("state", ""),
+        tool_name=arguments.get("tool", ""),
+        limit=int(arguments.get("limit", USUAL_PAGE)),
+        cursor=arguments.get("cursor", ""),
+    )
+    return {
+        "executions": [summarise_execution(execution) for execution in page.executions],
+        "next_cursor": page.next_cursor,
+    }
+
+
+async def _cancel_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    cancellation = await cancel_execution(arguments["execution_id"], caller=call.access.caller)
+    described = await run_in_database(describe_execution, cancellation.execution)
+    return document_result(
+        {"outcome": cancellation.outcome, "message": cancellation.message, "execution": described}
+    )
+
+
+EXECUTION_TOOLS = (
+    BuiltInTool(
+        name="get_execution_status",
+        title="Get an execution's status",
+        description=(
+            "Show how far a run that you started is; once it has completed, its output. With wait_seconds "
+            "it answers as soon as the run has ended, so that you need not ask again and again."
+        ),
+        scope=Scope.READ,
+        properties={
+            "execution_id": EXECUTION_ID,
+            "wait_seconds": {
+                "type": "number",
+                "minimum": 0,
+                "maximum": LONGEST_WAIT_SECONDS,
+                "default": 0,
+                "description": "The longest to wait for the run's end before answering how far it is.",
+            },
+        },
+        required=("execution_id",),
+        call=_get_execution_status,
+    ),
+    BuiltInTool(
+        name="list_executions",
+        title="List your executions",
+        description=(
+            "List the runs that you started, the newest first, without their outputs: for when an "
+            "execution_id was lost. get_execution_status shows one with its output."
+        ),
+        scope=Scope.READ,
+        properties={
+            "state": {"type": "string", "enum": State.values, "description": "Only runs in this state."},
+            "tool": {"type": "string", "minLength": 1, "description": "Only runs of this workflow's tool."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MOST_AT_A_TIME,
+                "default": USUAL_PAGE,
+                "description": "How many to list.",
+            },
+            "cursor": {
+                "type": "string",
+                "minLength": 1,
+                "description": "next_cursor of the page before, for the page after it.",
+            },
+        },
+        call=_list_executions,
+    ),
+    BuiltInTool(
+        name="cancel_execution",
+        title="Cancel an execution",
+        description="Ask the engine to cancel a run that you started, and say what came of it.",
+        scope=Scope.RUN,
+        properties={"execution_id": EXECUTION_ID},
+        required=("execution_id",),
+        read_only=False,
+        call=_cancel_execution,
+    ),
+)

@@ -1,0 +1,119 @@
+"""The limits as the engine sees them, with several processes that create and end executions at once."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from catalogue.curation import override_workflow
+from catalogue.models import Workflow
+from executions.models import Execution, State
+from executions.polling import advance_due_executions
+from executions.queueing import admit_queued
+from tests.executions.engines import WireEngine
+from tests.executions.held import HeldRuns
+from tests.processes import ROOT
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PROCESSES, CALLS = 2, 12
+TICK_SECONDS = 0.1
+CALL_AND_WAIT = """
+import asyncio, sys
+import django
+django.setup()
+from catalogue.connections import close_connectors
+from executions.callers import Caller
+from executions.models import Execution
+from executions.starting import StartRequest
+from executions.waiting import start_and_wait
+
+async def call_all(name, calls):
+    caller = Caller(key=f"token:{name}", name=name)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    ended = await asyncio.gather(*(
+        start_and_wait(StartRequest(
+            tool_name="report", arguments={"call": f"{name} {n}"}, caller=caller, door=Execution.Door.MCP
+        ), patient=True)
+        for n in range(calls)
+    ))
+    await close_connectors()
+    return sum(execution.succeeded for execution in ended)
+
+sys.exit(0 if asyncio.run(call_all(sys.argv[1], int(sys.argv[2]))) == int(sys.argv[2]) else 1)
+"""
+
+
+def limit_product(workflow: Workflow, configured: Any) -> dict[str, str]:
+    configured(max_concurrent_executions=3)
+    return {"CATALOGUE_MAX_CONCURRENT_EXECUTIONS": "3"}
+
+
+def limit_workflow(workflow: Workflow, configured: Any) -> dict[str, str]:
+    override_workflow(workflow, max_concurrent=3)
+    return {}
+
+
+def database_url() -> str:
+    """The tests' own database, for another process."""
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    return f"{os.environ['DATABASE_URL'].rpartition('/')[0]}/{name}"
+
+
+@pytest.mark.parametrize("limit", [limit_product, limit_workflow])
+def test_several_processes_together_never_give_the_engine_more_than_the_limit(
+    limit: Callable[..., dict[str, str]],
+    engine: WireEngine,
+    workflow: Workflow,
+    configured: Any,
+    tmp_path: Path,
+) -> None:
+    """B7: two that are called, and this one, which does what a worker does. All calls get their results."""
+    runs = HeldRuns()
+    runs.end_all()
+    engine.on_start = runs
+    variables: dict[str, Any] = {
+        "DATABASE_URL": database_url(),
+        "CELERY_BROKER_URL": "filesystem://",
+        "CATALOGUE_DATA_DIR": str(tmp_path),
+        "SECRET_KEY": settings.SECRET_KEY,
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+    } | limit(workflow, configured)
+
+    callers = [
+        subprocess.Popen(
+            [sys.executable, "-c", CALL_AND_WAIT, f"caller {number}", str(CALLS)],
+            cwd=ROOT,
+            env=os.environ | variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(PROCESSES)
+    ]
+    for caller in callers:
+        assert caller.stdout is not None and caller.stdout.readline() == "ready\n"
+    for caller in callers:
+        assert caller.stdin is not None
+        caller.stdin.write("\n")
+        caller.stdin.flush()
+    while any(caller.poll() is None for caller in callers):
+        admit_queued()
+        advance_due_executions()
+        time.sleep(TICK_SECONDS)
+
+    for caller in callers:
+        caller.communicate()
+    assert [caller.returncode for caller in callers] == [0] * PROCESSES
+    assert Execution.objects.filter(state=State.COMPLETED).count() == len(runs.arrived) == PROCESSES * CALLS
+    assert 2 <= runs.peak <= 3

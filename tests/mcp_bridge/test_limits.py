@@ -1,0 +1,81 @@
+"""Limits and the queue, as MCP clients meet them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from catalogue.curation import override_workflow
+from catalogue.models import Workflow
+from executions import waiting
+from executions.models import Execution
+from tests.executions.engines import WireEngine, until
+from tests.executions.held import HeldRuns
+from tests.mcp_bridge.conftest import Connect
+
+in_database = sync_to_async(thread_sensitive=False)
+
+
+@pytest.fixture
+def runs(wire_engine: WireEngine) -> HeldRuns:
+    runs = HeldRuns()
+    wire_engine.on_start = runs
+    return runs
+
+
+@pytest.fixture
+def configured(settings: Any) -> Any:
+    def change(**values: Any) -> None:
+        settings.CATALOGUE = settings.CATALOGUE | values
+
+    return change
+
+
+async def test_a_client_waits_in_the_queue_and_then_for_its_result(
+    connect: Connect,
+    long_workflow: Workflow,
+    runs: HeldRuns,
+    configured: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    era: str,
+):
+    """A7.3, B7: told so again and again, which keeps it patient; a handle says so too."""
+    monkeypatch.setattr(waiting, "QUEUE_NEWS_SECONDS", 0.05)
+    configured(max_concurrent_executions=1)
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async with connect(mode=era) as client:
+        first = asyncio.create_task(client.call_tool("report", {"n": 1}, progress_callback=hear))
+        await asyncio.to_thread(runs.wait_for, 1)
+        second = asyncio.create_task(client.call_tool("report", {"n": 2}, progress_callback=hear))
+        await until(lambda: heard.count("waiting in the queue") >= 2)
+        handle = await client.call_tool("report", {"n": 3})
+        runs.end_all()
+        results = await asyncio.gather(first, second)
+
+    assert not any(result.is_error for result in (*results, handle))
+    assert "report is still waiting in the queue" in handle.content[0].text
+    assert handle.structured_content["progress_message"] == "waiting in the queue"
+    assert runs.peak == 1
+
+
+async def test_a_call_beyond_the_queue_is_an_error_that_says_when_to_come_back(
+    connect: Connect, long_workflow: Workflow, runs: HeldRuns, configured: Any, era: str
+):
+    """B5, B7: in-band, where the model reads it."""
+    configured(max_queued_executions=1)
+    await in_database(override_workflow)(long_workflow, max_concurrent=1)
+    async with connect(mode=era) as client:
+        for n in (1, 2):
+            assert not (await client.call_tool("report", {"n": n})).is_error
+        refused = await client.call_tool("report", {"n": 3})
+        runs.end_all()
+
+    assert refused.is_error
+    assert "the queue is full, with 1 waiting" in refused.content[0].text
+    assert "try again in 60 s" in refused.content[0].text
+    assert await in_database(Execution.objects.count)() == 2
