@@ -88,7 +88,7 @@ def give_places() -> tuple[int, bool]:
     rows = (
         Execution.objects.queued()
         .filter(pk__in=choice.chosen)
-        .select_for_update(no_key=True)
+        .select_for_update(skip_locked=True, no_key=True)
     )
     admitted = [execution for execution in rows if execution.admit()]
     expected.learn(choice.full, unsure=len(admitted) < len(choice.chosen))
@@ -133,7 +133,7 @@ def _end_those_in_vain() -> None:
     startable = Q(workflow__enabled=True, workflow__missing_since=None, workflow__source__enabled=True)
     too_late = Q(workflow=None) | Q(deadline_at__lte=timezone.now())
     in_vain = Execution.objects.queued().filter(too_late | ~startable).select_related("workflow__source")
-    free = in_vain.select_for_update(no_key=True, of=("self",))
+    free = in_vain.select_for_update(skip_locked=True, no_key=True, of=("self",))
     for execution in free[:AT_A_TIME]:
         kind, why = _why_in_vain(execution)
         if execution.give_up_queued(why, kind=kind):

@@ -347,7 +347,7 @@ async def test_a_server_that_stops_notes_who_was_answered_in_the_last_moment(
         stopping = asyncio.create_task(advancing.finish_steps(within=15))
         gate.open()
         await stopping
-        assert (await waiting).succeeded
+        assert is_nothing_under_way() and (await waiting).succeeded
         await close_connectors()
 
     await asyncio.to_thread(asyncio.run, serve())
