@@ -27,8 +27,8 @@ from connectors.background import run_in_background_loop
 from executions.api_filters import ExecutionFilters
 from executions.callers import Caller
 from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
-from executions.models import Execution
 from executions.freshness import want_fresh
+from executions.models import Execution
 from executions.nudging import ask_for_a_poll
 from executions.reading import UnknownExecution
 from executions.refusals import (

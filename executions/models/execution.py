@@ -175,9 +175,7 @@ class Execution(ExecutionRecord):
             **_no_lease(),
         )
 
-    def record_poll(
-        self, snapshot: RunSnapshot, *, next_attempt_at: datetime, let_go: bool = False
-    ) -> bool:
+    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, let_go: bool = False) -> bool:
         """A poll that ended just now found it still running. `let_go` gives the lease back with it."""
         now = timezone.now()
         news = self.news_in(snapshot, now)

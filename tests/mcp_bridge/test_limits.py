@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
@@ -13,8 +12,7 @@ from executions.models import Execution
 from tests.executions.engines import WireEngine, until
 from tests.executions.held import HeldRuns
 from tests.mcp_bridge.conftest import Connect
-
-in_database = sync_to_async(thread_sensitive=False)
+from tests.mcp_bridge.database import in_database
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.utils import timezone
 from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters
@@ -16,10 +15,10 @@ from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until
 from tests.executions.steps import only, timeline
 from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
 from tests.mcp_bridge.test_tasks import change, is_free, work_on
 
-in_database = sync_to_async(thread_sensitive=False)
 ERAS = ("2026-07-28", "legacy")
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from mcp import Client
 
 from catalogue.exposure import forget_catalogue
@@ -19,11 +18,11 @@ from executions.polling import advance_due_executions
 from mcp_bridge.builtin_tools.for_executions import LONGEST_WAIT_SECONDS
 from mcp_bridge.subscriptions import MOST_SUBSCRIPTIONS, MOST_TASKS
 from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
 from tests.processes import ROOT
 
 PAGE = (ROOT / "docs" / "long-runs.md").read_text()
 WAITING, CALLING_TWICE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-in_database = sync_to_async(thread_sensitive=False)
 
 
 async def run(example: str, client: Client) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """MCP over standard input and output: a process of its own, started by the client."""
 
 import pytest
-from asgiref.sync import sync_to_async
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Source
 from executions.models import Execution
+from tests.mcp_bridge.database import in_database
 
 
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
@@ -19,5 +19,5 @@ async def test_a_desktop_client_lists_and_calls_over_stdio(
         result = await client.call_tool("text_statistics", {"text": "Over a pipe."})
     assert "text_statistics" in names
     assert result.structured_content["words"] == 3
-    execution = await sync_to_async(Execution.objects.get)()
+    execution = await in_database(Execution.objects.get)()
     assert execution.caller.startswith("local:")

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from asgiref.sync import sync_to_async
 from django.utils import timezone
 from mcp.client.stdio import StdioServerParameters
 
@@ -28,11 +27,11 @@ from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until
 from tests.factories import make_execution, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TASKS, TasksExtension, ask, listen, start_task
 from tests.mcp_bridge.test_tasks import is_free, modern, owned, send, work_on
 from tests.processes import free_port, running
 
-in_database = sync_to_async(thread_sensitive=False)
 TAG = "io.modelcontextprotocol/subscriptionId"
 PATIENCE_SECONDS = 20
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from asgiref.sync import sync_to_async
 from django.utils import timezone
 from mcp import MCPError
 from mcp_types import CallToolRequest, CallToolRequestParams
@@ -23,9 +22,9 @@ from tests.executions.engines import WireEngine, completed, in_thread, status, u
 from tests.executions.steps import let_pass, only
 from tests.factories import make_execution, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TASKS, AnyResult, TasksExtension, ask, start_task
 
-in_database = sync_to_async(thread_sensitive=False)
 DECLARED = {"extensions": {TASKS: {}}}
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import pytest
-from asgiref.sync import sync_to_async
 from mcp import Client, MCPError
 
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
@@ -16,9 +15,8 @@ from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token
 from tests.factories import make_filter, make_source, make_workflow
 from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
 from tests.processes import ExampleEngine
-
-in_database = sync_to_async(thread_sensitive=False)
 
 
 async def tool_names(client: Client) -> list[str]:
