@@ -102,8 +102,8 @@ class ExecutionRecord(models.Model):
                 name="execution_due",
                 condition=models.Q(state__in=["pending", "starting", "running"]),
             ),
-            # Who takes up room within the limits, and who waits for it. The conditions are in words that SQLite
-            # recognises in a query, which it does not with lists; the state makes it prefer these indexes.
+            # Who takes up room within the limits, and who waits for it. The conditions are in words that
+            # SQLite recognises in a query, unlike lists; the state makes it prefer these indexes.
             models.Index(
                 fields=["workflow", "state", "caller"],
                 name="execution_room_workflow",
