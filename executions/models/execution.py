@@ -8,33 +8,27 @@ Nobody assigns a state. Each verb is one compare-and-set UPDATE; it returns Fals
 faster, and then the caller looks again instead of insisting.
 """
 
-import contextlib
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from django.db import models, transaction
+from django.db import models
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from connectors.protocol import RunSnapshot, RunState, Started
+from connectors.protocol import RunSnapshot, Started
 from connectors.redaction import printable
-from executions.models.event import ExecutionEvent
-from executions.models.payload import ExecutionPayload
-from executions.models.record import ExecutionRecord
+from executions.models.moves import Event, Moves, engine_times, no_lease, progress_message
 from executions.models.states import ACTIVE, ErrorKind, State
 from executions.querysets import ExecutionQuerySet
 
-Event = tuple[str, str]
-"""A line for the timeline: its kind and what it says."""
 LONG_PAST = timedelta(seconds=30)
 """Statements compare with the time at which they were made, and may wait for the database that long."""
 
 
-class Execution(ExecutionRecord):
+class Execution(Moves):
     objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet.as_manager()
 
-    class Meta(ExecutionRecord.Meta):
+    class Meta(Moves.Meta):
         abstract = False
 
     def hold(self, *, holder: str, until: datetime) -> bool:
@@ -53,7 +47,7 @@ class Execution(ExecutionRecord):
 
     def let_go(self, *, holder: str) -> bool:
         """Give the lease back; at `next_attempt_at` whoever polls goes on."""
-        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **_no_lease())
+        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **no_lease())
 
     def begin_start(self) -> bool:
         """Only for the holder: whoever lost the lease may not contact the engine."""
@@ -172,7 +166,7 @@ class Execution(ExecutionRecord):
             error_kind=ErrorKind.EXECUTION,
             error=printable(why),
             **self._answer(),
-            **_no_lease(),
+            **no_lease(),
         )
 
     def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, let_go: bool = False) -> bool:
@@ -193,8 +187,8 @@ class Execution(ExecutionRecord):
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
         """The fields that repeat what the engine told last."""
-        progress = {"progress": snapshot.progress, "progress_message": _progress_message(snapshot)}
-        return progress | _engine_times(snapshot)
+        progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
+        return progress | engine_times(snapshot)
 
     def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
         """What the timeline should say of a run that goes on; empty for nothing new, or too soon.
@@ -204,7 +198,7 @@ class Execution(ExecutionRecord):
         spacing = (now - (self.started_at or self.created_at)) / 20
         if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
             return ""
-        message = _progress_message(snapshot)
+        message = progress_message(snapshot)
         if (snapshot.progress, message) == (self.progress, self.progress_message):
             return ""
         told = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
@@ -244,7 +238,7 @@ class Execution(ExecutionRecord):
         if self.cancel_requested_at is None:
             planned = Coalesce("cancel_requested_at", models.Value(next_attempt_at))
         if let_go:
-            changes |= _no_lease()
+            changes |= no_lease()
         moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=planned, **changes)
         if moved:
             self.next_attempt_at = next_attempt_at
@@ -365,126 +359,6 @@ class Execution(ExecutionRecord):
         # So far back that neither the end of the run nor a renewal under way takes it for waited for.
         return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
 
-    def note(self, kind: str, message: str) -> None:
-        """Add a line to the timeline that changes no state."""
-        ExecutionEvent.objects.create(execution=self, kind=kind, message=printable(message))
-
-    def _finish_as_reported(
-        self,
-        allowed: Iterable[str],
-        snapshot: RunSnapshot,
-        *events: Event,
-        payload: dict[str, Any],
-        **changes: Any,
-    ) -> bool:
-        state, why = State.FAILED, snapshot.error or "The engine gave no reason."
-        if snapshot.state == RunState.COMPLETED:
-            state, why = State.COMPLETED, ""
-        elif snapshot.state == RunState.CANCELLED:
-            state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
-        return self._move(
-            allowed,
-            *events,
-            (state.value, why),
-            payload={"output": snapshot.output, **payload},
-            **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
-            **changes,
-        )
-
-    def _finish(
-        self,
-        state: State,
-        *,
-        kind: ErrorKind | None = None,
-        why: str,
-        snapshot: RunSnapshot | None = None,
-        allowed: Iterable[str] = ACTIVE,
-    ) -> bool:
-        return self._move(
-            allowed,
-            (state.value, why),
-            ours=True,
-            payload={} if snapshot is None else {"output": snapshot.output, "status_answer": snapshot.raw},
-            **self._end(state, kind=kind, why=why, snapshot=snapshot),
-        )
-
-    def _end(
-        self, state: State, *, kind: ErrorKind | None, why: str, snapshot: RunSnapshot | None
-    ) -> dict[str, Any]:
-        changes: dict[str, Any] = {} if snapshot is None else _engine_times(snapshot)
-        if snapshot is not None and snapshot.progress is not None:
-            changes |= {"progress": snapshot.progress, "progress_message": _progress_message(snapshot)}
-        ended = {
-            "state": state,
-            "finished_at": timezone.now(),
-            "error_kind": kind or "",
-            "error": printable(why),
-        }
-        return {**changes, **ended, **self._answer(), **_no_lease()}
-
-    def _answer(self) -> dict[str, Any]:
-        """Whoever waits for it in this process answers with what it has become."""
-        return {"awaited_until": _unless_past("awaited_until")} if self.in_hand else {}
-
-    def _move(
-        self,
-        allowed: Iterable[str],
-        *events: Event,
-        when: models.Q | None = None,
-        ours: bool = False,
-        payload: dict[str, Any] | None = None,
-        **changes: Any,
-    ) -> bool:
-        """Apply `changes` if the row is still in one of the `allowed` states; True if it was.
-
-        `ours`: only under the lease that the row was read with. What a step concludes of its own says nothing
-        once somebody else has gone on; what the engine says of a run's end holds whoever asked.
-        Events and payload go into the same transaction. Afterwards the instance shows the changes.
-        """
-        matching = Execution.objects.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
-        if ours:
-            matching = matching.filter(lease_holder=self.lease_holder)
-        # One UPDATE is a transaction already, and within another one a savepoint would only cost time.
-        several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
-        with several:
-            if matching.update(**changes) != 1:
-                return False
-            if payload:
-                ExecutionPayload.record(self, **payload)
-            if events:
-                ExecutionEvent.objects.bulk_create(
-                    ExecutionEvent(execution=self, kind=kind, message=printable(message))
-                    for kind, message in events
-                )
-        # The state last: a waiting request may read the instance while this thread writes it.
-        for name, value in sorted(changes.items(), key=lambda change: change[0] == "state"):
-            if not isinstance(value, models.expressions.Combinable):
-                setattr(self, name, value)
-        return True
-
 
 def _started_event(run_id: str) -> Event:
     return "started", f"The engine runs it as {run_id}."
-
-
-def _unless_past(field: str) -> models.Case:
-    """Empty from now on, except where its caller has gone away in the meantime."""
-    future = models.When(models.Q(**{f"{field}__gt": timezone.now()}), then=models.Value(None))
-    return models.Case(future, default=models.F(field), output_field=models.DateTimeField())
-
-
-def _no_lease() -> dict[str, Any]:
-    return {"lease_holder": "", "lease_expires_at": None}
-
-
-def _progress_message(snapshot: RunSnapshot) -> str:
-    return printable(snapshot.progress_message)[:500]
-
-
-def _engine_times(snapshot: RunSnapshot) -> dict[str, Any]:
-    return {
-        "engine_created_at": snapshot.created_at,
-        "engine_started_at": snapshot.started_at,
-        "engine_updated_at": snapshot.updated_at,
-        "engine_finished_at": snapshot.finished_at,
-    }

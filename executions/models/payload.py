@@ -11,7 +11,7 @@ from django.db import models
 from catalogue.fields import JSONTextField
 
 if TYPE_CHECKING:
-    from executions.models.execution import Execution
+    from executions.models.moves import Moves
 
 
 class ExecutionPayload(models.Model):
@@ -31,7 +31,7 @@ class ExecutionPayload(models.Model):
         return f"payload of {self.pk}"
 
     @classmethod
-    def record(cls, execution: Execution, **values: Any) -> None:
+    def record(cls, execution: Moves, **values: Any) -> None:
         """Keep the values; one that is too large is left out, and `cut` and the timeline say so."""
         limit = settings.CATALOGUE["max_payload_bytes"]
         sizes = {name: len(json.dumps(value)) for name, value in values.items()}

@@ -1,0 +1,144 @@
+"""How every verb of an execution changes its row: one compare-and-set UPDATE with its events and payload."""
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import models, transaction
+from django.utils import timezone
+
+from connectors.protocol import RunSnapshot, RunState
+from connectors.redaction import printable
+from executions.models.event import ExecutionEvent
+from executions.models.payload import ExecutionPayload
+from executions.models.record import ExecutionRecord
+from executions.models.states import ACTIVE, ErrorKind, State
+
+Event = tuple[str, str]
+"""A line for the timeline: its kind and what it says."""
+
+
+class Moves(ExecutionRecord):
+    class Meta(ExecutionRecord.Meta):
+        abstract = True
+
+    def note(self, kind: str, message: str) -> None:
+        """Add a line to the timeline that changes no state."""
+        ExecutionEvent.objects.create(execution_id=self.pk, kind=kind, message=printable(message))
+
+    def _finish_as_reported(
+        self,
+        allowed: Iterable[str],
+        snapshot: RunSnapshot,
+        *events: Event,
+        payload: dict[str, Any],
+        **changes: Any,
+    ) -> bool:
+        state, why = State.FAILED, snapshot.error or "The engine gave no reason."
+        if snapshot.state == RunState.COMPLETED:
+            state, why = State.COMPLETED, ""
+        elif snapshot.state == RunState.CANCELLED:
+            state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
+        return self._move(
+            allowed,
+            *events,
+            (state.value, why),
+            payload={"output": snapshot.output, **payload},
+            **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
+            **changes,
+        )
+
+    def _finish(
+        self,
+        state: State,
+        *,
+        kind: ErrorKind | None = None,
+        why: str,
+        snapshot: RunSnapshot | None = None,
+        allowed: Iterable[str] = ACTIVE,
+    ) -> bool:
+        return self._move(
+            allowed,
+            (state.value, why),
+            ours=True,
+            payload={} if snapshot is None else {"output": snapshot.output, "status_answer": snapshot.raw},
+            **self._end(state, kind=kind, why=why, snapshot=snapshot),
+        )
+
+    def _end(
+        self, state: State, *, kind: ErrorKind | None, why: str, snapshot: RunSnapshot | None
+    ) -> dict[str, Any]:
+        changes: dict[str, Any] = {} if snapshot is None else engine_times(snapshot)
+        if snapshot is not None and snapshot.progress is not None:
+            changes |= {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
+        ended = {
+            "state": state,
+            "finished_at": timezone.now(),
+            "error_kind": kind or "",
+            "error": printable(why),
+        }
+        return {**changes, **ended, **self._answer(), **no_lease()}
+
+    def _answer(self) -> dict[str, Any]:
+        """Whoever waits for it in this process answers with what it has become."""
+        return {"awaited_until": _unless_past("awaited_until")} if self.in_hand else {}
+
+    def _move(
+        self,
+        allowed: Iterable[str],
+        *events: Event,
+        when: models.Q | None = None,
+        ours: bool = False,
+        payload: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> bool:
+        """Apply `changes` if the row is still in one of the `allowed` states; True if it was.
+
+        `ours`: only under the lease that the row was read with. What a step concludes of its own says nothing
+        once somebody else has gone on; what the engine says of a run's end holds whoever asked.
+        Events and payload go into the same transaction. Afterwards the instance shows the changes.
+        """
+        rows = type(self)._default_manager
+        matching = rows.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
+        if ours:
+            matching = matching.filter(lease_holder=self.lease_holder)
+        # One UPDATE is a transaction already, and within another one a savepoint would only cost time.
+        several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
+        with several:
+            if matching.update(**changes) != 1:
+                return False
+            if payload:
+                ExecutionPayload.record(self, **payload)
+            if events:
+                ExecutionEvent.objects.bulk_create(
+                    ExecutionEvent(execution_id=self.pk, kind=kind, message=printable(message))
+                    for kind, message in events
+                )
+        # The state last: a waiting request may read the instance while this thread writes it.
+        for name, value in sorted(changes.items(), key=lambda change: change[0] == "state"):
+            if not isinstance(value, models.expressions.Combinable):
+                setattr(self, name, value)
+        return True
+
+
+def _unless_past(field: str) -> models.Case:
+    """Empty from now on, except where its caller has gone away in the meantime."""
+    future = models.When(models.Q(**{f"{field}__gt": timezone.now()}), then=models.Value(None))
+    return models.Case(future, default=models.F(field), output_field=models.DateTimeField())
+
+
+def no_lease() -> dict[str, Any]:
+    return {"lease_holder": "", "lease_expires_at": None}
+
+
+def progress_message(snapshot: RunSnapshot) -> str:
+    return printable(snapshot.progress_message)[:500]
+
+
+def engine_times(snapshot: RunSnapshot) -> dict[str, Any]:
+    return {
+        "engine_created_at": snapshot.created_at,
+        "engine_started_at": snapshot.started_at,
+        "engine_updated_at": snapshot.updated_at,
+        "engine_finished_at": snapshot.finished_at,
+    }
