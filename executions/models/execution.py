@@ -254,9 +254,6 @@ class Execution(Moves):
             attempts=self.attempts + 1,
         )
 
-    def complete(self, snapshot: RunSnapshot) -> bool:
-        return self._finish(State.COMPLETED, why="", snapshot=snapshot)
-
     def fail(
         self, why: str, *, kind: ErrorKind = ErrorKind.EXECUTION, snapshot: RunSnapshot | None = None
     ) -> bool:

@@ -123,7 +123,7 @@ def test_what_was_cut_earlier_stays_named(configured: Any) -> None:
     large = {"text": "x" * 2000}
     execution = make_execution(state=State.STARTING)
     execution.mark_running(Started(run_id="run-1", raw=large), next_attempt_at=execution.created_at)
-    execution.complete(RunSnapshot(state=RunState.COMPLETED, output=large, raw={}))
+    execution.finish_as_reported(RunSnapshot(state=RunState.COMPLETED, output=large, raw={}))
     assert [entry["payload"] for entry in payload_of(execution).cut] == ["start_answer", "output"]
     assert [entry["payload"] for entry in execution.payload.cut] == ["start_answer", "output"]
 

@@ -127,7 +127,6 @@ VERBS = {
     "record_internal_error": Verb(
         lambda e: e.record_internal_error("a bug", next_attempt_at=SOON), ACTIVE, None, "internal_error"
     ),
-    "complete": Verb(lambda e: e.complete(COMPLETED), ACTIVE, State.COMPLETED, "completed"),
     "fail": Verb(lambda e: e.fail("no paper"), ACTIVE, State.FAILED, "failed"),
     "cancel": Verb(lambda e: e.cancel("not needed"), ACTIVE, State.CANCELLED, "cancelled"),
     "time_out": Verb(lambda e: e.time_out("too slow"), ACTIVE, State.TIMED_OUT, "timed_out"),
@@ -235,7 +234,7 @@ def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(name: str
     verb = VERBS[name]
     stale = in_state(verb.allowed[0], **verb.row)
     faster = read(stale)
-    assert faster.complete(COMPLETED) or faster.confirm_not_started(by="Ada")
+    assert faster.finish_as_reported(COMPLETED) or faster.confirm_not_started(by="Ada")
     before = everything_about(stale)
 
     assert not verb.say(stale)
@@ -328,7 +327,7 @@ def test_what_is_being_cancelled_is_not_come_back_to_but_what_ended_before_is(
 
 
 IN_HAND = [
-    "complete",
+    "finish_as_reported (completed)",
     "fail",
     "cancel",
     "time_out",
@@ -357,7 +356,8 @@ def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(
 
 def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
     """Disconnect against completion: the statement that ends it may have been made a moment before."""
-    for first, second in (("mark_unanswered", "complete"), ("complete", "mark_unanswered")):
+    completed = "finish_as_reported (completed)"
+    for first, second in (("mark_unanswered", completed), (completed, "mark_unanswered")):
         execution = in_state(State.RUNNING, awaited_until=SOON)
         execution.in_hand = True
         assert VERBS[first].say(execution) and VERBS[second].say(execution)
