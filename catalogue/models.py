@@ -116,6 +116,9 @@ class Source(Exposing):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
+    configured_at = models.DateTimeField(
+        default=timezone.now, editable=False, help_text="When its settings or credentials last changed."
+    )
 
     health_state = models.CharField(
         max_length=10, choices=HealthState.choices, default=HealthState.UNKNOWN, editable=False

@@ -60,12 +60,14 @@ def configure_source(
         source.credentials = credentials
     check_settings(source)
     # A listing with the old settings loses its hold on the source; how often they failed no longer counts.
-    source.next_refresh_at, source.refresh_lease_expires_at, source.failures = timezone.now(), None, 0
+    source.next_refresh_at = source.configured_at = timezone.now()
+    source.refresh_lease_expires_at, source.failures = None, 0
     # Not the whole row: a listing that ends meanwhile writes its own part of it.
     source.save(
         update_fields=[
             "config",
             "encrypted_credentials",
+            "configured_at",
             "next_refresh_at",
             "refresh_lease_expires_at",
             "failures",

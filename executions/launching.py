@@ -121,8 +121,8 @@ async def _why_not_again(execution: Execution) -> str:
     if off := switched_off(execution.workflow):
         return f"{off} before that could be found out."
     # Another address, or no promise to know our keys when it was sent: the engine would start a second run.
-    if source.updated_at > (execution.admitted_at or execution.created_at):
-        return "the source was changed before that could be found out."
+    if source.configured_at > (execution.admitted_at or execution.created_at):
+        return "the source's settings were changed before that could be found out."
     if not await _starts_are_idempotent(execution):
         return "the start was broken off before the engine's answer was recorded."
     return ""

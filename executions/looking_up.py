@@ -21,7 +21,7 @@ async def can_be_looked_up(execution: Execution) -> bool:
     """Whether the engine that got the start can say if it has a run for our key."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     # Other settings than those that the start was sent with: perhaps another engine, or another header.
-    if execution.workflow.source.updated_at > (execution.admitted_at or execution.created_at):
+    if execution.workflow.source.configured_at > (execution.admitted_at or execution.created_at):
         return False
     try:
         async with connector_of(execution) as connector:
@@ -68,7 +68,7 @@ def _latest_with_run(execution: Execution) -> Execution | None:
     """Of the same workflow, started with the source's settings as they are now."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     same = Execution.objects.filter(workflow=execution.workflow).exclude(run_id="")
-    since = same.filter(created_at__gt=execution.workflow.source.updated_at).order_by("-created_at")
+    since = same.filter(created_at__gt=execution.workflow.source.configured_at).order_by("-created_at")
     return since.select_related("workflow__source").first()
 
 

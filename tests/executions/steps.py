@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
+from catalogue.sources import configure_source
 from executions import advancing
 from executions.callers import Caller
 from executions.cancelling import Cancellation, cancel_execution
@@ -80,7 +81,12 @@ def let_pass(execution: Execution, seconds: float) -> None:
     """As if that much time had gone by since everything that the row, and its source, tell of."""
     ago = timedelta(seconds=seconds)
     Execution.objects.filter(pk=execution.pk).update(**{name: F(name) - ago for name in TIMES})
-    Source.objects.update(updated_at=F("updated_at") - ago)
+    Source.objects.update(configured_at=F("configured_at") - ago)
+
+
+def reconfigure(source: Source) -> None:
+    """As an administrator saves its settings, which may be those of another engine."""
+    configure_source(source, config=source.config)
 
 
 def reach_deadline(execution: Execution) -> None:

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
+from catalogue.sources import update_source
 from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
 from executions.models import Execution, State
@@ -41,6 +42,7 @@ from tests.executions.steps import (
     only,
     reach_deadline,
     read,
+    reconfigure,
     source_of,
     timeline,
     told,
@@ -477,7 +479,7 @@ async def test_both_answers_to_a_repeated_start_are_the_same_run(
         (lambda e: e.request_cancel("Alice"), "it was cancelled"),
         (lambda e: Workflow.objects.update(enabled=False), "the workflow was disabled"),
         (lambda e: Source.objects.update(enabled=False), "was switched off"),
-        (lambda e: Source.objects.get().save(), "the source was changed"),
+        (lambda e: reconfigure(Source.objects.get()), "settings were changed"),
         (lambda e: Workflow.objects.get().delete(), "Its workflow was deleted while it was being started"),
     ],
     ids=["overdue", "cancelled", "disabled", "source off", "source changed", "deleted"],
@@ -495,6 +497,20 @@ def test_a_start_that_is_not_wanted_any_more_is_not_sent_again_to_find_out(
     record = read(execution)
     assert record.state == State.UNCONFIRMED and why in record.error
     assert engine.requests == []
+
+
+def test_a_start_is_sent_again_though_a_limit_of_its_source_was_changed(
+    engine: WireEngine, keyed_workflow: Workflow
+) -> None:
+    """What has nothing to do with the engine and its keys says nothing about the start."""
+    execution = killed_while_starting(keyed_workflow)
+    update_source(Source.objects.get(), max_concurrent=3)
+    expire_lease(execution)
+
+    advance_due_executions()
+
+    assert [request.key for request in engine.asked("start")] == [str(execution.pk)]
+    assert read(execution).state != State.UNCONFIRMED
 
 
 # Connectors with bugs.

@@ -34,6 +34,7 @@ from tests.executions.steps import (
     only,
     reach_deadline,
     read,
+    reconfigure,
     timeline,
     told,
 )
@@ -285,7 +286,7 @@ def test_a_start_that_is_looked_up_can_be_cancelled(
 
 @pytest.mark.parametrize(
     "change",
-    [lambda e: Source.objects.get().save(), lambda e: Workflow.objects.get().delete()],
+    [lambda e: reconfigure(Source.objects.get()), lambda e: Workflow.objects.get().delete()],
     ids=["source changed", "deleted"],
 )
 def test_what_was_sent_with_other_settings_is_not_looked_up(
