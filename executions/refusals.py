@@ -50,9 +50,9 @@ class IdempotencyConflict(StartRefused):
     """The caller used this key before, for something else."""
 
     def __init__(self, execution: Execution, *, tool_name: str) -> None:
-        other = "with other arguments" if execution.tool_name == tool_name else "another tool"
+        other = "with other arguments" if execution.tool_name == tool_name else f"not of {tool_name[:200]}"
         super().__init__(
-            f"This idempotency key belongs to execution {execution.pk}, a call of {execution.tool_name}: "
+            f"This idempotency key belongs to execution {execution.pk}, a call of {execution.tool_name}, "
             f"{other}. Use a new key for a new call; nothing was started."
         )
         self.execution = execution
