@@ -28,13 +28,12 @@ class McpServer:
 @contextmanager
 def product(folder: Path) -> Iterator[McpServer]:
     """The product's web server on this process's database, with the example engine's workflows enabled."""
-    from mcp_bridge.http import METADATA_PATH
-    from mcp_bridge.tokens import create_token
+    from mcp_bridge.tokens import METADATA_PATH, create_token
 
     with running_example_engine(folder) as engine:
         _connect(engine)
         _, token = create_token(name="benchmark")
-        with _uvicorn("config.asgi:application", folder, answers=METADATA_PATH) as server:
+        with _uvicorn("config.asgi:application", folder, answers=f"{METADATA_PATH}/mcp") as server:
             base_url, process = server
             yield McpServer(f"{base_url}/mcp", process, token)
 
@@ -42,11 +41,15 @@ def product(folder: Path) -> Iterator[McpServer]:
 @contextmanager
 def do_nothing_server(folder: Path) -> Iterator[McpServer]:
     """The SDK's own server with the product's tools and nothing behind them."""
+    from catalogue.exposure import current_catalogue
     from mcp_bridge.access import Access
-    from mcp_bridge.server import visible_tools
+    from mcp_bridge.tools import visible_tools
 
     tools = folder / "tools.json"
-    shown = [tool.model_dump(mode="json", by_alias=True) for tool in visible_tools(Access.of_local_user())]
+    shown = [
+        tool.model_dump(mode="json", by_alias=True)
+        for tool in visible_tools(current_catalogue(), Access.of_local_user())
+    ]
     tools.write_text(json.dumps(shown))
     application = "benchmarks._do_nothing:application"
     with _uvicorn(application, folder, answers="/ready", DO_NOTHING_TOOLS=str(tools)) as server:

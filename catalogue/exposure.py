@@ -2,34 +2,88 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from types import MappingProxyType
 
 from catalogue.filters import FilterChain
-from catalogue.models import Revision, Workflow, WorkflowFilter
+from catalogue.models import Revision, Toolset, Workflow, WorkflowFilter
 
 MAX_AGE_SECONDS = 0.5
 """How long a process may go without asking for the revision; agents see a change at most 1 s later."""
 
+Workflows = Mapping[str, Workflow]
+"""By tool name, in alphabetical order."""
+NOTHING: Workflows = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedToolset:
+    """An enabled toolset with those of the exposed workflows that it shows."""
+
+    toolset: Toolset
+    workflows: Workflows
+
 
 @dataclass(frozen=True, slots=True)
 class ExposedCatalogue:
-    """The exposed workflows of one revision, by tool name in alphabetical order."""
+    """The exposed workflows of one revision, and how the toolsets divide them."""
 
     revision: int
-    workflows: Mapping[str, Workflow]
+    workflows: Workflows
+    toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)
+    """By slug; only those that are enabled."""
+
+    def seen_through(self, slug: str | None) -> Workflows:
+        """What whoever comes through this toolset may see; None: everything that is exposed.
+
+        Nothing, if there is no such toolset any more.
+        """
+        if slug is None:
+            return self.workflows
+        return self.toolsets[slug].workflows if slug in self.toolsets else NOTHING
 
 
 def load_exposed_catalogue() -> ExposedCatalogue:
-    """Read it from the database: three queries, whatever its size."""
+    """Read it from the database: six queries, whatever its size."""
     # The revision first: rows that change while we read then belong to a later one, which is noticed.
     revision = Revision.current()
     chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
-    candidates = Workflow.objects.runnable().select_related("source").order_by("tool_name")
+    # Not by the database, whose alphabet depends on its locale: cursors compare names.
+    candidates = sorted(Workflow.objects.runnable().select_related("source"), key=attrgetter("tool_name"))
     shown = {workflow.tool_name: workflow for workflow in candidates if chain.lets_through(workflow)}
-    return ExposedCatalogue(revision, MappingProxyType(shown))
+    toolsets = Toolset.objects.filter(enabled=True).prefetch_related("rules")
+    picked = _picked_workflows()
+    divided = {
+        toolset.slug: ExposedToolset(toolset, choose_for(toolset, shown.values(), picked[toolset.pk]))
+        for toolset in toolsets
+    }
+    return ExposedCatalogue(revision, MappingProxyType(shown), MappingProxyType(divided))
+
+
+def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection[int]) -> Workflows:
+    """Those of the exposed workflows that are in the toolset. Without rules only what was picked by hand."""
+    rules = list(toolset.rules.all())
+    chain = FilterChain(rules)
+    has_rules = any(rule.enabled for rule in rules)
+    return MappingProxyType(
+        {
+            workflow.tool_name: workflow
+            for workflow in exposed
+            if workflow.pk in picked or (has_rules and chain.lets_through(workflow))
+        }
+    )
+
+
+def _picked_workflows() -> dict[int, set[int]]:
+    """Keys of workflows by key of the toolset."""
+    picked: dict[int, set[int]] = defaultdict(set)
+    for toolset, workflow in Toolset.picked.through.objects.values_list("toolset_id", "workflow_id"):
+        picked[toolset].add(workflow)
+    return picked
 
 
 class Visibility(StrEnum):
@@ -49,7 +103,7 @@ class Explanation:
     """The filter that lets it through or hides it; None where none matched, or it did not come to that."""
 
 
-def explain_exposure(workflow: Workflow, chain: FilterChain) -> Explanation:
+def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
     """Why agents see the workflow or not; the same verdict as the exposed catalogue's."""
     if not workflow.source.enabled:
         return Explanation(Visibility.SOURCE_OFF)

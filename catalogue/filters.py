@@ -1,17 +1,19 @@
-"""The ordered include and exclude rules (A4.2): the first that matches a workflow decides."""
+"""Ordered include and exclude rules (A4.2): the first that matches a workflow decides."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from loguru import logger
 
 from catalogue.schemas import compile_pattern
 
 if TYPE_CHECKING:
-    from catalogue.models import Workflow, WorkflowFilter
+    from catalogue.models import ChoosingRule, Workflow
+
+Rule = TypeVar("Rule", bound="ChoosingRule")
 
 
 def find_pattern_problem(*, syntax: str, pattern: str) -> str:
@@ -34,7 +36,7 @@ def _subject_values(workflow: "Workflow", subject: str) -> list[str]:
     return [workflow.category if subject == "category" else workflow.name]
 
 
-class FilterChain:
+class FilterChain(Generic[Rule]):
     """The enabled filters, compiled.
 
     A workflow that no filter matches is let through, unless there is an include filter: whoever says what
@@ -42,11 +44,11 @@ class FilterChain:
     every check) hides each workflow that reaches it: nobody can tell which of them it was meant to hide.
     """
 
-    def __init__(self, filters: Iterable["WorkflowFilter"]) -> None:
+    def __init__(self, filters: Iterable[Rule]) -> None:
         self._rules = [_compiled(rule) for rule in filters if rule.enabled]
         self._default = not any(rule.lets_through for rule in self._rules)
 
-    def deciding_filter(self, workflow: "Workflow") -> "WorkflowFilter | None":
+    def deciding_filter(self, workflow: "Workflow") -> Rule | None:
         rule = self._deciding_rule(workflow)
         return None if rule is None else rule.filter
 
@@ -54,18 +56,18 @@ class FilterChain:
         rule = self._deciding_rule(workflow)
         return self._default if rule is None else rule.lets_through
 
-    def _deciding_rule(self, workflow: "Workflow") -> "_Rule | None":
+    def _deciding_rule(self, workflow: "Workflow") -> "_Rule[Rule] | None":
         return next((rule for rule in self._rules if rule.matches(workflow)), None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    filter: "WorkflowFilter"
+class _Rule(Generic[Rule]):
+    filter: Rule
     lets_through: bool
     matches: Callable[["Workflow"], bool]
 
 
-def _compiled(rule: "WorkflowFilter") -> _Rule:
+def _compiled(rule: Rule) -> _Rule[Rule]:
     try:
         matches = _pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
     except ValueError as error:

@@ -296,7 +296,7 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
         return is_administrator(self.context["request"])
 
     @cached_property
-    def _chain(self) -> FilterChain:
+    def _chain(self) -> FilterChain[WorkflowFilter]:
         return FilterChain(WorkflowFilter.objects.filter(enabled=True))
 
     def _visibility(self, workflow: Workflow) -> Visibility:

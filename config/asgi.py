@@ -17,7 +17,8 @@ from starlette.applications import Starlette  # noqa: E402
 from starlette.routing import Mount, Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
-from mcp_bridge.http import METADATA_PATH, McpEndpoint, protected_resource_metadata  # noqa: E402
+from mcp_bridge.http import McpEndpoint, protected_resource_metadata  # noqa: E402
+from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
 
 
 class _ProtectedResourceMetadata:
@@ -44,7 +45,9 @@ def build_application() -> Starlette:
         routes=[
             Route("/mcp", endpoint),
             Route("/mcp/", endpoint),
-            Route(METADATA_PATH, _ProtectedResourceMetadata()),
+            Route("/mcp/{slug}", endpoint),
+            Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
+            Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
             Mount("/", RequestBodyLimitMiddleware(cast(ASGIApp, django_application), _largest_body())),
         ],
         lifespan=lifespan,

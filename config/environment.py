@@ -161,6 +161,21 @@ class Environment(BaseSettings):
         le=1024 * 1024 * 1024,
     )
 
+    page_size: int = _variable(
+        "CATALOGUE_PAGE_SIZE",
+        1000,
+        "Tools, resources or prompts on a page of MCP's lists; many clients read only the first page.",
+        ge=1,
+        le=100_000,
+    )
+    list_ttl: float = _variable(
+        "CATALOGUE_LIST_TTL",
+        10.0,
+        "Seconds that MCP clients may use a list before they ask anew; subscribers hear of changes.",
+        ge=0,
+        le=86_400,
+    )
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _upper(cls, value: Any) -> Any:

@@ -225,6 +225,8 @@ class CatalogueSettings(TypedDict):
     status_check_interval: float
     max_request_bytes: int
     max_payload_bytes: int
+    page_size: int
+    list_ttl: float
 
 
 CATALOGUE: CatalogueSettings = {
@@ -242,6 +244,8 @@ CATALOGUE: CatalogueSettings = {
     "status_check_interval": ENVIRONMENT.status_check_interval,
     "max_request_bytes": ENVIRONMENT.max_request_bytes,
     "max_payload_bytes": ENVIRONMENT.max_payload_bytes,
+    "page_size": ENVIRONMENT.page_size,
+    "list_ttl": ENVIRONMENT.list_ttl,
 }
 
 
@@ -289,6 +293,7 @@ UNFOLD = {
                     _page("Sources", "hub", "catalogue", "source"),
                     _page("Workflows", "account_tree", "catalogue", "workflow"),
                     _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
+                    _page("Toolsets", "widgets", "catalogue", "toolset"),
                     _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
                 ],
             },

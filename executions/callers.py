@@ -13,3 +13,5 @@ class Caller:
     """For people: the token's or the user's name."""
     sees_everything: bool = False
     """Administrators see every execution; others only those that they started."""
+    toolset: str | None = None
+    """The slug of the toolset that they come through: they see and run nothing else. None: no bounds."""

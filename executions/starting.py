@@ -64,9 +64,9 @@ def read_idempotency_key(sent: Any) -> str:
     return sent
 
 
-def exposed_workflow(tool_name: str) -> Workflow:
-    """The workflow behind a tool name. Raises UnknownTool."""
-    workflow = current_catalogue().workflows.get(tool_name)
+def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
+    """The workflow behind a tool name. Raises UnknownTool, also for one outside the caller's toolset."""
+    workflow = current_catalogue().seen_through(caller.toolset).get(tool_name)
     if workflow is None:
         raise UnknownTool(tool_name)
     return workflow
@@ -82,7 +82,7 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     digest = _hash_of(request)
     if (asked_before := _find_by_key(request, digest)) is not None:
         return asked_before
-    workflow = exposed_workflow(request.tool_name)
+    workflow = exposed_workflow(request.tool_name, caller=request.caller)
     if problems := _find_problems(workflow, request.arguments):
         raise InvalidArguments(request.tool_name, problems)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:

@@ -1,11 +1,15 @@
 """What the caller behind an MCP request may do."""
 
 import getpass
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from catalogue.scopes import Scope
 from executions.callers import Caller
 from mcp_bridge.models import AccessToken
+
+
+class OtherToolset(Exception):
+    """The token is bound to a toolset, and it is not this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +24,28 @@ class Access:
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
+    @property
+    def toolset(self) -> str | None:
+        """The slug of the toolset that the caller comes through; None: everything that is exposed."""
+        return self.caller.toolset
+
     @classmethod
-    def by_token(cls, token: AccessToken) -> "Access":
-        return cls(token.caller, frozenset(token.scopes), token.pk)
+    def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
+        """`toolset`: that of the address that was asked. Raises OtherToolset where the token has another."""
+        caller = token.caller
+        if toolset is not None and caller.toolset not in (None, toolset):
+            raise OtherToolset
+        if toolset is not None:
+            caller = replace(caller, toolset=toolset)
+        return cls(caller, frozenset(token.scopes), token.pk)
 
     def is_still_granted(self) -> bool:
         """Asks the database, for what goes on after the request was let in."""
         return self.token_id is None or AccessToken.objects.usable().filter(pk=self.token_id).exists()
 
     @classmethod
-    def of_local_user(cls) -> "Access":
+    def of_local_user(cls, *, toolset: str | None = None) -> "Access":
         """Whoever can start our process on this machine can read the database anyway."""
         user = getpass.getuser()
-        caller = Caller(key=f"local:{user}"[:100], name=f"{user} (local)")
+        caller = Caller(key=f"local:{user}"[:100], name=f"{user} (local)", toolset=toolset)
         return cls(caller, frozenset({Scope.READ, Scope.RUN}))

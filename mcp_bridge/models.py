@@ -8,6 +8,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
+from catalogue.models import Toolset
 from catalogue.scopes import Scope
 from executions.callers import Caller
 
@@ -32,6 +33,14 @@ class AccessToken(models.Model):
         max_length=12, editable=False, help_text="The first characters, to recognise it by."
     )
     scopes = JSONTextField(default=default_scopes)
+    toolset = models.ForeignKey(
+        Toolset,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="tokens",
+        help_text="All that it sees and runs. Empty: whatever is exposed.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
@@ -50,7 +59,12 @@ class AccessToken(models.Model):
 
     @property
     def caller(self) -> Caller:
-        return Caller(key=f"token:{self.pk}", name=self.name, sees_everything=Scope.ADMIN in self.scopes)
+        return Caller(
+            key=f"token:{self.pk}",
+            name=self.name,
+            sees_everything=Scope.ADMIN in self.scopes,
+            toolset=None if self.toolset is None else self.toolset.slug,
+        )
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes

@@ -1,6 +1,7 @@
 """The MCP server: what it answers to each method. Transports are elsewhere."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,22 +12,21 @@ from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
     CancelledNotificationParams,
-    ListToolsResult,
     PaginatedRequestParams,
     ServerCapabilities,
-    Tool,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_connectors
-from catalogue.database import run_in_database
-from catalogue.exposure import current_catalogue
-from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.advancing import finish_steps
 from executions.refusals import UnknownTool
 from mcp_bridge.access import Access
-from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
+from mcp_bridge.builtin_tools import (
+    BUILT_IN_TOOLS,
+    call_built_in,
+    describe_missing_scope,
+    scope_of_tool,
+)
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.declarations import (
     Context,
@@ -39,6 +39,7 @@ from mcp_bridge.interruptions import OpenCalls
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.subscriptions import Subscriptions
 from mcp_bridge.task_methods import TaskMethods
+from mcp_bridge.tool_lists import ToolLists
 
 INSTRUCTIONS = (
     "The company's workflows as tools. Call a workflow's own tool, or find one with list_workflows and run "
@@ -47,12 +48,34 @@ INSTRUCTIONS = (
 )
 
 
-class _CatalogueServer(Server[None]):
-    """Advertises in each era what is there in it."""
+class CatalogueServer(Server[None]):
+    """The server of one transport; `local_access` is the caller where requests carry none (stdio)."""
+
+    def __init__(self, *, local_access: Access | None = None) -> None:
+        bridge = _Bridge(self, local_access)
+        super().__init__(
+            "workflow-catalogue",
+            version=settings.VERSION,
+            title="Workflow Catalogue",
+            description="Workflows of the company's engines, curated, as tools.",
+            instructions=INSTRUCTIONS,
+            lifespan=bridge.lifespan,
+            # No tool of ours maps arguments to headers. Without an answer the SDK lists all at every call.
+            get_tool_input_schema=lambda name: {},
+            on_subscriptions_listen=bridge.subscriptions.listen,
+        )
+        self.tool_lists = ToolLists(self.server_info_stamp)
+        self.add_request_handler("tools/list", PaginatedRequestParams, bridge.list_tools)
+        self.add_request_handler("tools/call", CallToolRequestParams, bridge.call_tool)
+        self.add_notification_handler(
+            "notifications/cancelled", CancelledNotificationParams, bridge.note_cancelled
+        )
+        TaskMethods(bridge.access_of).register(self)
 
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
     ) -> ServerCapabilities:
+        """Advertise in each era what is there in it."""
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
@@ -62,53 +85,11 @@ class _CatalogueServer(Server[None]):
         return capabilities
 
 
-def build_server(*, local_access: Access | None = None) -> Server[None]:
-    """A server for one transport. `local_access` is the caller where requests carry none (stdio)."""
-    bridge = _Bridge(local_access)
-    server = _CatalogueServer(
-        "workflow-catalogue",
-        version=settings.VERSION,
-        title="Workflow Catalogue",
-        description="Workflows of the company's engines, curated, as tools.",
-        instructions=INSTRUCTIONS,
-        lifespan=bridge.lifespan,
-        # No tool of ours maps arguments to headers. Without an answer the SDK lists all tools at every call.
-        get_tool_input_schema=lambda name: {},
-        on_list_tools=bridge.list_tools,
-        on_subscriptions_listen=bridge.subscriptions.listen,
-    )
-    server.add_request_handler("tools/call", CallToolRequestParams, bridge.call_tool)
-    server.add_notification_handler(
-        "notifications/cancelled", CancelledNotificationParams, bridge.note_cancelled
-    )
-    TaskMethods(bridge.access_of).register(server)
-    return server
-
-
-def visible_tools(access: Access) -> list[Tool]:
-    """What `tools/list` shows to this caller, in a stable order: the built-in tools, then the workflows."""
-    built_in = [tool.tool for tool in BUILT_IN_TOOLS.values() if access.allows(tool.scope)]
-    if not access.allows(Scope.RUN):
-        return built_in
-    return built_in + [workflow_tool(workflow) for workflow in current_catalogue().workflows.values()]
-
-
-def workflow_tool(workflow: Workflow) -> Tool:
-    """An output schema only for synchronous workflows: others may answer with a handle, which breaks it."""
-    promises = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
-    return Tool(
-        name=workflow.tool_name,
-        title=workflow.title,
-        description=workflow.shown_description,
-        input_schema=workflow.input_schema,
-        output_schema=workflow.output_schema if promises else None,
-    )
-
-
 class _Bridge:
     """The handlers, for callers that the transport has let in."""
 
-    def __init__(self, local_access: Access | None) -> None:
+    def __init__(self, server: CatalogueServer, local_access: Access | None) -> None:
+        self._server = server
         self._local_access = local_access
         self._open_calls = OpenCalls()
         self.subscriptions = Subscriptions(self.access_of)
@@ -122,19 +103,18 @@ class _Bridge:
             await finish_steps()
             await close_connectors()
 
-    async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        if params is not None and params.cursor is not None:
-            raise MCPError(INVALID_PARAMS, "Unknown cursor: the list comes in one piece.")
-        tools = await run_in_database(visible_tools, self.access_of(context))
-        return ListToolsResult(tools=tools, ttl_ms=0, cache_scope="private")
+    async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> dict[str, Any]:
+        """For what comes here; over HTTP nearly all is answered before it does, from the same bytes."""
+        cursor = None if params is None else params.cursor
+        page = await self._server.tool_lists.page(self.access_of(context), context.protocol_version, cursor)
+        listed: dict[str, Any] = json.loads(page)
+        return listed
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> ToolAnswer:
         call, arguments = self._call(context), params.arguments or {}
         built_in = BUILT_IN_TOOLS.get(params.name)
-        if not call.access.allows(needed := built_in.scope if built_in else Scope.RUN):
-            raise MCPError(
-                INVALID_PARAMS, f"This token may not call {params.name}: it lacks the scope {needed.value}."
-            )
+        if not call.access.allows(needed := scope_of_tool(params.name)):
+            raise MCPError(INVALID_PARAMS, describe_missing_scope(params.name, needed))
         with self._open_calls.interruptible(context, call.access):
             if built_in is not None:
                 return await call_built_in(built_in, call, arguments)

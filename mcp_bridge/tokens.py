@@ -11,10 +11,12 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from catalogue.models import Toolset
 from catalogue.scopes import Scope
 from mcp_bridge.models import AccessToken, default_scopes
 
 TOKEN_START = "wfc_"  # noqa: S105 - how our tokens begin, so that secret scanners recognise a leaked one
+METADATA_PATH = "/.well-known/oauth-protected-resource"
 REMEMBERED_SECONDS = 0.5
 """How long a process trusts what it knows of a token; a revoked one is refused within a second."""
 REMEMBERED_TOKENS = 10_000
@@ -28,6 +30,7 @@ def create_token(
     name: str,
     scopes: Iterable[str] | None = None,
     expires_at: datetime | None = None,
+    toolset: Toolset | None = None,
     created_by: User | None = None,
 ) -> tuple[AccessToken, str]:
     """A new token, and its text: the only time that it can be seen. Raises ValidationError keyed by field."""
@@ -42,6 +45,7 @@ def create_token(
         prefix=text[:12],
         scopes=chosen,
         expires_at=expires_at,
+        toolset=toolset,
         created_by=created_by,
     )
     token.full_clean()
@@ -54,7 +58,7 @@ def authenticate(text: str) -> AccessToken | None:
     if (known := recognise(text)) is not None:
         return known
     asked_at, digest = time.monotonic(), _digest(text)
-    token = AccessToken.objects.usable().filter(digest=digest).first()
+    token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest).first()
     if token is None:
         _remembered.pop(digest, None)
         return None
@@ -86,6 +90,15 @@ def _note_use(token: AccessToken) -> None:
         AccessToken.objects.filter(pk=token.pk).update(last_used_at=now)
 
 
-def resource_url() -> str:
-    """The address that these tokens are for."""
-    return f"{settings.PUBLIC_URL}/mcp"
+def resource_url(slug: str | None = None) -> str:
+    """The address that these tokens are for, of the whole catalogue or of a toolset."""
+    return f"{settings.PUBLIC_URL}{_path(slug)}"
+
+
+def metadata_url(slug: str | None = None) -> str:
+    """Where RFC 9728's description of that resource is."""
+    return f"{settings.PUBLIC_URL}{METADATA_PATH}{_path(slug)}"
+
+
+def _path(slug: str | None) -> str:
+    return "/mcp" if slug is None else f"/mcp/{slug}"

@@ -267,7 +267,7 @@ class WorkflowAdmin(ButtonsMixin):
         }
 
 
-def _present_chain() -> FilterChain:
+def _present_chain() -> FilterChain[WorkflowFilter]:
     return FilterChain(WorkflowFilter.objects.filter(enabled=True))
 
 

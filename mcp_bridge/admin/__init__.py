@@ -1,5 +1,5 @@
 """Who may enter: tokens for programs, accounts for people."""
 
-from mcp_bridge.admin import accounts, tokens
+from mcp_bridge.admin import accounts, tokens, toolsets
 
-__all__ = ["accounts", "tokens"]
+__all__ = ["accounts", "tokens", "toolsets"]

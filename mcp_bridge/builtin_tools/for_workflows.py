@@ -21,13 +21,13 @@ NAME = {
 
 
 async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_listing, arguments.get("tags", [])))
+    return document_result(await run_in_database(_listing, call, arguments.get("tags", [])))
 
 
-def _listing(tags: list[str]) -> dict[str, Any]:
+def _listing(call: ToolCall, tags: list[str]) -> dict[str, Any]:
     shown = [
         workflow
-        for workflow in current_catalogue().workflows.values()
+        for workflow in current_catalogue().seen_through(call.access.toolset).values()
         if set(tags) <= set(workflow.shown_tags)
     ]
     return {
@@ -61,7 +61,8 @@ def _unavailable_sources() -> list[dict[str, Any]]:
 
 
 async def _get_workflow_info(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(_everything_about(await run_in_database(exposed_workflow, arguments["name"])))
+    workflow = await run_in_database(exposed_workflow, arguments["name"], caller=call.access.caller)
+    return document_result(_everything_about(workflow))
 
 
 def _everything_about(workflow: Workflow) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from catalogue.models import Workflow
 from executions import watching
 from executions.models import Execution, State
 from mcp_bridge import subscriptions
-from mcp_bridge.http import METADATA_PATH
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import forget_tokens
+from mcp_bridge.tokens import METADATA_PATH, forget_tokens
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until
 from tests.factories import make_execution, make_workflow
@@ -53,7 +52,7 @@ def other_process(
     command = [sys.executable, "-m", "uvicorn", "config.asgi:application", f"--port={port}", "--lifespan=on"]
     with running(
         command,
-        answers_at=f"{server.base_url}{METADATA_PATH}",
+        answers_at=f"{server.base_url}{METADATA_PATH}/mcp",
         log=tmp_path / "server.log",
         environment=stdio_server.env,
     ) as process:

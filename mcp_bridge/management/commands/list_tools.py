@@ -6,8 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from catalogue.exposure import current_catalogue
 from mcp_bridge.access import Access
-from mcp_bridge.server import visible_tools
+from mcp_bridge.tools import visible_tools
 
 
 class Command(BaseCommand):
@@ -19,7 +20,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        tools = visible_tools(Access.of_local_user())
+        tools = visible_tools(current_catalogue(), Access.of_local_user())
         if options["json"]:
             shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
             self.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False))

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand
 from mcp.server.stdio import stdio_server
 
 from mcp_bridge.access import Access
-from mcp_bridge.server import build_server
+from mcp_bridge.server import CatalogueServer
 
 
 class Command(BaseCommand):
@@ -19,6 +19,6 @@ class Command(BaseCommand):
 
 
 async def _serve() -> None:
-    server = build_server(local_access=Access.of_local_user())
+    server = CatalogueServer(local_access=Access.of_local_user())
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())

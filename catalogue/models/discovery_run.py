@@ -1,0 +1,68 @@
+"""What a listing of a source came to."""
+
+from typing import Self
+
+from django.db import models
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+from catalogue.models.source import Source
+
+
+class DiscoveryRun(models.Model):
+    """One listing of one source: what it found, what it changed, what it skipped and why."""
+
+    class Trigger(models.TextChoices):
+        SCHEDULE = "schedule", "schedule"
+        START = "start", "start of the product"
+        MANUAL = "manual", "by hand"
+
+    class Outcome(models.TextChoices):
+        RUNNING = "running", "running"
+        SUCCEEDED = "succeeded", "succeeded"
+        FAILED = "failed", "failed"
+
+    source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="discovery_runs")
+    trigger = models.CharField(max_length=10, choices=Trigger.choices)
+    outcome = models.CharField(max_length=10, choices=Outcome.choices, default=Outcome.RUNNING)
+    started_at = models.DateTimeField(default=timezone.now)
+    finished_at = models.DateTimeField(null=True)
+    added = models.PositiveIntegerField(default=0)
+    updated = models.PositiveIntegerField(default=0)
+    unchanged = models.PositiveIntegerField(default=0)
+    returned = models.PositiveIntegerField(default=0, help_text="Were missing and are back.")
+    missing = models.PositiveIntegerField(default=0, help_text="Newly gone from the engine's list.")
+    skipped_count = models.PositiveIntegerField(default=0)
+    skipped = JSONTextField(
+        default=list, help_text="Objects left out: [{position, id, name, reason}], at most 1,000."
+    )
+    flagged = JSONTextField(
+        default=list, help_text="Workflows served with a generic schema: [{id, name, reason}]."
+    )
+    error = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ("-started_at", "-pk")
+        indexes = [models.Index(fields=["source", "-started_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.started_at:%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def duration_ms(self) -> int | None:
+        if self.finished_at is None:
+            return None
+        return round((self.finished_at - self.started_at).total_seconds() * 1000)
+
+    @property
+    def found(self) -> int:
+        """Usable workflows in the listing."""
+        return self.added + self.updated + self.unchanged + self.returned
+
+    def finish(self, *, outcome: "DiscoveryRun.Outcome", error: str = "") -> Self:
+        """Write the outcome with all counts, once: a run that was finished or deleted meanwhile stays so."""
+        self.outcome, self.error, self.finished_at = outcome, error, timezone.now()
+        fields = [field.attname for field in self._meta.concrete_fields if not field.primary_key]
+        values = {name: getattr(self, name) for name in fields}
+        DiscoveryRun.objects.filter(pk=self.pk, outcome=self.Outcome.RUNNING).update(**values)
+        return self

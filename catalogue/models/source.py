@@ -1,0 +1,100 @@
+"""A connection to one engine."""
+
+import hashlib
+import json
+from typing import ClassVar
+
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+from catalogue.models.revision import Exposing
+from catalogue.querysets import SourceQuerySet
+from catalogue.secrets import decrypt_credentials, encrypt_credentials
+
+SOURCE_NAME = RegexValidator(
+    r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
+    "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
+)
+
+
+class Source(Exposing):
+    """A connection to one engine."""
+
+    class NewWorkflows(models.TextChoices):
+        HIDDEN = "hidden", "hidden until a curator enables them"
+        EXPOSED = "exposed", "enabled at once"
+
+    class HealthState(models.TextChoices):
+        UNKNOWN = "unknown", "not tried yet"
+        OK = "ok", "working"
+        FAILING = "failing", "failing"
+
+    name = models.CharField(max_length=64, unique=True, validators=[SOURCE_NAME])
+    kind = models.CharField(max_length=50)
+    config = JSONTextField(default=dict, blank=True, help_text="The engine's settings, without its secrets.")
+    encrypted_credentials = models.TextField(blank=True, editable=False)
+    enabled = models.BooleanField(
+        default=True, help_text="Off: nothing of this source is discovered, listed or run."
+    )
+    new_workflows = models.CharField(
+        max_length=10,
+        choices=NewWorkflows.choices,
+        default=NewWorkflows.HIDDEN,
+        help_text="What happens to workflows when discovery first sees them.",
+    )
+    refresh_interval = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(604_800)],
+        help_text="Seconds between two listings; 0: only by hand; empty: the product's default.",
+    )
+    max_concurrent = models.PositiveIntegerField(
+        "concurrent runs",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="At most, of all its workflows; further calls wait in the queue. Empty: no limit.",
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+    configured_at = models.DateTimeField(
+        default=timezone.now, editable=False, help_text="When its settings or credentials last changed."
+    )
+
+    health_state = models.CharField(
+        max_length=10, choices=HealthState.choices, default=HealthState.UNKNOWN, editable=False
+    )
+    health_message = models.TextField(blank=True, editable=False)
+    failing_since = models.DateTimeField(null=True, editable=False)
+    failures = models.PositiveIntegerField(default=0, editable=False, help_text="Failed listings in a row.")
+    last_refreshed_at = models.DateTimeField(
+        null=True, editable=False, help_text="The last listing that worked."
+    )
+    next_refresh_at = models.DateTimeField(default=timezone.now, null=True, editable=False, db_index=True)
+    refresh_lease_expires_at = models.DateTimeField(null=True, editable=False)
+
+    objects: ClassVar[models.Manager["Source"]] = SourceQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The secrets by field name. Raises CredentialsUnreadable after a change of SECRET_KEY."""
+        return decrypt_credentials(self.encrypted_credentials)
+
+    @credentials.setter
+    def credentials(self, credentials: dict[str, str]) -> None:
+        self.encrypted_credentials = encrypt_credentials(credentials)
+
+    @property
+    def settings_fingerprint(self) -> str:
+        """Changes whenever a connector has to be made anew."""
+        return hashlib.sha256(
+            json.dumps([self.kind, self.config, self.encrypted_credentials], sort_keys=True).encode()
+        ).hexdigest()

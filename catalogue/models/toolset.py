@@ -1,0 +1,63 @@
+"""A named part of the exposed workflows, with an endpoint of its own."""
+
+from typing import Any, ClassVar
+
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models.signals import m2m_changed
+from django.dispatch import receiver
+
+from catalogue.models.revision import Exposing, Revision
+from catalogue.models.workflow import Workflow
+from catalogue.querysets import ExposingQuerySet
+
+SLUG = RegexValidator(
+    r"\A[a-z0-9][a-z0-9-]{0,63}\Z",
+    "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen.",
+)
+
+
+class Toolset(Exposing):
+    """What `/mcp/<slug>` serves: exposed workflows, picked by hand or chosen by its rules."""
+
+    class Mode(models.TextChoices):
+        FULL = "full", "full: a tool per workflow"
+        COMPACT = "compact", "compact: only the built-in tools, which list and run workflows by name"
+
+    slug = models.CharField(
+        max_length=64, unique=True, validators=[SLUG], help_text="The end of its address: /mcp/<slug>."
+    )
+    title = models.CharField(max_length=255, blank=True, help_text="For people. Empty: the slug.")
+    description = models.TextField(blank=True, help_text="What it is for; agents are told.")
+    enabled = models.BooleanField(default=True, help_text="Off: its endpoint answers as if it did not exist.")
+    mode = models.CharField(max_length=10, choices=Mode.choices, default=Mode.FULL)
+    picked = models.ManyToManyField(
+        Workflow,
+        blank=True,
+        related_name="toolsets",
+        verbose_name="picked by hand",
+        help_text="Always in it, whatever the rules say, as long as they are exposed.",
+    )
+    token_budget = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Tokens that its list of tools should not exceed, or there is a warning. Empty: none.",
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects: ClassVar[models.Manager["Toolset"]] = ExposingQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("slug",)
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+@receiver(m2m_changed, sender=Toolset.picked.through)
+def _move_revision(action: str, **_: Any) -> None:
+    """Before the rows, like every other change of what agents see; Django does both in one transaction."""
+    if action in ("pre_add", "pre_remove", "pre_clear"):
+        Revision.bump()

@@ -1,0 +1,198 @@
+"""A workflow: what upstream says of it, and what the curator decided."""
+
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+from catalogue.models.revision import Exposing
+from catalogue.models.source import Source
+from catalogue.naming import RESERVED
+from catalogue.querysets import WorkflowQuerySet
+from connectors.protocol import WorkflowRef
+
+TOOL_NAME = RegexValidator(
+    r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
+)
+
+
+class Workflow(Exposing):
+    """A workflow of a source: what upstream says of it, and what the curator decided."""
+
+    class ExecutionType(models.TextChoices):
+        SYNC = "sync", "synchronous"
+        ASYNC = "async", "asynchronous"
+
+    class OnDisconnect(models.TextChoices):
+        CONTINUE = "continue", "goes on, and the result is kept"
+        CANCEL = "cancel", "is cancelled"
+
+    source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="workflows")
+
+    # What upstream says; only discovery writes these.
+    upstream_id = models.CharField("engine's id", max_length=255, editable=False)
+    name = models.CharField(max_length=255, editable=False)
+    description = models.TextField(editable=False)
+    category = models.CharField(max_length=100, default="workflow", editable=False, db_index=True)
+    version = models.CharField(max_length=100, default="1.0.0", editable=False)
+    author = models.CharField(max_length=255, blank=True, editable=False)
+    tags = JSONTextField(default=list, editable=False)
+    execution_type = models.CharField(
+        max_length=10, choices=ExecutionType.choices, default=ExecutionType.ASYNC, editable=False
+    )
+    input_schema = JSONTextField(
+        default=dict, editable=False, help_text="JSON Schema that arguments are checked with."
+    )
+    output_schema = JSONTextField(null=True, editable=False)
+    schema_problem = models.TextField(
+        blank=True, editable=False, help_text="Why the engine's input schema was replaced by the generic one."
+    )
+    hints = JSONTextField(
+        default=dict, editable=False, help_text="The engine's own MCP hints: {readOnlyHint: true, ...}."
+    )
+    icons = JSONTextField(default=list, editable=False, help_text="The engine's own icons: [{src, ...}].")
+    metadata = JSONTextField(default=dict, editable=False)
+    content_hash = models.CharField(max_length=64, editable=False)
+    first_seen_at = models.DateTimeField(default=timezone.now, editable=False)
+    changed_at = models.DateTimeField(default=timezone.now, editable=False, help_text="Last change upstream.")
+    missing_since = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
+
+    # What the curator decided; discovery never touches these.
+    tool_name = models.CharField(
+        max_length=64,
+        unique=True,
+        validators=[TOOL_NAME],
+        help_text="What agents call. Changing it breaks their habits.",
+    )
+    enabled = models.BooleanField(default=False, db_index=True)
+    title_override = models.CharField(
+        "title", max_length=255, blank=True, help_text="Empty: the engine's name."
+    )
+    description_override = models.TextField(
+        "description", blank=True, help_text="Empty: the engine's description."
+    )
+    tags_override = JSONTextField(
+        "tags", null=True, blank=True, help_text="A JSON list; empty: the engine's tags."
+    )
+    timeout_seconds = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
+        help_text="A run that takes longer is cancelled. Empty: the product's default.",
+    )
+    inline_wait_seconds = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(3600)],
+        help_text="Seconds that a call waits before it gets a handle instead. Empty: the product's default.",
+    )
+    execution_type_override = models.CharField(
+        "execution type",
+        max_length=10,
+        blank=True,
+        choices=ExecutionType.choices,
+        help_text="Synchronous: a call waits until the run ends, never for a handle. Empty: the engine's.",
+    )
+    on_disconnect = models.CharField(
+        max_length=10,
+        choices=OnDisconnect.choices,
+        default=OnDisconnect.CONTINUE,
+        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
+    )
+    reattach = models.BooleanField(
+        "re-attach",
+        default=True,
+        help_text="A caller that lost its connection and repeats the identical call gets the same run.",
+    )
+    max_concurrent = models.PositiveIntegerField(
+        "concurrent runs",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="At most; further calls wait in the queue. Empty: no limit.",
+    )
+    read_only_hint = models.BooleanField(
+        "read-only", null=True, blank=True, help_text="It changes nothing, so clients may call it unasked."
+    )
+    destructive_hint = models.BooleanField(
+        "destructive", null=True, blank=True, help_text="What it changes may be lost; clients ask before."
+    )
+    idempotent_hint = models.BooleanField(
+        "idempotent", null=True, blank=True, help_text="Calling it again with the same arguments is harmless."
+    )
+    open_world_hint = models.BooleanField(
+        "open world", null=True, blank=True, help_text="It deals with systems outside the company's own."
+    )
+    icon_override = models.TextField(
+        "icon", blank=True, help_text="An https: or data:image/ address. Empty: the engine's icons."
+    )
+    offered_as_prompt = models.BooleanField(
+        "offer as prompt", default=False, help_text="Clients show it to people as a command of its own, too."
+    )
+    cache_seconds = models.PositiveIntegerField(
+        "cache results for",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
+        help_text="Seconds that a result answers the same arguments again. Empty: every call runs.",
+    )
+
+    objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("tool_name",)
+        constraints = [
+            models.UniqueConstraint(fields=["source", "upstream_id"], name="one_workflow_per_engine_id"),
+        ]
+
+    def __str__(self) -> str:
+        return self.tool_name
+
+    def clean(self) -> None:
+        """Refuse what would hide a built-in tool, or break whoever reads the tags."""
+        if self.tool_name in RESERVED:
+            raise ValidationError({"tool_name": "This name is taken by a built-in tool or by REST."})
+        tags = self.tags_override
+        if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+            raise ValidationError({"tags_override": 'This has to be a list of texts, such as ["finance"].'})
+
+    @property
+    def title(self) -> str:
+        return self.title_override or self.name
+
+    @property
+    def effective_execution_type(self) -> str:
+        return self.execution_type_override or self.execution_type
+
+    @property
+    def shown_description(self) -> str:
+        return self.description_override or self.description
+
+    @property
+    def shown_tags(self) -> list[str]:
+        shown: list[str] = self.tags if self.tags_override is None else self.tags_override
+        return shown
+
+    @property
+    def effective_hints(self) -> dict[str, bool]:
+        """MCP's annotations by their names there: the curator's word, else the engine's."""
+        decided = {
+            "readOnlyHint": self.read_only_hint,
+            "destructiveHint": self.destructive_hint,
+            "idempotentHint": self.idempotent_hint,
+            "openWorldHint": self.open_world_hint,
+        }
+        return {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
+
+    @property
+    def shown_icons(self) -> list[dict[str, Any]]:
+        """MCP's icons: `[{src, mimeType?, sizes?}]`."""
+        shown: list[dict[str, Any]] = [{"src": self.icon_override}] if self.icon_override else self.icons
+        return shown
+
+    @property
+    def ref(self) -> WorkflowRef:
+        return WorkflowRef(id=self.upstream_id, name=self.name, metadata=self.metadata)

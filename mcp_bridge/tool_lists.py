@@ -1,0 +1,199 @@
+"""`tools/list` as bytes: serialised once per view and revision, and answered from memory.
+
+The SDK alone needs 67 ms for a thousand tools, a request (docs/decisions/0013-tool-lists.md).
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from loguru import logger
+from mcp_types import SERVER_INFO_META_KEY, ListToolsResult, Tool
+from mcp_types.methods import serialize_server_result
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
+
+from catalogue.database import run_in_database
+from catalogue.exposure import MAX_AGE_SECONDS, ExposedCatalogue, current_catalogue, fresh_catalogue
+from catalogue.models import Workflow
+from mcp_bridge.access import Access
+from mcp_bridge.cursors import page_bounds
+from mcp_bridge.tools import built_in_tools, listed_workflows, workflow_tool
+
+STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
+"""How long a list is still served while the next one is made; agents see a change at most 1 s later."""
+MOST_VIEWS = 64
+"""Lists kept in a process; the least recently asked for goes first."""
+METHOD = "tools/list"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What makes two callers see the same list."""
+
+    toolset: str | None
+    scopes: frozenset[str]
+    version: str
+    """Of the protocol; the handshake versions share one wire format."""
+
+    @classmethod
+    def of(cls, access: Access, version: str) -> "View":
+        shared = LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
+        return cls(access.toolset, access.scopes, shared)
+
+
+@dataclass(slots=True)
+class ToolList:
+    """One view's tools at one revision, each serialised, and its pages as far as they were asked for."""
+
+    view: View
+    catalogue: ExposedCatalogue
+    positions: list[str]
+    """Sorted, by which cursors go on."""
+    tools: list[bytes]
+    server_info: dict[str, Any]
+    current_at: float = field(default_factory=time.monotonic)
+    """When its catalogue was last seen to be the present one."""
+    _pages: dict[str | None, bytes] = field(default_factory=dict)
+
+    def page(self, cursor: str | None) -> bytes:
+        """The JSON of a result. Raises MCPError for a cursor that is none."""
+        if (known := self._pages.get(cursor)) is not None:
+            return known
+        size = settings.CATALOGUE["page_size"]
+        begin, end, following = page_bounds(self.positions, cursor, size)
+        made = self._before_tools(following) + b",".join(self.tools[begin:end]) + b"]}"
+        # Cursors of other revisions begin pages anywhere; only those that this list gives come again.
+        if begin % size == 0:
+            self._pages[cursor] = made
+        return made
+
+    def _before_tools(self, following: str | None) -> bytes:
+        """All of the result but the tools, open for them."""
+        ttl = round(settings.CATALOGUE["list_ttl"] * 1000)
+        wire = _on_the_wire([], self.view.version, next_cursor=following, ttl_ms=ttl, cache_scope="private")
+        del wire["tools"]
+        if self.view.version in MODERN_PROTOCOL_VERSIONS:
+            wire |= {"resultType": "complete", "_meta": {SERVER_INFO_META_KEY: self.server_info}}
+        members = _json(wire)[1:-1]
+        return b"{" + (members + b"," if members else b"") + b'"tools":['
+
+
+class ToolLists:
+    """The lists of one server, each for the present revision; the next one is made in the background."""
+
+    def __init__(self, server_info: dict[str, Any]) -> None:
+        self._server_info = server_info
+        self._lists: OrderedDict[View, ToolList] = OrderedDict()
+        self._serialised: defaultdict[str, dict[int, _Serialised]] = defaultdict(dict)
+        """By the protocol's version and the workflow's key: most tools outlive most revisions."""
+        self._making = threading.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def page(self, access: Access, version: str, cursor: str | None) -> bytes:
+        """The JSON of a result of `tools/list`. Raises MCPError for a cursor that is none."""
+        view = View.of(access, version)
+        known = self._lists.get(view)
+        if known is None or not self._is_usable(known):
+            known = await run_in_database(self.current, view)
+        return known.page(cursor)
+
+    def current(self, view: View) -> ToolList:
+        """The list of the present revision; may ask the database."""
+        catalogue = current_catalogue()
+        with self._making:
+            known = self._lists.get(view)
+            if known is None or known.catalogue is not catalogue:
+                known = self._lists[view] = self._made(view, catalogue)
+                self._forget_gone(catalogue)
+            known.current_at = time.monotonic()
+            self._lists.move_to_end(view)
+            if len(self._lists) > MOST_VIEWS:
+                self._lists.popitem(last=False)
+            return known
+
+    def _is_usable(self, known: ToolList) -> bool:
+        if fresh_catalogue() is known.catalogue:
+            known.current_at = time.monotonic()
+            return True
+        if time.monotonic() - known.current_at >= STALE_SECONDS:
+            return False
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        return True
+
+    async def _refresh(self) -> None:
+        """Before anybody has to wait for it; whoever does learns what went wrong."""
+        try:
+            for view in list(self._lists):
+                await run_in_database(self.current, view)
+        except Exception as error:  # noqa: BLE001 - nobody waits for this; the next request tries again
+            logger.warning("Making the lists of tools in the background failed: {}", error)
+
+    def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
+        built_in = built_in_tools(view.scopes).values()
+        workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
+        return ToolList(
+            view=view,
+            catalogue=catalogue,
+            positions=[
+                *(f"0{number:03}" for number in range(len(built_in))),
+                *(f"1{workflow.tool_name}" for workflow in workflows),
+            ],
+            tools=[
+                *(serialise_tool(tool, view.version) for tool in built_in),
+                *(self._serialise(workflow, view.version) for workflow in workflows),
+            ],
+            server_info=self._server_info,
+        )
+
+    def _serialise(self, workflow: Workflow, version: str) -> bytes:
+        known, made_of = self._serialised[version].get(workflow.pk), _what_shows(workflow)
+        if known is None or known.made_of != made_of:
+            known = _Serialised(made_of, serialise_tool(workflow_tool(workflow), version))
+            self._serialised[version][workflow.pk] = known
+        return known.tool
+
+    def _forget_gone(self, catalogue: ExposedCatalogue) -> None:
+        present = {workflow.pk for workflow in catalogue.workflows.values()}
+        for tools in self._serialised.values():
+            for gone in tools.keys() - present:
+                del tools[gone]
+
+
+@dataclass(frozen=True, slots=True)
+class _Serialised:
+    made_of: tuple[Any, ...]
+    tool: bytes
+
+
+def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
+    """Changes whenever the tool does; the hash stands for all that upstream says, the schemas above all."""
+    return (
+        workflow.content_hash,
+        workflow.tool_name,
+        workflow.title,
+        workflow.shown_description,
+        workflow.effective_execution_type,
+        workflow.effective_hints,
+        workflow.shown_icons,
+    )
+
+
+def serialise_tool(tool: Tool, version: str) -> bytes:
+    """One tool as clients of this protocol version read it."""
+    (on_the_wire,) = _on_the_wire([tool], version)["tools"]
+    return _json(on_the_wire)
+
+
+def _on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str, Any]:
+    result = ListToolsResult(tools=tools, **others).model_dump(by_alias=True, mode="json", exclude_none=True)
+    return serialize_server_result(METHOD, version, result)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
