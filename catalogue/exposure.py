@@ -48,7 +48,7 @@ class ExposedCatalogue:
 
 
 def load_exposed_catalogue() -> ExposedCatalogue:
-    """Read it from the database: six queries, whatever its size."""
+    """Read it from the database: at most six queries, whatever its size."""
     # The revision first: rows that change while we read then belong to a later one, which is noticed.
     revision = Revision.current()
     chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))

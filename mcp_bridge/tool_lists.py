@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from django.conf import settings
 from loguru import logger
@@ -83,6 +84,9 @@ class ToolList:
         return b"{" + (members + b"," if members else b"") + b'"tools":['
 
 
+_all_lists: "WeakSet[ToolLists]" = WeakSet()
+
+
 class ToolLists:
     """The lists of one server, each for the present revision; the next one is made in the background."""
 
@@ -93,6 +97,7 @@ class ToolLists:
         """By the protocol's version and the workflow's key: most tools outlive most revisions."""
         self._making = threading.Lock()
         self._refreshing: asyncio.Task[None] | None = None
+        _all_lists.add(self)
 
     async def page(self, access: Access, version: str, cursor: str | None) -> bytes:
         """The JSON of a result of `tools/list`. Raises MCPError for a cursor that is none."""
@@ -115,6 +120,11 @@ class ToolLists:
             if len(self._lists) > MOST_VIEWS:
                 self._lists.popitem(last=False)
             return known
+
+    def forget(self) -> None:
+        with self._making:
+            self._lists.clear()
+            self._serialised.clear()
 
     def _is_usable(self, known: ToolList) -> bool:
         if fresh_catalogue() is known.catalogue:
@@ -163,6 +173,11 @@ class ToolLists:
         for tools in self._serialised.values():
             for gone in tools.keys() - present:
                 del tools[gone]
+
+
+def forget_tool_lists() -> None:
+    for lists in _all_lists:
+        lists.forget()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,21 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 from catalogue.exposure import forget_catalogue
 from executions.admission import forget_admissions
 from mcp_bridge.tokens import forget_tokens
+from mcp_bridge.tool_lists import forget_tool_lists
 
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
     """Processes remember the catalogue, tokens and what runs for a moment; tests come faster than that."""
     forget_catalogue()
-    forget_tokens()
-    forget_admissions()
+    _forget()
     yield
+    _forget()
+
+
+def _forget() -> None:
     forget_catalogue()
+    forget_tool_lists()
     forget_tokens()
     forget_admissions()
 

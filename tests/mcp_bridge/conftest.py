@@ -149,7 +149,7 @@ def connect(mcp_server: McpServer, token: str) -> Connect:
         headers = {"authorization": f"Bearer {as_token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=20, trust_env=False) as http_client:
             transport = streamable_http_client(mcp_server.url, http_client=http_client)
-            async with Client(transport, mode=mode, **options) as client:
+            async with Client(transport, mode=mode, **{"cache": None} | options) as client:
                 yield client
 
     return opened
@@ -163,7 +163,7 @@ def open_client(
 
     @asynccontextmanager
     async def over_stdio(*, mode: str, **options: Any) -> AsyncIterator[Client]:
-        async with Client(stdio_server, mode=mode, **options) as client:
+        async with Client(stdio_server, mode=mode, **{"cache": None} | options) as client:
             yield client
 
     return connect if request.param == "http" else over_stdio
