@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NODE_TESTS := tests/e2e/node
 ARGS ?=
 JOBS ?= 2
 
@@ -20,6 +21,7 @@ install:  ## Make .venv with what the product needs to run.
 install-dev:  ## The same with the tools for tests and checks.
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
 	@$(PYTHON) scripts/install.py .venv-mcp1 tests/e2e/requirements-mcp1.lock
+	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
 
 run: install  ## Start everything with an example engine; PORT=8001 chooses another port, Ctrl-C stops it.
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
@@ -58,9 +60,10 @@ lock: install  ## Bring the lock files up to date with the requirements; ARGS="-
 	$(COMPILE) $(ARGS) -o requirements.lock requirements.txt
 	$(COMPILE) $(ARGS) -o requirements-dev.lock --constraint requirements.lock requirements-dev.txt
 	$(COMPILE) $(ARGS) -o tests/e2e/requirements-mcp1.lock tests/e2e/requirements-mcp1.txt
+	cd $(NODE_TESTS) && npm install --package-lock-only --no-progress --loglevel=error
 
 clean:  ## Remove environments and caches; the data in var/ stays.
-	rm -rf $(VENV) .venv-mcp1 .cache .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .venv-mcp1 $(NODE_TESTS)/node_modules .cache .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@test ! -d var || echo "Kept var/, which holds the database; delete it by hand to start afresh."

@@ -4,12 +4,38 @@
 import os
 import sys
 
+INTERRUPTED = 130
+"""As shells have it for Ctrl-C."""
+
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    from django.core.management import execute_from_command_line
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
-    execute_from_command_line(sys.argv)
+
+def _run() -> None:
+    from django.core.management import execute_from_command_line
+    from django.db import OperationalError, ProgrammingError
+
+    try:
+        execute_from_command_line(sys.argv)
+    except (OperationalError, ProgrammingError) as error:
+        sys.exit(_describe(error))
+
+
+def _describe(error: Exception) -> str:
+    """What went wrong and what helps; the traceback is for those who have asked for much."""
+    from loguru import logger
+
+    logger.opt(exception=error).debug("The command was broken off")
+    reason = str(error).partition("\n")[0]
+    return (
+        f"The database cannot be used: {reason}\n"
+        "Is DATABASE_URL right, and does its server run? After an update, run `manage.py migrate` first."
+    )
 
 
 if __name__ == "__main__":

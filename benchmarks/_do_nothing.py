@@ -40,5 +40,5 @@ async def ready(_: Request) -> PlainTextResponse:
 
 
 application = server.streamable_http_app(
-    stateless_http=True, custom_starlette_routes=[Route("/ready", ready)]
+    stateless_http=True, json_response=True, custom_starlette_routes=[Route("/ready", ready)]
 )

@@ -57,6 +57,29 @@ def do_nothing_server(folder: Path) -> Iterator[McpServer]:
         yield McpServer(f"{base_url}/mcp", process)
 
 
+@contextmanager
+def catalogue_server(folder: Path) -> Iterator[McpServer]:
+    """The product's web server on this process's database as it is, without an engine."""
+    from mcp_bridge.tokens import METADATA_PATH, create_token
+
+    _, token = create_token(name=f"benchmark {secrets.token_hex(4)}")
+    with _uvicorn("config.asgi:application", folder, answers=f"{METADATA_PATH}/mcp") as server:
+        base_url, process = server
+        yield McpServer(f"{base_url}/mcp", process, token)
+
+
+@contextmanager
+def bare_server(folder: Path, answer: bytes) -> Iterator[McpServer]:
+    """Uvicorn with an application that does nothing but send these bytes."""
+    file = folder / f"answer-{secrets.token_hex(4)}"
+    file.write_bytes(answer)
+    with _uvicorn(
+        "benchmarks._bare_answer:application", folder, answers="/", BARE_ANSWER=str(file)
+    ) as server:
+        base_url, process = server
+        yield McpServer(f"{base_url}/mcp", process)
+
+
 def _connect(engine: ExampleEngine) -> None:
     from catalogue.curation import enable_workflows
     from catalogue.discovery import refresh_source

@@ -23,25 +23,27 @@ from catalogue.curation import (
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.permissions import Access, is_administrator
+from catalogue.permissions import Access, is_administrator, toolset_of
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from catalogue.serializers import (
-    ChangedSerializer,
     CheckSerializer,
     DiscoveryRunDetailSerializer,
     DiscoveryRunSerializer,
     NewSourceSerializer,
-    OverridesSerializer,
-    SelectionSerializer,
     SourceChangeSerializer,
     SourceSerializer,
+)
+from catalogue.sources import UPDATABLE, check_source, configure_source, create_source, update_source
+from catalogue.workflow_serializers import (
+    ChangedSerializer,
+    OverridesSerializer,
+    SelectionSerializer,
     WorkflowDetailSerializer,
     WorkflowSerializer,
 )
-from catalogue.sources import UPDATABLE, check_source, configure_source, create_source, update_source
 
 NAME = "[A-Za-z0-9_.-]+"
 NEW_SOURCE = {
@@ -166,7 +168,8 @@ def _change(source: Source, asked: dict[str, Any]) -> None:
     list=extend_schema(
         summary="List workflows",
         description="Without schemas; a single workflow has them. Callers with the scope `workflows:read` "
-        "see what agents see, administrators everything.",
+        "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
+        "than that shows.",
     ),
     retrieve=extend_schema(summary="Read a workflow", responses=WorkflowDetailSerializer),
 )
@@ -189,10 +192,11 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     def get_queryset(self) -> QuerySet[Workflow]:
         workflows = Workflow.objects.select_related("source").order_by("tool_name")
         if self.action == "list":
-            workflows = workflows.defer("input_schema", "output_schema", "metadata")
+            workflows = workflows.for_lists()
         if is_administrator(self.request):
             return workflows
-        return workflows.filter(tool_name__in=list(confirmed_catalogue().workflows))
+        seen = confirmed_catalogue().seen_through(toolset_of(self.request))
+        return workflows.filter(tool_name__in=list(seen))
 
     def get_serializer_class(self) -> type[WorkflowSerializer]:
         return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer

@@ -33,6 +33,13 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
         exclude=True,
         label="Has a limit of its own for concurrent runs.",
     )
+    cached = StrictBooleanFilter(
+        field_name="cache_seconds",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Calls may be answered with an earlier result.",
+    )
+    offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
     tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
     search = django_filters.CharFilter(
         method="filter_search", label="Has this text in a name or description, or as its engine's id."

@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from catalogue.models import Revision, Source, Workflow
+from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
     "tool_name",
@@ -19,6 +20,10 @@ OVERRIDABLE = (
     "on_disconnect",
     "reattach",
     "max_concurrent",
+    *CURATORS_HINTS,
+    "icon_override",
+    "offered_as_prompt",
+    "cache_seconds",
 )
 
 
@@ -48,12 +53,22 @@ def choose_workflows(source: Source, names: Iterable[str] | None = None) -> Quer
 
 def enable_workflows(workflows: QuerySet[Workflow]) -> int:
     """Let agents see them, filters permitting. Returns how many were not enabled before."""
-    return _set_enabled(workflows, enabled=True)
+    return _decide(workflows, enabled=True)
 
 
 def disable_workflows(workflows: QuerySet[Workflow]) -> int:
     """Hide them and refuse calls. Returns how many were enabled before."""
-    return _set_enabled(workflows, enabled=False)
+    return _decide(workflows, enabled=False)
+
+
+def mark_read_only(workflows: QuerySet[Workflow]) -> int:
+    """Say that they change nothing, whatever was said before. Returns for how many that is new."""
+    return _decide(workflows, read_only_hint=True, destructive_hint=None)
+
+
+def clear_hints(workflows: QuerySet[Workflow]) -> int:
+    """Take the engine's word for what they do again. Returns how many had a curator's."""
+    return _decide(workflows, **dict.fromkeys(CURATORS_HINTS))
 
 
 def override_workflow(workflow: Workflow, **decisions: Any) -> Workflow:
@@ -69,11 +84,11 @@ def override_workflow(workflow: Workflow, **decisions: Any) -> Workflow:
 
 
 @transaction.atomic
-def _set_enabled(workflows: QuerySet[Workflow], *, enabled: bool) -> int:
+def _decide(workflows: QuerySet[Workflow], **decisions: bool | None) -> int:
     Revision.lock()
     # By primary key, because the callers' querysets may be ordered, sliced or joined.
     keys = list(workflows.values_list("pk", flat=True))
-    changed = Workflow.objects.filter(pk__in=keys, enabled=not enabled).update(enabled=enabled)
+    changed = Workflow.objects.filter(pk__in=keys).exclude(**decisions).update(**decisions)
     if changed:
         Revision.bump()
     return changed

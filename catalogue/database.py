@@ -26,6 +26,16 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="database")
 
 
+def require_database() -> None:
+    """Raises OperationalError with the server's own words, at once: the pool would try for a while first."""
+    probe = connection.copy()
+    probe.settings_dict["OPTIONS"].pop("pool", None)
+    try:
+        probe.ensure_connection()
+    finally:
+        probe.close()
+
+
 def lend_connection() -> None:
     """Give this thread's connection back to the pool before a long wait; the next query takes one again."""
     if not connection.in_atomic_block:

@@ -78,6 +78,33 @@ def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection
     )
 
 
+def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
+    """What the toolset shows, or would if it were switched on."""
+    if (entry := catalogue.toolsets.get(toolset.slug)) is not None:
+        return entry.workflows
+    picked = {workflow.pk for workflow in toolset.picked.all()}
+    return choose_for(toolset, catalogue.workflows.values(), picked)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """That a toolset has a workflow, and why."""
+
+    toolset: Toolset
+    picked: bool
+    """By hand; otherwise a rule lets it through."""
+
+
+def memberships_of(workflow: Workflow) -> list[Membership]:
+    """The toolsets that show the workflow as long as it is exposed: three queries, however many there are."""
+    picking = set(workflow.toolsets.values_list("pk", flat=True))
+    return [
+        Membership(toolset, toolset.pk in picking)
+        for toolset in Toolset.objects.prefetch_related("rules")
+        if choose_for(toolset, [workflow], {workflow.pk} if toolset.pk in picking else ())
+    ]
+
+
 def _picked_workflows() -> dict[int, set[int]]:
     """Keys of workflows by key of the toolset."""
     picked: dict[int, set[int]] = defaultdict(set)

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from django.utils.text import capfirst
 from loguru import logger
 
 from catalogue.schemas import compile_pattern
@@ -71,7 +72,8 @@ def _compiled(rule: Rule) -> _Rule[Rule]:
     try:
         matches = _pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
     except ValueError as error:
-        logger.warning("Filter {} is unusable and hides every workflow that reaches it: {}", rule.pk, error)
+        kind = capfirst(rule._meta.verbose_name)
+        logger.warning("{} {} is unusable and hides every workflow that reaches it: {}", kind, rule.pk, error)
         return _Rule(rule, lets_through=False, matches=lambda _: True)
     return _Rule(
         rule,

@@ -3,9 +3,14 @@
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable
+from heapq import nsmallest
 
 MAX_LENGTH = 64
 """Clients are stricter than MCP's own 128."""
+SIMILAR = 0.55
+"""The share of letter pairs that two names have in common from which one may be meant by the other."""
+MOST_SIMILAR = 3
 
 RESERVED = frozenset(
     {
@@ -52,3 +57,24 @@ def _joined(start: str, end: str) -> str:
     """Both parts, cut where they do not fit; of the second the end stays, where long ids differ."""
     end = end[-MAX_LENGTH // 2 :].lstrip("_.-")
     return f"{start[: MAX_LENGTH - len(end) - 1]}_{end}" if end else start
+
+
+def find_similar_names(name: str, among: Iterable[str]) -> list[str]:
+    """What whoever wrote `name` may have meant, the likeliest first; its words may be in another order."""
+    # Longer than any name that there is: nobody's slip of the pen.
+    if len(name) > 2 * MAX_LENGTH:
+        return []
+    wanted = _letter_pairs(name)
+    scored = ((_likeness(wanted, _letter_pairs(other)), other) for other in among)
+    close = nsmallest(MOST_SIMILAR, ((-score, other) for score, other in scored if score >= SIMILAR))
+    return [other for _, other in close]
+
+
+def _letter_pairs(name: str) -> set[str]:
+    folded = name.casefold()
+    return {folded[start : start + 2] for start in range(len(folded) - 1)}
+
+
+def _likeness(some: set[str], others: set[str]) -> float:
+    """From 0 to 1 (Dice's coefficient)."""
+    return 2 * len(some & others) / ((len(some) + len(others)) or 1)

@@ -69,6 +69,12 @@ def is_administrator(request: Request) -> bool:
     return request.user.is_staff if token is None else bool(token.allows(Scope.ADMIN))
 
 
+def toolset_of(request: Request) -> str | None:
+    """The slug of the toolset that bounds what the caller sees; None: no bounds."""
+    token: Any = request.auth
+    return None if token is None or token.toolset is None else str(token.toolset.slug)
+
+
 def _token_allows(token: Any, scope: Scope) -> bool:
     if not (token.allows(scope) or token.allows(Scope.ADMIN)):
         raise InsufficientScope(scope)

@@ -53,6 +53,10 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         """What the rows alone allow to be exposed; the filters have the last word (`catalogue.exposure`)."""
         return self.present().filter(enabled=True, source__enabled=True)
 
+    def for_lists(self) -> WorkflowQuerySet:
+        """Without what may be large and only a page of its own shows."""
+        return self.defer("input_schema", "output_schema", "metadata", "icons", "icon_override")
+
     def tagged(self, tag: str) -> WorkflowQuerySet:
         """Those whose shown tags contain this one, in any case of letters."""
         # The column holds the tags as JSON text, in which each stands within its quotes.

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
+from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
@@ -31,6 +32,8 @@ UPSTREAM_FIELDS = (
     "input_schema",
     "output_schema",
     "schema_problem",
+    "hints",
+    "icons",
     "metadata",
     "content_hash",
     "changed_at",
@@ -91,8 +94,10 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         checked = check_input_schema(item.input_schema)
     except UnsafeSchema as error:
         raise _Skipped(str(error)) from None
-    if checked.problem:
-        listing.flagged.append({"id": item.id, "name": item.name, "reason": checked.problem})
+    hints, hint_problems = read_hints(item.annotations)
+    icons, icon_problems = read_icons(item.icons)
+    if problems := [*filter(None, [checked.problem]), *hint_problems, *icon_problems]:
+        listing.flagged.append({"id": item.id, "name": item.name, "reason": " ".join(problems)})
     layer = {
         "upstream_id": item.id,
         "name": item.name,
@@ -105,10 +110,18 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         "input_schema": checked.schema,
         "output_schema": check_output_schema(item.output_schema),
         "schema_problem": checked.problem,
+        "hints": hints,
+        "icons": icons,
         "metadata": item.metadata,
     }
-    canonical = json.dumps(layer, sort_keys=True, separators=(",", ":"))
-    listing.layers[item.id] = layer | {"content_hash": hashlib.sha256(canonical.encode()).hexdigest()}
+    listing.layers[item.id] = layer | {"content_hash": _content_hash(layer)}
+
+
+def _content_hash(layer: dict[str, Any]) -> str:
+    """Workflows without hints and icons keep the hash that they had before there were any."""
+    told = {name: value for name, value in layer.items() if value or name not in ("hints", "icons")}
+    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(slots=True)

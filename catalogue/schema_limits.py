@@ -110,7 +110,7 @@ class _Copier:
                 literal=literal or _is_literal(key, named=named),
             )
             for key, item in value.items()
-            if literal or not (key == MCP_HEADER and isinstance(item, str))
+            if literal or named or key != MCP_HEADER
         }
 
 

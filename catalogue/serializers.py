@@ -1,22 +1,15 @@
-"""How the catalogue looks as JSON, and what may be written to it."""
+"""How sources and discovery runs look as JSON, and what may be written to them."""
 
-from functools import cached_property
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from catalogue.exposure import Visibility, explain_exposure
-from catalogue.filters import FilterChain
-from catalogue.models import DiscoveryRun, Source, Workflow, WorkflowFilter
-from catalogue.permissions import is_administrator
+from catalogue.models import DiscoveryRun, Source
 from catalogue.rest.bodies import StrictSerializer
 
 LONGEST_REFRESH_INTERVAL = 604_800
-LONGEST_TIMEOUT = 2_592_000
-LONGEST_INLINE_WAIT = 3600
 HIGHEST_LIMIT = 1_000_000
-MOST_NAMES = 10_000
 JSON_OBJECT = {"type": "object", "additionalProperties": True}
 
 
@@ -194,204 +187,11 @@ class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
     skipped = SkippedSerializer(
         many=True, help_text="Objects of the listing that were left out; at most 1,000."
     )
-    flagged = FlaggedSerializer(many=True, help_text="Workflows whose input schema had to be replaced.")
+    flagged = FlaggedSerializer(
+        many=True,
+        help_text="Workflows of which something, such as an invalid schema, was replaced or left out.",
+    )
 
     class Meta(DiscoveryRunSerializer.Meta):
         fields = (*DiscoveryRunSerializer.Meta.fields, "skipped", "flagged")
         read_only_fields = fields
-
-
-# Workflows
-
-
-class UpstreamSerializer(serializers.ModelSerializer[Workflow]):
-    """What the engine says of a workflow."""
-
-    id = serializers.CharField(source="upstream_id", help_text="The engine's id.")
-    tags = serializers.ListField(child=serializers.CharField())
-
-    class Meta:
-        model = Workflow
-        fields: tuple[str, ...] = (
-            "id",
-            "name",
-            "description",
-            "category",
-            "version",
-            "author",
-            "tags",
-            "execution_type",
-            "first_seen_at",
-            "changed_at",
-            "missing_since",
-        )
-        read_only_fields = fields
-
-
-class UpstreamDetailSerializer(UpstreamSerializer):
-    """What the engine says of a workflow, in full."""
-
-    metadata = JSONObjectField()
-    schema_problem = serializers.CharField(
-        help_text="Why the engine's input schema was replaced by one that takes any object."
-    )
-
-    class Meta(UpstreamSerializer.Meta):
-        fields = (*UpstreamSerializer.Meta.fields, "metadata", "schema_problem", "content_hash")
-        read_only_fields = fields
-
-
-class CuratorSerializer(serializers.Serializer[Workflow]):
-    """What the curator decided; empty or null where the engine's word or the product's default stands."""
-
-    enabled = serializers.BooleanField()
-    title = serializers.CharField(source="title_override")
-    description = serializers.CharField(source="description_override")
-    tags = serializers.ListField(child=serializers.CharField(), source="tags_override", allow_null=True)
-    timeout_seconds = serializers.IntegerField(allow_null=True)
-    inline_wait_seconds = serializers.IntegerField(allow_null=True)
-    execution_type = serializers.ChoiceField(
-        source="execution_type_override", choices=Workflow.ExecutionType.choices, allow_blank=True
-    )
-    on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
-    reattach = serializers.BooleanField()
-    max_concurrent = serializers.IntegerField(allow_null=True)
-
-
-class WorkflowSerializer(serializers.Serializer[Workflow]):
-    """What agents are shown, and for administrators the two layers that it is made of."""
-
-    tool_name = serializers.CharField(help_text="What agents call.")
-    source = serializers.CharField(source="source.name")  # type: ignore[assignment]
-    title = serializers.CharField()
-    description = serializers.CharField(source="shown_description")
-    tags = serializers.ListField(child=serializers.CharField(), source="shown_tags")
-    category = serializers.CharField()
-    version = serializers.CharField()
-    execution_type = serializers.ChoiceField(
-        source="effective_execution_type", choices=Workflow.ExecutionType.choices
-    )
-    exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
-    visibility = serializers.SerializerMethodField(help_text="If not exposed, the first thing in the way.")
-    curator = serializers.SerializerMethodField(help_text="Null for callers that are no administrators.")
-    upstream = serializers.SerializerMethodField(help_text="Null for callers that are no administrators.")
-
-    def get_exposed(self, workflow: Workflow) -> bool:
-        return self._visibility(workflow) == Visibility.EXPOSED
-
-    @extend_schema_field(serializers.ChoiceField(choices=[visibility.value for visibility in Visibility]))
-    def get_visibility(self, workflow: Workflow) -> str:
-        return self._visibility(workflow).value
-
-    @extend_schema_field(CuratorSerializer(allow_null=True))
-    def get_curator(self, workflow: Workflow) -> dict[str, Any] | None:
-        return CuratorSerializer(workflow).data if self._shows_layers else None
-
-    @extend_schema_field(UpstreamSerializer(allow_null=True))
-    def get_upstream(self, workflow: Workflow) -> dict[str, Any] | None:
-        return UpstreamSerializer(workflow).data if self._shows_layers else None
-
-    @cached_property
-    def _shows_layers(self) -> bool:
-        return is_administrator(self.context["request"])
-
-    @cached_property
-    def _chain(self) -> FilterChain[WorkflowFilter]:
-        return FilterChain(WorkflowFilter.objects.filter(enabled=True))
-
-    def _visibility(self, workflow: Workflow) -> Visibility:
-        return explain_exposure(workflow, self._chain).visibility
-
-
-class WorkflowDetailSerializer(WorkflowSerializer):
-    """A workflow in full."""
-
-    input_schema = JSONObjectField(help_text="JSON Schema that arguments are checked with.")
-    output_schema = JSONObjectField(
-        allow_null=True, help_text="JSON Schema that results follow, where the engine vouches for one."
-    )
-
-    @extend_schema_field(UpstreamDetailSerializer(allow_null=True))
-    def get_upstream(self, workflow: Workflow) -> dict[str, Any] | None:
-        return UpstreamDetailSerializer(workflow).data if self._shows_layers else None
-
-
-class OverridesSerializer(StrictSerializer):
-    """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
-
-    tool_name = serializers.CharField(
-        max_length=64, help_text="What agents call. Changing it breaks their habits."
-    )
-    title = serializers.CharField(
-        source="title_override",
-        max_length=255,
-        allow_blank=True,
-        help_text="Shown instead of the engine's name.",
-    )
-    description = serializers.CharField(
-        source="description_override",
-        max_length=20_000,
-        allow_blank=True,
-        help_text="Shown instead of the engine's description.",
-    )
-    tags = serializers.ListField(
-        child=serializers.CharField(max_length=100),
-        source="tags_override",
-        max_length=100,
-        allow_null=True,
-        help_text="Shown instead of the engine's tags.",
-    )
-    timeout_seconds = serializers.IntegerField(
-        min_value=1,
-        max_value=LONGEST_TIMEOUT,
-        allow_null=True,
-        help_text="A run that takes longer is cancelled.",
-    )
-    inline_wait_seconds = serializers.IntegerField(
-        min_value=0,
-        max_value=LONGEST_INLINE_WAIT,
-        allow_null=True,
-        help_text="How long an agent's call waits before it gets a handle instead of the result.",
-    )
-    execution_type = serializers.ChoiceField(
-        source="execution_type_override",
-        choices=Workflow.ExecutionType.choices,
-        allow_blank=True,
-        help_text="Synchronous: a call waits until the run ends, never for a handle.",
-    )
-    on_disconnect = serializers.ChoiceField(
-        choices=Workflow.OnDisconnect.choices,
-        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
-    )
-    reattach = serializers.BooleanField(
-        help_text="A caller that lost its connection and repeats the identical call gets the same run."
-    )
-    max_concurrent = serializers.IntegerField(
-        min_value=1,
-        max_value=HIGHEST_LIMIT,
-        allow_null=True,
-        help_text="Runs at a time; further calls wait in the queue. Null: no limit.",
-    )
-
-
-class SelectionSerializer(StrictSerializer):
-    """Some or all workflows of one source."""
-
-    source = serializers.CharField(max_length=64, help_text="The source's name.")  # type: ignore[assignment]
-    names = serializers.ListField(
-        child=serializers.CharField(max_length=255),
-        required=False,
-        min_length=1,
-        max_length=MOST_NAMES,
-        help_text="Tool names, workflow names or engine's ids.",
-    )
-    all = serializers.BooleanField(default=False, help_text="Every workflow in the engine's last good list.")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs["all"] == bool(attrs.get("names")):
-            raise serializers.ValidationError("Give either `names` or `all: true`.")
-        return attrs
-
-
-class ChangedSerializer(serializers.Serializer[Any]):
-    changed = serializers.IntegerField(help_text="How many were not in that state before.")

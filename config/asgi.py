@@ -14,9 +14,11 @@ from typing import cast  # noqa: E402
 from django.conf import settings  # noqa: E402
 from mcp.server.transport_security import RequestBodyLimitMiddleware  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
+from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Mount, Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
+from mcp_bridge.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
 
@@ -46,10 +48,12 @@ def build_application() -> Starlette:
             Route("/mcp", endpoint),
             Route("/mcp/", endpoint),
             Route("/mcp/{slug}", endpoint),
+            Route("/mcp/{slug}/", endpoint),
             Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
             Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
             Mount("/", RequestBodyLimitMiddleware(cast(ASGIApp, django_application), _largest_body())),
         ],
+        middleware=[Middleware(Shortcut, answers=endpoint.direct_answers)],
         lifespan=lifespan,
     )
 

@@ -65,6 +65,11 @@ def _configure() -> None:
                 "schedule": 5.0,
                 "options": {"expires": 15},
             },
+            "clean-result-cache": {
+                "task": "executions.clean_result_cache",
+                "schedule": 10.0,
+                "options": {"expires": 10},
+            },
             "prune-executions": {
                 "task": "executions.prune_executions",
                 "schedule": 600.0,

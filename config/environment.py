@@ -97,6 +97,13 @@ class Environment(BaseSettings):
         ge=0,
         le=3600,
     )
+    inline_result_characters: int = _variable(
+        "CATALOGUE_INLINE_RESULT_CHARACTERS",
+        100_000,
+        "Longest result that an MCP answer carries whole; of a longer one, its beginning and a link.",
+        ge=4_000,
+        le=100_000_000,
+    )
     max_concurrent_executions: int = _variable(
         "CATALOGUE_MAX_CONCURRENT_EXECUTIONS",
         1000,

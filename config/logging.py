@@ -90,7 +90,7 @@ def process_name(command: list[str]) -> str:
     """What a process is for, as its lines are to show it: web, worker, beat or the name of a command."""
     program, words = Path(command[0]), command[1:]
     name = program.parent.name if program.stem == "__main__" else program.stem
-    if name == "uvicorn":
+    if name == "uvicorn" or (name == "manage" and words[:1] == ["serve"]):
         return "web"
     if name == "celery":
         return next((word for word in words if word in ("worker", "beat")), name)

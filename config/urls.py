@@ -10,6 +10,8 @@ from catalogue.api import DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.root import ApiRoot
 from executions.api import ExecutionViewSet
+from executions.cache_api import ResultCacheViewSet
+from mcp_bridge.api import ToolsetViewSet
 
 
 class Router(SimpleRouter):
@@ -23,8 +25,10 @@ class Router(SimpleRouter):
 api = Router()
 api.register("sources", SourceViewSet, "source")
 api.register("workflows", WorkflowViewSet, "workflow")
+api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")
+api.register("result-cache", ResultCacheViewSet, "result-cache")
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),

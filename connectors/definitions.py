@@ -52,6 +52,9 @@ class WorkflowDefinition(BaseModel):
     )
     tags: list[Text] = Field(default_factory=list)
     author: Text = Field(default="", max_length=255)
+    annotations: Any = None
+    """MCP's hints, unchecked as well; those and the icons never make a workflow unusable."""
+    icons: Any = None
     metadata: Annotated[dict[str, Any], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
 
 
@@ -67,6 +70,7 @@ class RejectedDefinition:
     reason: str
 
 
+LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 
 
@@ -89,13 +93,11 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
 
 
 def _with_listed_metadata(raw: dict[str, Any]) -> dict[str, Any]:
-    """Tags, author and output schema may stand in `metadata`, the only free field that A6.1 knows."""
+    """What A6.1 has no field for may stand in `metadata`, the only free one that it knows."""
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict):
         return raw
-    lifted = {
-        key: metadata[key] for key in ("tags", "author", "outputSchema") if metadata.get(key) is not None
-    }
+    lifted = {key: metadata[key] for key in LISTED_IN_METADATA if metadata.get(key) is not None}
     return lifted | raw
 
 

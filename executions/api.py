@@ -71,6 +71,12 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     "CATALOGUE_IDEMPOTENCY_HOURS. Arguments are the same if they are the same JSON, whatever the order of "
     "names; `1` and `1.0` differ. A request that was refused does not use the key up.",
 )
+CACHE_CONTROL = OpenApiParameter(
+    "Cache-Control",
+    location=OpenApiParameter.HEADER,
+    description="`no-cache`: the workflow runs, though a cached result could answer; its result takes the "
+    "place of that one.",
+)
 IDEMPOTENT_REPLAYED = OpenApiParameter(
     "Idempotent-Replayed",
     location=OpenApiParameter.HEADER,
@@ -127,7 +133,8 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         summary="Start a workflow",
         description="The record is committed before the engine is contacted. Without `wait_seconds` the "
         "answer comes at once and a worker starts the run; with it, as soon as the run is settled or the "
-        "time is up. The run goes on either way: read the execution at `Location` for the rest.",
+        "time is up. The run goes on either way: read the execution at `Location` for the rest. Where the "
+        "workflow's results are cached, one may answer at once; `cached_at` says so.",
         request=StartSerializer,
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run is over; `success` says how."),
@@ -143,7 +150,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
                 "The limits have no room, nor has the queue. Nothing was started; see `Retry-After`.",
             ),
         },
-        parameters=[IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, RETRY_AFTER],
+        parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, RETRY_AFTER],
         examples=[
             OpenApiExample(
                 "Wait for a short run",
@@ -161,6 +168,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             caller=caller_of(request),
             door=Execution.Door.REST,
             idempotency_key=_idempotency_key(request),
+            fresh=_wants_fresh(request),
         )
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
@@ -263,10 +271,16 @@ def _idempotency_key(request: Request) -> str:
         raise _refusal(error) from None
 
 
+def _wants_fresh(request: Request) -> bool:
+    directives = request.headers.get(CACHE_CONTROL.name, "").split(",")
+    return "no-cache" in [directive.strip().lower() for directive in directives]
+
+
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
     if not wait_seconds:
         execution = create_execution(request)
-        ask_for_a_poll()
+        if not execution.is_settled:
+            ask_for_a_poll()
         return execution
     # Waiting must not keep a connection from those who need one.
     lend_connection()

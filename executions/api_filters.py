@@ -16,6 +16,12 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
     queued = django_filters.BooleanFilter(method="by_queue", label="Whether it waits in the queue.")
+    cached = django_filters.BooleanFilter(
+        field_name="cached_at",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Whether a cached result answered it, without a run.",
+    )
     door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")

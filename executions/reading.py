@@ -34,7 +34,10 @@ def describe_execution(execution: Execution) -> dict[str, Any]:
 
 
 def summarise_execution(execution: Execution) -> dict[str, Any]:
-    """The same without the output: what the row itself tells."""
+    """The same without the output: what the row itself tells.
+
+    `cached_at` is there if a cached result answered the call: when the run ended that had it.
+    """
     described: dict[str, Any] = {
         "execution_id": str(execution.pk),
         "tool": execution.tool_name,
@@ -48,6 +51,11 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
         "duration_ms": execution.duration_ms,
         "cancel_requested": execution.cancel_requested_at is not None,
     }
+    if execution.cached_at is not None:
+        described |= {
+            "cached_from": execution.cached_from_id and str(execution.cached_from_id),
+            "cached_at": execution.cached_at.isoformat(),
+        }
     if execution.error:
         described |= {"error": execution.error, "error_kind": execution.error_kind}
     return described

@@ -8,6 +8,8 @@ StartRefused
 └── Busy                     the limits have no room, and the queue has none either
 """
 
+from collections.abc import Sequence
+
 from catalogue.schemas import ArgumentProblem
 from executions.models import Execution
 
@@ -19,11 +21,13 @@ class StartRefused(Exception):
 
 
 class UnknownTool(StartRefused):
-    """No exposed workflow has this name."""
+    """No exposed workflow has this name; `similar` ones, which the caller may call, perhaps are meant."""
 
-    def __init__(self, tool_name: str) -> None:
+    def __init__(self, tool_name: str, *, similar: Sequence[str] = ()) -> None:
+        meant = f"Did you mean {' or '.join(similar)}? " if similar else ""
         super().__init__(
-            f"Unknown or disabled tool: {tool_name[:200]}. list_workflows shows those that can be called."
+            f"Unknown or disabled tool: {tool_name[:200]}. {meant}"
+            "list_workflows shows those that can be called."
         )
 
 

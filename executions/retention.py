@@ -16,7 +16,16 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.models import DiscoveryRun
-from executions.models import ACTIVE, Execution, ExecutionEvent, ExecutionPayload, Retention, State
+from executions.models import (
+    ACTIVE,
+    CachedResult,
+    Execution,
+    ExecutionEvent,
+    ExecutionPayload,
+    Retention,
+    State,
+)
+from executions.result_cache import forget_results
 
 BATCH = 50
 """Rows of a transaction: SQLite has one writer, which must not be kept from others for long."""
@@ -28,6 +37,7 @@ NEVER_PRUNED = (*ACTIVE, State.UNCONFIRMED)
 class Pruned:
     """How many of each were removed."""
 
+    cached_results: int = 0
     executions: int = 0
     payloads: int = 0
     timelines: int = 0
@@ -38,25 +48,36 @@ class Pruned:
     def __str__(self) -> str:
         return (
             f"{self.executions} executions, {self.payloads} payloads, {self.timelines} timelines, "
-            f"{self.discovery_runs} discovery runs"
+            f"{self.discovery_runs} discovery runs, {self.cached_results} cached results"
         )
 
 
 def prune(*, seconds: float | None = None) -> Pruned:
     """Remove what is due, a batch of each kind in turn; with `seconds`, stop when about so many are over."""
     give_up_at = None if seconds is None else time.monotonic() + seconds
-    due = _what_is_due(Retention.current(), timezone.now())
+    retention, now = Retention.current(), timezone.now()
     counts: Counter[str] = Counter()
-    while due and (give_up_at is None or time.monotonic() < give_up_at):
-        for kind, prune_batch in list(due.items()):
-            removed = _prune_and_rest(prune_batch)
-            counts[kind] += removed
-            if not removed:
-                del due[kind]
+    # What is cached first: a record stays as long as a cached result refers to it.
+    for due in (_what_is_cached(retention, now), _what_is_due(retention, now)):
+        while due and (give_up_at is None or time.monotonic() < give_up_at):
+            for kind, prune_batch in list(due.items()):
+                removed = _prune_and_rest(prune_batch)
+                counts[kind] += removed
+                if not removed:
+                    del due[kind]
     pruned = Pruned(all_done=not due, **counts)
     if counts.total():
         logger.info("Retention removed {}{}", pruned, "" if pruned.all_done else "; more is due")
     return pruned
+
+
+def _what_is_cached(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
+    """Copies of outputs, which are kept no longer than what they are copies of."""
+    limits = [days for days in (retention.keep_payloads_days, retention.keep_records_days) if days]
+    if not limits:
+        return {}
+    oldest = now - timedelta(days=min(limits))
+    return {"cached_results": partial(forget_results, older_than=oldest)}
 
 
 def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
@@ -84,8 +105,8 @@ def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
 
 @transaction.atomic
 def _prune_records(ended_before: datetime) -> int:
-    keys = _take(_ended(ended_before))
-    if keys:
+    if keys := _take(_ended(ended_before)):
+        _empty_payloads(_that_share_output_of(keys))
         Execution.objects.filter(pk__in=keys).delete()
     return len(keys)
 
@@ -94,10 +115,21 @@ def _prune_records(ended_before: datetime) -> int:
 def _prune_payloads(ended_before: datetime) -> int:
     """The row stays: which version ran for which client is no payload."""
     if keys := _take(_ended(ended_before).filter(payload_pruned_at=None)):
-        payloads = ExecutionPayload.objects.filter(pk__in=keys)
-        payloads.update(input=None, output=None, start_answer=None, status_answer=None)
-        Execution.objects.filter(pk__in=keys).update(payload_pruned_at=timezone.now())
+        _empty_payloads([*keys, *_that_share_output_of(keys)])
     return len(keys)
+
+
+def _empty_payloads(keys: list[Any]) -> None:
+    if keys:
+        payloads = ExecutionPayload.objects.filter(pk__in=keys)
+        payloads.update(input=None, output=None, start_answer=None, status_answer=None, shares_output=False)
+        Execution.objects.filter(pk__in=keys).update(payload_pruned_at=timezone.now())
+
+
+def _that_share_output_of(keys: list[Any]) -> list[Any]:
+    """Answers from the result cache whose output is kept with these only, and goes with it."""
+    sharing = ExecutionPayload.objects.filter(execution__cached_from__in=keys, shares_output=True)
+    return list(sharing.values_list("pk", flat=True))
 
 
 @transaction.atomic
@@ -118,7 +150,9 @@ def _prune_discovery_runs(ended_before: datetime) -> int:
 
 def _ended(before: datetime) -> models.QuerySet[Execution]:
     # Not "in one of the final states": SQLite would then walk all of those instead of the oldest.
-    return Execution.objects.filter(finished_at__lt=before).exclude(state__in=NEVER_PRUNED)
+    ended = Execution.objects.filter(finished_at__lt=before).exclude(state__in=NEVER_PRUNED)
+    is_cached = CachedResult.objects.filter(execution=models.OuterRef("pk"))
+    return ended.filter(~models.Exists(is_cached))
 
 
 def _take(due: models.QuerySet[Any]) -> list[Any]:

@@ -54,6 +54,8 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "caller_name",
             "door",
             "idempotency_key",
+            "cached_from",
+            "cached_at",
             "state",
             "queued",
             "awaited",

@@ -19,11 +19,13 @@ from loguru import logger
 from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
+from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem, find_argument_problems
 from executions.admission import admit
 from executions.callers import Caller
+from executions.creating import insert_execution, new_execution
 from executions.leases import LEASE
-from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.models import ACTIVE, Execution, State
 from executions.models.execution import LONG_PAST
 from executions.refusals import (
     LONGEST_KEY,
@@ -32,6 +34,7 @@ from executions.refusals import (
     InvalidIdempotencyKey,
     UnknownTool,
 )
+from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,8 @@ class StartRequest:
     """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
     may_reattach: bool = False
     """Whether this may be a call that lost its connection and comes again."""
+    fresh: bool = False
+    """Whether the workflow has to run though a cached result could answer."""
     client: dict[str, Any] = field(default_factory=dict)
     """What the client says of itself, for the record."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -66,15 +71,16 @@ def read_idempotency_key(sent: Any) -> str:
 
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """The workflow behind a tool name. Raises UnknownTool, also for one outside the caller's toolset."""
-    workflow = current_catalogue().seen_through(caller.toolset).get(tool_name)
-    if workflow is None:
-        raise UnknownTool(tool_name)
+    shown = current_catalogue().seen_through(caller.toolset)
+    if (workflow := shown.get(tool_name)) is None:
+        raise UnknownTool(tool_name, similar=find_similar_names(tool_name, shown))
     return workflow
 
 
 def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     """Commit the record of a run that is about to be started, or find the one that the request belongs to.
 
+    What a cached result answers is completed as it is created.
     With a `holder`, a request that waits: where the limits have room, a new record is STARTING under its
     lease, and the holder goes on at once with `advancing.launch`. Without one a worker will.
     Raises the subclasses of StartRefused.
@@ -88,6 +94,8 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
     try:
+        if (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
+            return answered
         execution = _record(request, workflow, digest, holder)
     except IntegrityError:
         if (asked_before := _find_by_key(request, digest)) is not None:
@@ -152,6 +160,9 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         awaited_until__lt=now,
         awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
     )
+    if request.fresh:
+        # What ended before is no fresh run, though nobody got its result.
+        abandoned = abandoned.filter(state__in=ACTIVE)
     # Hardly ever is there one, and asking for whole rows takes five times as long.
     for known in abandoned.order_by("created_at").values_list("pk", flat=True):
         execution = workflow.executions.select_related("workflow__source").filter(pk=known).first()
@@ -166,39 +177,21 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 @transaction.atomic
 def _record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
     now = timezone.now()
-    timeout = workflow.timeout_seconds or settings.CATALOGUE["execution_timeout"]
     admitted = admit(workflow, request.caller)
     starts_at_once = admitted and bool(holder)
-    execution = Execution(
-        id=request.id,
-        workflow=workflow,
-        tool_name=workflow.tool_name,
-        workflow_name=workflow.name,
-        upstream_id=workflow.upstream_id,
-        source_name=workflow.source.name,
-        caller=request.caller.key,
-        caller_name=request.caller.name,
-        door=request.door,
-        arguments_hash=digest,
-        idempotency_key=request.idempotency_key,
+    execution = new_execution(
+        request,
+        workflow,
+        digest=digest,
+        now=now,
         awaited_until=now + LEASE if holder else None,
         state=State.STARTING if starts_at_once else State.PENDING,
-        timeout_seconds=timeout,
-        created_at=now,
         admitted_at=now if admitted else None,
-        deadline_at=now + timedelta(seconds=timeout),
         lease_holder=holder if starts_at_once else "",
         lease_expires_at=now + LEASE if starts_at_once else None,
+        **mark_for_cache(workflow, digest=digest),
     )
-    execution.save(force_insert=True)
-    metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
-    if request.client:
-        metadata["client"] = request.client
-    ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata).save(force_insert=True)
-    called = f"{request.caller.name} called {workflow.tool_name}."
-    events = [ExecutionEvent(execution=execution, kind="created", message=called)]
-    if not admitted:
-        waits = "The limits have no room for it yet."
-        events.append(ExecutionEvent(execution=execution, kind="queued", message=waits))
-    ExecutionEvent.objects.bulk_create(events)
+    queued = [] if admitted else [("queued", "The limits have no room for it yet.")]
+    insert_execution(execution, request, workflow, *queued)
+    count_run(execution, fresh=request.fresh)
     return execution

@@ -6,7 +6,7 @@ from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_shutdown
 
 from connectors.background import run_in_background_loop
-from executions import polling, queueing, retention
+from executions import polling, queueing, result_cache, retention
 
 PRUNING_SECONDS = 20.0
 """A thread of the worker is taken for as long, and its shutdown may have to wait for a batch."""
@@ -23,6 +23,12 @@ def poll_due_executions() -> None:
 def prune_executions() -> None:
     """What is left when the time is up, the next one removes."""
     retention.prune(seconds=PRUNING_SECONDS)
+
+
+@shared_task(name="executions.clean_result_cache")
+def clean_result_cache() -> None:
+    """Asked often, since the interval may change while the schedule runs."""
+    result_cache.clean_if_due()
 
 
 @worker_process_shutdown.connect

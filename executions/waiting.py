@@ -103,6 +103,8 @@ class _Follower:
     def _is_noted_as_answered(self) -> bool:
         """What settles it notes the answer too, unless the heartbeat may have failed for too long."""
         execution = self._execution
+        if execution is not None and execution.cached_at is not None:
+            return True
         if execution is None or not (execution.is_settled and execution.in_hand):
             return False
         return timezone.now() < self._begun_at + LEASE
@@ -159,6 +161,10 @@ class _Follower:
             return
         finally:
             self._created.set()
+        if created.is_settled:
+            # From the result cache, or found as it had ended: there is nothing to follow.
+            self._news.set()
+            return
         try:
             with woken_by(created.pk, self._stirred):
                 async with keep(created.pk, holder=self._holder, awaited=self._owns):
@@ -242,6 +248,9 @@ class _Follower:
         await self._created.wait()
         execution = self._execution
         if execution is None or not self._owns:
+            return
+        if execution.cached_at is not None:
+            # Nothing to come back to: the same call finds the cached result again, or runs.
             return
         if answered:
             await run_in_database(execution.mark_answered)

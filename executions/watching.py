@@ -43,10 +43,10 @@ class Watch:
     At first all of them count as changed, so that nothing gets lost before the first look.
     """
 
-    def __init__(self, executions: Iterable[uuid.UUID]) -> None:
+    def __init__(self, executions: Iterable[uuid.UUID], *, stirred: asyncio.Event | None = None) -> None:
         self._seen: dict[uuid.UUID, Look | None] = dict.fromkeys(executions)
         self._changed = set(self._seen)
-        self.stirred = asyncio.Event()
+        self.stirred = stirred or asyncio.Event()
         """Set when something has changed; others may set it too, to be heard by the same watcher."""
         self.stirred.set()
 
@@ -94,12 +94,15 @@ _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 
 
 @contextlib.contextmanager
-def watching(executions: Iterable[uuid.UUID], *, woken: bool = True) -> Iterator[Watch]:
+def watching(
+    executions: Iterable[uuid.UUID], *, woken: bool = True, stirred: asyncio.Event | None = None
+) -> Iterator[Watch]:
     """Have an eye on them until the block ends. For code that runs on an event loop.
 
     Without `woken`, what this process changes is seen at the next look only, unless the watcher hears of it.
+    `stirred`: an event by which the watcher hears of other things too; without it, one of its own.
     """
-    loop, watch = asyncio.get_running_loop(), Watch(executions)
+    loop, watch = asyncio.get_running_loop(), Watch(executions, stirred=stirred)
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)
     if watcher.looking is None or watcher.looking.done():

@@ -1,6 +1,7 @@
 """What the caller behind an MCP request may do."""
 
 import getpass
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from catalogue.scopes import Scope
@@ -41,7 +42,7 @@ class Access:
 
     def is_still_granted(self) -> bool:
         """Asks the database, for what goes on after the request was let in."""
-        return self.token_id is None or AccessToken.objects.usable().filter(pk=self.token_id).exists()
+        return self.token_id is None or bool(granted_tokens({self.token_id}))
 
     @classmethod
     def of_local_user(cls, *, toolset: str | None = None) -> "Access":
@@ -49,3 +50,8 @@ class Access:
         user = getpass.getuser()
         caller = Caller(key=f"local:{user}"[:100], name=f"{user} (local)", toolset=toolset)
         return cls(caller, frozenset({Scope.READ, Scope.RUN}))
+
+
+def granted_tokens(keys: Collection[int]) -> set[int]:
+    """Those of them that are neither revoked nor expired."""
+    return set(AccessToken.objects.usable().filter(pk__in=keys).values_list("pk", flat=True))

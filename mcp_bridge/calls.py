@@ -25,6 +25,8 @@ class ToolCall:
     protocol_version: str
     door: Execution.Door = Execution.Door.MCP
     idempotency_key: str = ""
+    fresh: bool = False
+    """Whether a workflow has to run though a cached result could answer."""
     client: dict[str, Any] = field(default_factory=dict)
     """The client's own name and version, and the protocol's."""
     takes_tasks: bool = False
@@ -46,6 +48,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
             door=call.door,
             idempotency_key=call.idempotency_key,
             may_reattach=call.door == Execution.Door.MCP,
+            fresh=call.fresh,
             client=call.client,
         )
         execution = await start_and_wait(
@@ -63,7 +66,8 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
 def _render(execution: Execution, call: ToolCall) -> ToolAnswer:
     if call.takes_tasks and not execution.is_settled and not _is_synchronous(execution):
         return describe_created_task(execution)
-    return execution_result(execution, protocol_version=call.protocol_version)
+    is_for_a_terminal = call.door == Execution.Door.COMMAND
+    return execution_result(execution, protocol_version=call.protocol_version, may_be_large=is_for_a_terminal)
 
 
 def _is_synchronous(execution: Execution) -> bool:

@@ -12,6 +12,11 @@ from executions.refusals import InvalidIdempotencyKey
 Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_KEY = "workflow-catalogue/idempotency-key"
+FRESH = "workflow-catalogue/fresh"
+CACHED_AT = "workflow-catalogue/cached-at"
+"""In `_meta` of a result from the result cache: when the run ended that had it."""
+EXECUTION_ID = "workflow-catalogue/execution-id"
+"""In `_meta` of every result that comes of a run."""
 KEPT_CHARACTERS = 100
 """Of each thing that a client says of itself."""
 
@@ -39,6 +44,14 @@ def idempotency_key(context: Context) -> str:
     if not isinstance(key, str) or not key:
         raise MCPError(INVALID_PARAMS, f"_meta[{IDEMPOTENCY_KEY!r}]: {InvalidIdempotencyKey()}")
     return key
+
+
+def wants_fresh(context: Context) -> bool:
+    """Whether the workflow has to run though a cached result could answer."""
+    wanted = _extra(context).get(FRESH, False)
+    if not isinstance(wanted, bool):
+        raise MCPError(INVALID_PARAMS, f"_meta[{FRESH!r}]: This has to be true or false.")
+    return wanted
 
 
 def describe_client(context: Context) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -56,6 +57,11 @@ class AccessToken(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        if self.toolset is not None and Scope.ADMIN in self.scopes:
+            everything = f"A token with the scope {Scope.ADMIN.value} sees and changes everything"
+            raise ValidationError({"toolset": f"{everything}, so no toolset can bound it: leave out either."})
 
     @property
     def caller(self) -> Caller:

@@ -3,16 +3,28 @@
 import json
 from typing import Any
 
-from mcp_types import CallToolResult, TextContent
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types import CallToolResult, ResourceLink, TextContent
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import find_argument_problems
 from executions.models import Execution, State
 from executions.reading import describe_execution
+from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID
+from mcp_bridge.outputs import (
+    BEGINNING,
+    fits_inline,
+    media_type,
+    promised_output_schema,
+    result_address,
+    why_no_output,
+    write_output,
+)
 
 ToolAnswer = CallToolResult | dict[str, Any]
 """A tool's result, or the task that stands for it."""
 PROPOSED_WAIT_SECONDS = 30
+FIRST_WITH_LINKS = "2025-06-18"
+"""The first protocol version whose results may hold links to resources."""
 
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
@@ -23,43 +35,80 @@ def text_result(text: str, *, structured: Any = None, is_error: bool = False) ->
 
 def document_result(document: dict[str, Any]) -> CallToolResult:
     """A document both ways: as text for models, as structured content for programs."""
-    return text_result(_json(document), structured=document)
+    return text_result(write_output(document), structured=document)
 
 
-def execution_result(execution: Execution, *, protocol_version: str) -> CallToolResult:
-    """The workflow's output; or what went wrong and what to do; or how to ask for a run that goes on."""
+def execution_result(
+    execution: Execution, *, protocol_version: str, may_be_large: bool = False
+) -> CallToolResult:
+    """The workflow's output; or what went wrong and what to do; or how to ask for a run that goes on.
+
+    Of an output that would flood a model's context only its beginning, unless it `may_be_large`.
+    """
     if execution.state == State.COMPLETED:
-        return _output_result(execution, protocol_version)
-    if execution.is_settled:
-        return text_result(_failure_text(execution), is_error=True)
-    return _handle_result(execution)
+        result = _output_result(execution, protocol_version, may_be_large)
+    elif execution.is_settled:
+        result = text_result(_failure_text(execution), is_error=True)
+    else:
+        result = _handle_result(execution)
+    result.meta = {EXECUTION_ID: str(execution.pk)}
+    if execution.cached_at is not None:
+        result.meta[CACHED_AT] = execution.cached_at.isoformat()
+    return result
 
 
-def _output_result(execution: Execution, protocol_version: str) -> CallToolResult:
-    if execution.payload_pruned_at is not None:
-        return text_result(
-            f"The run completed, but its output is kept no longer: the retention removed it on "
-            f"{execution.payload_pruned_at:%Y-%m-%d}. Call the tool again if the result is still needed. "
-            f"{_reference(execution)}",
-            is_error=True,
-        )
-    output, cut = execution.payload.output, [entry["payload"] for entry in execution.payload.cut]
-    if "output" in cut:
-        return text_result(
-            f"The run completed, but its output was too large to keep. {_reference(execution)}", is_error=True
-        )
+def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+    if problem := why_no_output(execution):
+        return text_result(f"{problem} {_reference(execution)}", is_error=True)
+    output = execution.payload.output
+    told, links = write_output(output), []
+    if not (fits := may_be_large or fits_inline(told)):
+        told, links = _beginning(execution, told), _links(execution, told, protocol_version)
     promised = execution.workflow.output_schema if execution.workflow else None
     if promised is not None and (problems := find_argument_problems(promised, output)):
         broken = "\n".join(f"- {problem}" for problem in problems)
-        return text_result(
-            "The run completed, but its output breaks the engine's own output schema:\n"
-            f"{broken}\n\nOutput:\n{_json(output)}",
-            is_error=True,
+        told = f"The run completed, but its output breaks the engine's own output schema:\n{broken}\n\n{told}"
+        return CallToolResult(content=[TextContent(text=told), *links], is_error=True)
+    # Clients that validate demand structured content where the tool has an output schema, large or not.
+    structured = _structured(output, protocol_version) if fits or _is_promised(execution) else None
+    return CallToolResult(content=[TextContent(text=told), *links], structured_content=structured)
+
+
+def _beginning(execution: Execution, text: str) -> str:
+    """Of a large output, with what a model has to do for the rest."""
+    rest = {"execution_id": str(execution.pk), "output_offset": BEGINNING}
+    return (
+        f"The output has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} "
+        f"follow. For the rest call get_execution_status with {json.dumps(rest)}, or read the resource "
+        f"{result_address(execution)}.\n\n{text[:BEGINNING]}"
+    )
+
+
+def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
+    """For clients; older ones know no such block and would refuse the whole result."""
+    if not is_version_at_least(protocol_version, FIRST_WITH_LINKS):
+        return []
+    return [
+        ResourceLink(
+            uri=result_address(execution),
+            name=f"{execution.tool_name}_result",
+            title=f"Result of {execution.tool_name}",
+            description="The whole output. Large ones are read in parts; each tells the address of the next.",
+            mime_type=media_type(execution.payload.output),
+            size=len(text.encode()),
         )
+    ]
+
+
+def _structured(output: Any, protocol_version: str) -> Any:
     # Handshake versions allow only an object as structured content.
     fits = isinstance(output, dict) or protocol_version in MODERN_PROTOCOL_VERSIONS
-    structured = output if fits else {"result": output}
-    return text_result(output if isinstance(output, str) else _json(output), structured=structured)
+    return output if fits else {"result": output}
+
+
+def _is_promised(execution: Execution) -> bool:
+    """Whether the workflow's own tool has an output schema."""
+    return execution.workflow is not None and promised_output_schema(execution.workflow) is not None
 
 
 def _failure_text(execution: Execution) -> str:
@@ -95,7 +144,3 @@ def next_step(execution: Execution) -> dict[str, Any]:
 
 def _reference(execution: Execution) -> str:
     return f"(execution {execution.pk})"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 from django.conf import settings
 from mcp import MCPError
 from mcp.server.lowlevel import Server
@@ -28,24 +29,28 @@ from mcp_bridge.builtin_tools import (
     scope_of_tool,
 )
 from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.completions import CompletionMethod
 from mcp_bridge.declarations import (
     Context,
     describe_client,
     idempotency_key,
     takes_tasks,
+    wants_fresh,
     wants_progress,
 )
+from mcp_bridge.instructions import Instructions
 from mcp_bridge.interruptions import OpenCalls
+from mcp_bridge.log_levels import LogLevels
+from mcp_bridge.prompts import PromptMethods
+from mcp_bridge.pushed_changes import PushedChanges
+from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
+from mcp_bridge.sights import Sights
+from mcp_bridge.streams import OpenStreams
 from mcp_bridge.subscriptions import Subscriptions
 from mcp_bridge.task_methods import TaskMethods
 from mcp_bridge.tool_lists import ToolLists
-
-INSTRUCTIONS = (
-    "The company's workflows as tools. Call a workflow's own tool, or find one with list_workflows and run "
-    "it with execute_workflow. A run that takes long answers with an execution_id: it goes on by itself, so "
-    "ask get_execution_status for its result instead of starting it again; list_executions finds a lost id."
-)
+from mcp_bridge.toolset_costs import BudgetWatch
 
 
 class CatalogueServer(Server[None]):
@@ -58,19 +63,26 @@ class CatalogueServer(Server[None]):
             version=settings.VERSION,
             title="Workflow Catalogue",
             description="Workflows of the company's engines, curated, as tools.",
-            instructions=INSTRUCTIONS,
             lifespan=bridge.lifespan,
             # No tool of ours maps arguments to headers. Without an answer the SDK lists all at every call.
             get_tool_input_schema=lambda name: {},
-            on_subscriptions_listen=bridge.subscriptions.listen,
         )
-        self.tool_lists = ToolLists(self.server_info_stamp)
+        self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
         self.add_request_handler("tools/list", PaginatedRequestParams, bridge.list_tools)
         self.add_request_handler("tools/call", CallToolRequestParams, bridge.call_tool)
         self.add_notification_handler(
             "notifications/cancelled", CancelledNotificationParams, bridge.note_cancelled
         )
         TaskMethods(bridge.access_of).register(self)
+        self.streams, self.sights = OpenStreams(), Sights(self.tool_lists)
+        Subscriptions(bridge.access_of, self.streams, self.sights).register(self)
+        if local_access is not None:
+            PushedChanges(bridge.access_of, self.streams, self.sights).register(self)
+        ResourceMethods(bridge.access_of).register(self)
+        PromptMethods(bridge.access_of).register(self)
+        CompletionMethod(bridge.access_of).register(self)
+        Instructions(bridge.access_of).register(self)
+        LogLevels().register(self)
 
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
@@ -79,9 +91,13 @@ class CatalogueServer(Server[None]):
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
-        if capabilities.tools is not None:
-            # The SDK infers it from `subscriptions/listen`, which tells of tasks only.
-            capabilities.tools.list_changed = False
+            # Over HTTP by the stream that GET opens, over stdio without asking.
+            for listed in (capabilities.tools, capabilities.prompts, capabilities.resources):
+                if listed is not None:
+                    listed.list_changed = True
+        else:
+            # Its method belongs to the handshake versions.
+            capabilities.logging = None
         return capabilities
 
 
@@ -92,22 +108,24 @@ class _Bridge:
         self._server = server
         self._local_access = local_access
         self._open_calls = OpenCalls()
-        self.subscriptions = Subscriptions(self.access_of)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Server[None]) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            self.subscriptions.close()
-            await finish_steps()
-            await close_connectors()
+            self._server.streams.close()
+            with anyio.CancelScope(shield=True):
+                await finish_steps()
+                await close_connectors()
 
     async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> dict[str, Any]:
         """For what comes here; over HTTP nearly all is answered before it does, from the same bytes."""
         cursor = None if params is None else params.cursor
-        page = await self._server.tool_lists.page(self.access_of(context), context.protocol_version, cursor)
-        listed: dict[str, Any] = json.loads(page)
+        closed_page = await self._server.tool_lists.closed_page(
+            self.access_of(context), context.protocol_version, cursor
+        )
+        listed: dict[str, Any] = json.loads(closed_page[:-1])
         return listed
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> ToolAnswer:
@@ -140,6 +158,7 @@ class _Bridge:
             access=self.access_of(context),
             protocol_version=context.protocol_version,
             idempotency_key=idempotency_key(context),
+            fresh=wants_fresh(context),
             client=describe_client(context),
             takes_tasks=takes_tasks(context),
             report=context.session.report_progress if wants_progress(context) else None,

@@ -41,7 +41,7 @@ def create_token(
         raise ValidationError({"scopes": f"{named}Choose from {', '.join(Scope.values)}."})
     token = AccessToken(
         name=name,
-        digest=_digest(text),
+        digest=digest_of(text),
         prefix=text[:12],
         scopes=chosen,
         expires_at=expires_at,
@@ -57,7 +57,7 @@ def authenticate(text: str) -> AccessToken | None:
     """The usable token of this text, or None. Touches the database at most twice a second for one token."""
     if (known := recognise(text)) is not None:
         return known
-    asked_at, digest = time.monotonic(), _digest(text)
+    asked_at, digest = time.monotonic(), digest_of(text)
     token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest).first()
     if token is None:
         _remembered.pop(digest, None)
@@ -71,7 +71,11 @@ def authenticate(text: str) -> AccessToken | None:
 
 def recognise(text: str) -> AccessToken | None:
     """A token that was authenticated a moment ago, without touching the database."""
-    asked_at, token = _remembered.get(_digest(text), (0.0, None))
+    return recognise_digest(digest_of(text))
+
+
+def recognise_digest(digest: str) -> AccessToken | None:
+    asked_at, token = _remembered.get(digest, (0.0, None))
     return token if token is not None and time.monotonic() - asked_at < REMEMBERED_SECONDS else None
 
 
@@ -79,7 +83,7 @@ def forget_tokens() -> None:
     _remembered.clear()
 
 
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
     """A plain hash is enough: the token is 256 random bits, there is nothing to guess."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 

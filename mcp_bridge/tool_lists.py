@@ -8,7 +8,9 @@ import json
 import threading
 import time
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -23,7 +25,7 @@ from catalogue.exposure import MAX_AGE_SECONDS, ExposedCatalogue, current_catalo
 from catalogue.models import Workflow
 from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
-from mcp_bridge.tools import built_in_tools, listed_workflows, workflow_tool
+from mcp_bridge.tools import built_in_tools, forget_left_out, listed_workflows, make_of_each, workflow_tool
 
 STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
 """How long a list is still served while the next one is made; agents see a change at most 1 s later."""
@@ -61,17 +63,21 @@ class ToolList:
     """When its catalogue was last seen to be the present one."""
     _pages: dict[str | None, bytes] = field(default_factory=dict)
 
-    def page(self, cursor: str | None) -> bytes:
-        """The JSON of a result. Raises MCPError for a cursor that is none."""
+    def closed_page(self, cursor: str | None) -> bytes:
+        """The JSON of a result, and the brace that closes the answer. Raises MCPError for a bad cursor."""
         if (known := self._pages.get(cursor)) is not None:
             return known
         size = settings.CATALOGUE["page_size"]
         begin, end, following = page_bounds(self.positions, cursor, size)
-        made = self._before_tools(following) + b",".join(self.tools[begin:end]) + b"]}"
+        made = self._before_tools(following) + b",".join(self.tools[begin:end]) + b"]}}"
         # Cursors of other revisions begin pages anywhere; only those that this list gives come again.
         if begin % size == 0:
             self._pages[cursor] = made
         return made
+
+    def known_page(self, cursor: str | None) -> bytes | None:
+        """The same where it was asked for before."""
+        return self._pages.get(cursor)
 
     def _before_tools(self, following: str | None) -> bytes:
         """All of the result but the tools, open for them."""
@@ -90,32 +96,45 @@ _all_lists: "WeakSet[ToolLists]" = WeakSet()
 class ToolLists:
     """The lists of one server, each for the present revision; the next one is made in the background."""
 
-    def __init__(self, server_info: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        server_info: dict[str, Any],
+        on_new_catalogue: Callable[[ExposedCatalogue], None] = lambda _: None,
+    ) -> None:
         self._server_info = server_info
+        self._on_new_catalogue = on_new_catalogue
         self._lists: OrderedDict[View, ToolList] = OrderedDict()
-        self._serialised: defaultdict[str, dict[int, _Serialised]] = defaultdict(dict)
-        """By the protocol's version and the workflow's key: most tools outlive most revisions."""
         self._making = threading.Lock()
         self._refreshing: asyncio.Task[None] | None = None
         _all_lists.add(self)
 
-    async def page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        """The JSON of a result of `tools/list`. Raises MCPError for a cursor that is none."""
+    async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
+        """A result of `tools/list`, as `ToolList.closed_page` has it."""
         view = View.of(access, version)
         known = self._lists.get(view)
         if known is None or not self._is_usable(known):
             known = await run_in_database(self.current, view)
-        return known.page(cursor)
+        return known.closed_page(cursor)
+
+    def recall(self, access: Access, view: View, cursor: str | None) -> bytes | None:
+        """The same from memory alone; None where somebody has to look, or something is wrong."""
+        known = self._lists.get(view)
+        if known is None or (access.toolset or "") not in ("", *known.catalogue.toolsets):
+            return None
+        return known.known_page(cursor) if self._is_usable(known) else None
 
     def current(self, view: View) -> ToolList:
         """The list of the present revision; may ask the database."""
+        # Before anything is loaded and made of it, which may take longer than a list may be stale.
+        asked_at = time.monotonic()
         catalogue = current_catalogue()
         with self._making:
             known = self._lists.get(view)
             if known is None or known.catalogue is not catalogue:
                 known = self._lists[view] = self._made(view, catalogue)
-                self._forget_gone(catalogue)
-            known.current_at = time.monotonic()
+                serialised_tools.forget_gone(catalogue)
+                self._on_new_catalogue(catalogue)
+            known.current_at = asked_at
             self._lists.move_to_end(view)
             if len(self._lists) > MOST_VIEWS:
                 self._lists.popitem(last=False)
@@ -124,7 +143,6 @@ class ToolLists:
     def forget(self) -> None:
         with self._making:
             self._lists.clear()
-            self._serialised.clear()
 
     def _is_usable(self, known: ToolList) -> bool:
         if fresh_catalogue() is known.catalogue:
@@ -139,51 +157,81 @@ class ToolLists:
     async def _refresh(self) -> None:
         """Before anybody has to wait for it; whoever does learns what went wrong."""
         try:
-            for view in list(self._lists):
-                await run_in_database(self.current, view)
+            await run_in_database(self._refresh_recent)
         except Exception as error:  # noqa: BLE001 - nobody waits for this; the next request tries again
             logger.warning("Making the lists of tools in the background failed: {}", error)
+
+    def _refresh_recent(self) -> None:
+        """Those that somebody has just asked for; the others wait until somebody does."""
+        since = time.monotonic() - STALE_SECONDS - MAX_AGE_SECONDS
+        for view, known in list(self._lists.items()):
+            if known.current_at > since:
+                self.current(view)
 
     def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
         built_in = built_in_tools(view.scopes).values()
         workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
+        serialised = [*make_of_each(partial(serialised_tools.of, version=view.version), workflows, catalogue)]
         return ToolList(
             view=view,
             catalogue=catalogue,
             positions=[
                 *(f"0{number:03}" for number in range(len(built_in))),
-                *(f"1{workflow.tool_name}" for workflow in workflows),
+                *(f"1{workflow.tool_name}" for workflow, _ in serialised),
             ],
             tools=[
                 *(serialise_tool(tool, view.version) for tool in built_in),
-                *(self._serialise(workflow, view.version) for workflow in workflows),
+                *(made.tool for _, made in serialised),
             ],
             server_info=self._server_info,
         )
 
-    def _serialise(self, workflow: Workflow, version: str) -> bytes:
-        known, made_of = self._serialised[version].get(workflow.pk), _what_shows(workflow)
-        if known is None or known.made_of != made_of:
-            known = _Serialised(made_of, serialise_tool(workflow_tool(workflow), version))
-            self._serialised[version][workflow.pk] = known
-        return known.tool
-
-    def _forget_gone(self, catalogue: ExposedCatalogue) -> None:
-        present = {workflow.pk for workflow in catalogue.workflows.values()}
-        for tools in self._serialised.values():
-            for gone in tools.keys() - present:
-                del tools[gone]
-
 
 def forget_tool_lists() -> None:
+    forget_left_out()
+    serialised_tools.forget()
     for lists in _all_lists:
         lists.forget()
 
 
 @dataclass(frozen=True, slots=True)
-class _Serialised:
+class SerialisedTool:
+    """A workflow's tool, and what it was made of."""
+
     made_of: tuple[Any, ...]
     tool: bytes
+    characters: int
+
+
+class SerialisedTools:
+    """The tools of workflows, for all lists of a process: most outlive most revisions."""
+
+    def __init__(self) -> None:
+        self._by_version: defaultdict[str, dict[int, SerialisedTool]] = defaultdict(dict)
+        self._changing = threading.Lock()
+
+    def of(self, workflow: Workflow, version: str) -> SerialisedTool:
+        known, made_of = self._by_version.get(version, {}).get(workflow.pk), _what_shows(workflow)
+        if known is None or known.made_of != made_of:
+            tool = serialise_tool(workflow_tool(workflow), version)
+            known = SerialisedTool(made_of, tool, len(tool.decode()))
+            with self._changing:
+                self._by_version[version][workflow.pk] = known
+        return known
+
+    def forget_gone(self, catalogue: ExposedCatalogue) -> None:
+        present = {workflow.pk for workflow in catalogue.workflows.values()}
+        with self._changing:
+            for tools in self._by_version.values():
+                for gone in tools.keys() - present:
+                    del tools[gone]
+
+    def forget(self) -> None:
+        with self._changing:
+            self._by_version.clear()
+
+
+serialised_tools = SerialisedTools()
 
 
 def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
@@ -211,4 +259,4 @@ def _on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str, An
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -9,9 +9,11 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from catalogue.exposure import forget_catalogue
+from catalogue.outages import forget_outages
 from executions.admission import forget_admissions
 from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists
+from mcp_bridge.toolset_costs import forget_costs
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +27,9 @@ def _nothing_remembered() -> Iterator[None]:
 
 def _forget() -> None:
     forget_catalogue()
+    forget_outages()
     forget_tool_lists()
+    forget_costs()
     forget_tokens()
     forget_admissions()
 

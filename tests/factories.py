@@ -1,11 +1,13 @@
 """Rows for tests, with as few words as possible; whatever a test is about it says itself."""
 
 import itertools
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from catalogue.models import DiscoveryRun, Source, Workflow, WorkflowFilter
+from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.schemas import GENERIC_SCHEMA
+from catalogue.toolsets import write_toolset
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 
 _numbers = itertools.count(1)
@@ -52,6 +54,20 @@ def make_filter(pattern: str, **fields: Any) -> WorkflowFilter:
     """An include filter on the name unless the fields say otherwise; later ones come later."""
     fields.setdefault("position", next(_numbers))
     return WorkflowFilter.objects.create(pattern=pattern, **fields)
+
+
+def make_toolset(
+    slug: str = "",
+    *,
+    picked: Iterable[Workflow] = (),
+    rules: Iterable[str | dict[str, Any]] = (),
+    **fields: Any,
+) -> Toolset:
+    """One that shows what was picked and what its rules let through; a text as a rule includes names."""
+    written = [{"pattern": rule} if isinstance(rule, str) else rule for rule in rules]
+    names = [workflow.tool_name for workflow in picked]
+    fields["slug"] = slug or f"toolset-{next(_numbers)}"
+    return write_toolset(Toolset(), picked=names, rules=written, **fields)
 
 
 def make_discovery_run(source: Source | None = None, **fields: Any) -> DiscoveryRun:

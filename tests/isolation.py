@@ -17,7 +17,7 @@ def isolate() -> None:
             del os.environ[name]
     folder = tempfile.mkdtemp(prefix="workflow-catalogue-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["CATALOGUE_DATA_DIR"] = folder
+    os.environ["CATALOGUE_DATA_DIR"] = os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
     os.environ["LOG_LEVEL"] = "WARNING"
 
 

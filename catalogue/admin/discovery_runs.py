@@ -119,7 +119,7 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
                 ),
             ),
             "flagged": table(
-                ("Id", "Name", "Why its schema was replaced by the generic one"),
+                ("Id", "Name", "What was replaced or left out, and why"),
                 (
                     (shortened(item["id"]), shortened(item["name"]), paragraphs(item["reason"]))
                     for item in obj.flagged

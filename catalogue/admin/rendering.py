@@ -13,6 +13,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.timesince import timesince, timeuntil
 
+from catalogue.presentation import is_shown_without_request
+
 SHOWN_CHARACTERS = 100_000
 """How much of one payload a page shows."""
 DASH = "-"
@@ -87,6 +89,13 @@ def pretty_json(value: Any) -> SafeString:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
         text = text[:SHOWN_CHARACTERS]
     return render_to_string("catalogue/admin/json.html", {"text": text, "note": note})
+
+
+def icon_or_address(address: str) -> SafeString:
+    """The picture itself where it is in the address; nothing is fetched from servers that others name."""
+    if not is_shown_without_request(address):
+        return chip(address)
+    return format_html('<img src="{}" alt="" style="height: 2rem; display: inline-block">', address)
 
 
 def paragraphs(text: str) -> SafeString:

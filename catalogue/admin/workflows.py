@@ -1,33 +1,50 @@
 """Workflows: find them, enable them, say in one's own words what they do."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import RelatedDropdownFilter
 from unfold.views import ChangeList
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextareaWidget
 
-from catalogue.admin.base import ButtonsMixin, CatalogueForm
+from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import (
     badge,
     chip,
     exactly,
+    icon_or_address,
     link,
     paragraphs,
     pretty_json,
     shortened,
     side_by_side,
 )
-from catalogue.curation import OVERRIDABLE, disable_workflows, enable_workflows, override_workflow
-from catalogue.exposure import Explanation, Visibility, explain_exposure
+from catalogue.admin.workflow_filters import (
+    AvailabilityFilter,
+    CacheFilter,
+    CategoryFilter,
+    LimitFilter,
+    SchemaFilter,
+)
+from catalogue.admin.workflow_form import WorkflowForm
+from catalogue.curation import (
+    OVERRIDABLE,
+    clear_hints,
+    disable_workflows,
+    enable_workflows,
+    mark_read_only,
+    override_workflow,
+)
+from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
 from catalogue.filters import FilterChain
 from catalogue.models import Workflow, WorkflowFilter
+from catalogue.querysets import WorkflowQuerySet
 
 VISIBILITY_BADGES = {
     Visibility.EXPOSED: "success",
@@ -36,16 +53,22 @@ VISIBILITY_BADGES = {
     Visibility.DISABLED: "",
     Visibility.FILTERED: "warning",
 }
-NO_TAGS = "-"
-LARGE_COLUMNS = ("input_schema", "output_schema", "metadata")
+HINT_WORDS = {
+    "readOnlyHint": ("read-only", "changes things"),
+    "destructiveHint": ("destructive", "not destructive"),
+    "idempotentHint": ("idempotent", "not idempotent"),
+    "openWorldHint": ("open world", "closed world"),
+}
+AREAS = {"description_override": 5, "icon_override": 2}
+"""Fields for longer texts, and their height in lines."""
 
 
 class WorkflowChangeList(ChangeList):  # type: ignore[misc]
     """Asks once for the filters, and tells each row on the page what they make of it."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Workflow]:
-        workflows: QuerySet[Workflow] = super().get_queryset(request, *args, **kwargs)
-        return workflows.defer(*LARGE_COLUMNS)
+        workflows: WorkflowQuerySet = super().get_queryset(request, *args, **kwargs)
+        return workflows.for_lists()
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -54,104 +77,17 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
             workflow.explanation = explain_exposure(workflow, chain)
 
 
-class AvailabilityFilter(DropdownFilter):  # type: ignore[misc]
-    """Whether the engine still lists it."""
-
-    title = "presence in the engine's list"
-    parameter_name = "available"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("present", "present"), ("missing", "missing")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() in ("present", "missing"):
-            return queryset.filter(missing_since__isnull=self.value() == "present")
-        return queryset
-
-
-class SchemaFilter(DropdownFilter):  # type: ignore[misc]
-    title = "input schema"
-    parameter_name = "schema"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("own", "the engine's own"), ("replaced", "replaced, because invalid")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() == "own":
-            return queryset.filter(schema_problem="")
-        return queryset.exclude(schema_problem="") if self.value() == "replaced" else queryset
-
-
-class CategoryFilter(DropdownFilter):  # type: ignore[misc]
-    title = "category"
-    parameter_name = "category"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, str]]:
-        categories = Workflow.objects.order_by("category").values_list("category", flat=True).distinct()
-        return ((category, category) for category in categories)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        return queryset.filter(category=self.value()) if self.value() else queryset
-
-
-class LimitFilter(DropdownFilter):  # type: ignore[misc]
-    """Whether a curator bounds how many runs of it there are at a time."""
-
-    title = "concurrent runs"
-    parameter_name = "limit"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("own", "limited for the workflow"), ("none", "without a limit of its own")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() in ("own", "none"):
-            return queryset.filter(max_concurrent__isnull=self.value() == "none")
-        return queryset
-
-
-class TagsField(forms.CharField):
-    """`a, b`; empty for the engine's own, a hyphen for none."""
-
-    widget = UnfoldAdminTextInputWidget
-
-    def prepare_value(self, value: Any) -> Any:
-        return (", ".join(value) or NO_TAGS) if isinstance(value, list) else value
-
-    def to_python(self, value: Any) -> list[str] | None:  # type: ignore[override]
-        tags = [tag.strip() for tag in str(value or "").split(",") if tag.strip()]
-        return [] if tags == [NO_TAGS] else tags or None
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(initial != self.to_python(data))
-
-
-if TYPE_CHECKING:
-    WorkflowModelForm = CatalogueForm
-else:
-    WorkflowModelForm = forms.ModelForm
-
-
-class WorkflowForm(WorkflowModelForm):
-    tags_override = TagsField(
-        label="Tags",
-        required=False,
-        help_text="Separated by commas. Empty: the engine's tags; a hyphen: none.",
-    )
-
-    class Meta:
-        model = Workflow
-        fields = (*OVERRIDABLE, "enabled")
-
-
 @admin.register(Workflow)
 class WorkflowAdmin(ButtonsMixin):
+    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
+    """What the rooms above tell of a workflow; they add themselves."""
     form = WorkflowForm
     list_display = (
         "tool_name", "shown_title", "source", "category", "version", "state", "type_shown",
     )  # fmt: skip
     list_filter = (
         ("source", RelatedDropdownFilter), "enabled", AvailabilityFilter, CategoryFilter, SchemaFilter,
-        LimitFilter,
+        LimitFilter, CacheFilter, "offered_as_prompt",
     )  # fmt: skip
     list_select_related = ("source",)
     list_per_page = 50
@@ -164,10 +100,10 @@ class WorkflowAdmin(ButtonsMixin):
         "description_override",
     )
     search_help_text = "Names, titles, descriptions, ids"
-    actions = ("enable_selected", "disable_selected")
+    actions = ("enable_selected", "disable_selected", "mark_selected_read_only", "clear_selected_hints")
     change_form_outer_before_template = "catalogue/admin/workflow_panel.html"
     change_form_outer_after_template = "catalogue/admin/workflow_schema.html"
-    readonly_fields = ("upstream_title", "upstream_description", "upstream_tags")
+    readonly_fields = ("upstream_title", "upstream_description", "upstream_tags", "upstream_icons")
     fieldsets = (
         (None, {"fields": ("enabled", "tool_name")}),
         (
@@ -181,8 +117,27 @@ class WorkflowAdmin(ButtonsMixin):
             },
         ),
         (
+            "How clients present it",
+            {
+                "fields": (
+                    ("read_only_hint", "destructive_hint"),
+                    ("idempotent_hint", "open_world_hint"),
+                    ("icon_override", "upstream_icons"),
+                    "offered_as_prompt",
+                )
+            },
+        ),
+        (
             "Calls",
-            {"fields": ("execution_type_override", "inline_wait_seconds", "on_disconnect", "reattach")},
+            {
+                "fields": (
+                    "execution_type_override",
+                    "inline_wait_seconds",
+                    "on_disconnect",
+                    "reattach",
+                    "cache_seconds",
+                )
+            },
         ),
         ("Limits", {"fields": ("timeout_seconds", "max_concurrent")}),
     )
@@ -191,8 +146,8 @@ class WorkflowAdmin(ButtonsMixin):
         return WorkflowChangeList
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "description_override":
-            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": 5})
+        if db_field.name in AREAS:
+            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": AREAS[db_field.name]})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -202,8 +157,12 @@ class WorkflowAdmin(ButtonsMixin):
         return False
 
     def save_model(self, request: HttpRequest, obj: Workflow, form: Any, change: bool) -> None:
-        if decisions := {name: form.cleaned_data[name] for name in form.changed_data if name in OVERRIDABLE}:
+        decisions = {name: form.cleaned_data[name] for name in form.changed_data if name in OVERRIDABLE}
+        if decisions:
             override_workflow(obj, **decisions)
+        if "tool_name" in decisions:
+            old = form.initial["tool_name"]
+            messages.warning(request, f"Agents that still call {old} are told that there is no such tool.")
         if "enabled" in form.changed_data:
             switch = enable_workflows if form.cleaned_data["enabled"] else disable_workflows
             switch(Workflow.objects.filter(pk=obj.pk))
@@ -215,6 +174,14 @@ class WorkflowAdmin(ButtonsMixin):
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         messages.success(request, f"Disabled: {disable_workflows(queryset)}.")
+
+    @admin.action(description="Mark as read-only: clients may call them unasked", permissions=["change"])
+    def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
+        messages.success(request, f"Marked as read-only: {mark_read_only(queryset)}.")
+
+    @admin.action(description="Take the engine's hints again", permissions=["change"])
+    def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
+        messages.success(request, f"The engine's hints count again: {clear_hints(queryset)}.")
 
     @admin.display(description="title", ordering="name")
     def shown_title(self, workflow: Workflow) -> str:
@@ -240,6 +207,10 @@ class WorkflowAdmin(ButtonsMixin):
     def upstream_tags(self, workflow: Workflow) -> SafeString:
         return side_by_side(map(chip, workflow.tags))
 
+    @admin.display(description="engine's icons")
+    def upstream_icons(self, workflow: Workflow) -> SafeString:
+        return side_by_side(icon_or_address(icon["src"]) for icon in workflow.icons)
+
     def panel(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
         explanation = explain_exposure(obj, _present_chain())
         executions = link(
@@ -258,13 +229,34 @@ class WorkflowAdmin(ButtonsMixin):
                 ("First seen", exactly(obj.first_seen_at)),
                 ("Changed upstream", exactly(obj.changed_at)),
                 ("Missing since", exactly(obj.missing_since)),
+                ("Toolsets", _told_toolsets(obj)),
+                ("Clients are told", side_by_side(map(badge, _told_hints(obj)))),
+                ("Icon", side_by_side(icon_or_address(icon["src"]) for icon in obj.shown_icons)),
+                ("In a list of tools", f"about {_tokens_as_tool(obj):,} tokens"),
                 ("What ran", executions),
+                *(tell(request, obj) for tell in self.further_facts),
             ],
             "schema_problem": obj.schema_problem,
             "input_schema": pretty_json(obj.input_schema),
             "output_schema": pretty_json(obj.output_schema) if obj.output_schema else "",
             "metadata": pretty_json(obj.metadata) if obj.metadata else "",
         }
+
+
+def _told_toolsets(workflow: Workflow) -> SafeString:
+    """Those that have it, though they show it only while it is exposed."""
+    return format_html_join(
+        ", ",
+        "{} ({}{})",
+        (
+            (
+                link(membership.toolset, "catalogue_toolset_change", membership.toolset.pk),
+                "picked by hand" if membership.picked else "by its rules",
+                "" if membership.toolset.enabled else ", switched off",
+            )
+            for membership in memberships_of(workflow)
+        ),
+    )
 
 
 def _present_chain() -> FilterChain[WorkflowFilter]:
@@ -286,3 +278,14 @@ def _told_filter(explanation: Explanation) -> str:
     if explanation.visibility == Visibility.FILTERED:
         return "no filter includes it"
     return ""
+
+
+def _told_hints(workflow: Workflow) -> list[str]:
+    hints = workflow.effective_hints
+    return [words[not hints[name]] for name, words in HINT_WORDS.items() if name in hints]
+
+
+def _tokens_as_tool(workflow: Workflow) -> int:
+    """Roughly what its tool costs an agent's context window: four characters are a token."""
+    read = [workflow.tool_name, workflow.title, workflow.shown_description, workflow.input_schema]
+    return len(json.dumps(read, ensure_ascii=False, separators=(",", ":"))) // 4

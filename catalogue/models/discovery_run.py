@@ -37,7 +37,7 @@ class DiscoveryRun(models.Model):
         default=list, help_text="Objects left out: [{position, id, name, reason}], at most 1,000."
     )
     flagged = JSONTextField(
-        default=list, help_text="Workflows served with a generic schema: [{id, name, reason}]."
+        default=list, help_text="Workflows of which something was replaced or left out: [{id, name, reason}]."
     )
     error = models.TextField(blank=True)
 

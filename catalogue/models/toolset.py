@@ -11,8 +11,9 @@ from catalogue.models.revision import Exposing, Revision
 from catalogue.models.workflow import Workflow
 from catalogue.querysets import ExposingQuerySet
 
+SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
 SLUG = RegexValidator(
-    r"\A[a-z0-9][a-z0-9-]{0,63}\Z",
+    SLUG_FORM,
     "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen.",
 )
 
@@ -25,7 +26,10 @@ class Toolset(Exposing):
         COMPACT = "compact", "compact: only the built-in tools, which list and run workflows by name"
 
     slug = models.CharField(
-        max_length=64, unique=True, validators=[SLUG], help_text="The end of its address: /mcp/<slug>."
+        max_length=64,
+        unique=True,
+        validators=[SLUG],
+        help_text="The end of its address, such as /mcp/finance. Changing it breaks the clients that use it.",
     )
     title = models.CharField(max_length=255, blank=True, help_text="For people. Empty: the slug.")
     description = models.TextField(blank=True, help_text="What it is for; agents are told.")

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
@@ -11,6 +12,7 @@ from catalogue.fields import JSONTextField
 from catalogue.models.revision import Exposing
 from catalogue.models.source import Source
 from catalogue.naming import RESERVED
+from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.querysets import WorkflowQuerySet
 from connectors.protocol import WorkflowRef
 
@@ -65,7 +67,7 @@ class Workflow(Exposing):
         max_length=64,
         unique=True,
         validators=[TOOL_NAME],
-        help_text="What agents call. Changing it breaks their habits.",
+        help_text="What agents call. Once it is changed, calls by the old name are refused.",
     )
     enabled = models.BooleanField(default=False, db_index=True)
     title_override = models.CharField(
@@ -118,7 +120,10 @@ class Workflow(Exposing):
         "read-only", null=True, blank=True, help_text="It changes nothing, so clients may call it unasked."
     )
     destructive_hint = models.BooleanField(
-        "destructive", null=True, blank=True, help_text="What it changes may be lost; clients ask before."
+        "destructive",
+        null=True,
+        blank=True,
+        help_text="It may delete or overwrite, so clients ask before. Nothing that is read-only does.",
     )
     idempotent_hint = models.BooleanField(
         "idempotent", null=True, blank=True, help_text="Calling it again with the same arguments is harmless."
@@ -127,7 +132,10 @@ class Workflow(Exposing):
         "open world", null=True, blank=True, help_text="It deals with systems outside the company's own."
     )
     icon_override = models.TextField(
-        "icon", blank=True, help_text="An https: or data:image/ address. Empty: the engine's icons."
+        "icon",
+        blank=True,
+        help_text="An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64, "
+        f"of at most {MAX_ICON_CHARACTERS:,} characters. Empty: the engine's icons.",
     )
     offered_as_prompt = models.BooleanField(
         "offer as prompt", default=False, help_text="Clients show it to people as a command of its own, too."
@@ -137,7 +145,8 @@ class Workflow(Exposing):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
-        help_text="Seconds that a result answers the same arguments again. Empty: every call runs.",
+        help_text="Seconds that a result answers the same arguments again, whoever asks. For what changes "
+        "nothing and answers all callers alike. Empty: every call runs.",
     )
 
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
@@ -152,12 +161,19 @@ class Workflow(Exposing):
         return self.tool_name
 
     def clean(self) -> None:
-        """Refuse what would hide a built-in tool, or break whoever reads the tags."""
+        """Refuse what would hide a built-in tool, contradict itself, or break whoever reads it."""
+        problems = {}
         if self.tool_name in RESERVED:
-            raise ValidationError({"tool_name": "This name is taken by a built-in tool or by REST."})
+            problems["tool_name"] = "This name is taken by a built-in tool or by REST."
         tags = self.tags_override
         if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-            raise ValidationError({"tags_override": 'This has to be a list of texts, such as ["finance"].'})
+            problems["tags_override"] = 'This has to be a list of texts, such as ["finance"].'
+        if self.read_only_hint and self.destructive_hint:
+            problems["destructive_hint"] = "What is read-only cannot be destructive."
+        if problem := _icon_problem(self.icon_override):
+            problems["icon_override"] = problem
+        if problems:
+            raise ValidationError(problems)
 
     @property
     def title(self) -> str:
@@ -166,6 +182,11 @@ class Workflow(Exposing):
     @property
     def effective_execution_type(self) -> str:
         return self.execution_type_override or self.execution_type
+
+    @property
+    def effective_timeout_seconds(self) -> int:
+        timeout: int = self.timeout_seconds or settings.CATALOGUE["execution_timeout"]
+        return timeout
 
     @property
     def shown_description(self) -> str:
@@ -178,14 +199,15 @@ class Workflow(Exposing):
 
     @property
     def effective_hints(self) -> dict[str, bool]:
-        """MCP's annotations by their names there: the curator's word, else the engine's."""
-        decided = {
-            "readOnlyHint": self.read_only_hint,
-            "destructiveHint": self.destructive_hint,
-            "idempotentHint": self.idempotent_hint,
-            "openWorldHint": self.open_world_hint,
-        }
-        return {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
+        """MCP's annotations by their names there: the curator's word, else the engine's.
+
+        What is said to be read-only and destructive is what the curator says, else destructive.
+        """
+        decided = {name: getattr(self, field) for field, name in CURATORS_HINTS.items()}
+        hints = {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
+        if hints.get("readOnlyHint") and hints.get("destructiveHint"):
+            hints["destructiveHint" if self.read_only_hint else "readOnlyHint"] = False
+        return hints
 
     @property
     def shown_icons(self) -> list[dict[str, Any]]:
@@ -196,3 +218,12 @@ class Workflow(Exposing):
     @property
     def ref(self) -> WorkflowRef:
         return WorkflowRef(id=self.upstream_id, name=self.name, metadata=self.metadata)
+
+
+def _icon_problem(address: str) -> str:
+    try:
+        if address:
+            check_icon_address(address)
+    except Unusable as problem:
+        return f"This cannot be shown: {problem}"
+    return ""

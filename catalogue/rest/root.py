@@ -12,8 +12,10 @@ from catalogue.permissions import AnyoneKnown
 ROUTES = {
     "sources": "source-list",
     "workflows": "workflow-list",
+    "toolsets": "toolset-list",
     "discovery-runs": "discovery-run-list",
     "executions": "execution-list",
+    "result-cache": "result-cache-list",
     "schema": "api-schema",
 }
 

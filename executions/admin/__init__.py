@@ -2,9 +2,9 @@
 
 from django.contrib import admin
 
-from executions.admin import executions, retention
+from executions.admin import executions, result_cache, retention
 
-__all__ = ["executions", "retention"]
+__all__ = ["executions", "result_cache", "retention"]
 
 admin.site.index_template = "executions/admin/index.html"
 admin.site.index_title = "Overview"

@@ -17,7 +17,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.rendering import DASH, ago, duration
 from connectors.background import run_in_background_loop
-from executions.admin.filters import CreatedFilter, SourceFilter, StateFilter
+from executions.admin.filters import CacheFilter, CreatedFilter, SourceFilter, StateFilter
 from executions.admin.page import describe_page, state_badge
 from executions.callers import Caller
 from executions.cancelling import CancelOutcome, cancel_execution
@@ -47,7 +47,7 @@ class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
         "tool_name", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
     )  # fmt: skip
-    list_filter = (StateFilter, SourceFilter, ("door", ChoicesDropdownFilter), CreatedFilter)
+    list_filter = (StateFilter, SourceFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter)
     list_per_page = 50
     # The table is the largest of all: nothing that counts all of its rows more often than needed.
     show_full_result_count = False

@@ -53,6 +53,19 @@ class SourceFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(source_name=self.value()) if self.value() else queryset
 
 
+class CacheFilter(DropdownFilter):  # type: ignore[misc]
+    title = "result"
+    parameter_name = "cached"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "from the result cache"), ("no", "of a run of its own")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        if self.value() in ("yes", "no"):
+            return queryset.filter(cached_at__isnull=self.value() == "no")
+        return queryset
+
+
 class CreatedFilter(DropdownFilter):  # type: ignore[misc]
     title = "created"
     parameter_name = "created"

@@ -47,7 +47,10 @@ def state_badge(execution: Execution) -> SafeString:
     if execution.is_queued:
         return badge("waiting in the queue", title="The limits have no room for it yet.")
     state = State(execution.state)
-    return badge(state.label, STATE_BADGES[state])
+    shown = badge(state.label, STATE_BADGES[state])
+    if execution.cached_at is None:
+        return shown
+    return side_by_side([shown, badge("cached", "info", title="From the result cache, without a run.")])
 
 
 def describe_page(execution: Execution) -> dict[str, Any]:
@@ -81,11 +84,23 @@ def _progress_facts(execution: Execution) -> Facts:
     percent = "" if execution.progress is None else f"{execution.progress:g} %"
     return [
         ("Took", duration(execution.duration_ms)),
+        ("From the result cache", _origin(execution)),
         ("Progress", f"{percent} {execution.progress_message}".strip()),
         ("Caller waits", _waiting(execution)),
         ("Next step", _next_step(execution)),
         ("Looked up since", exactly(execution.looked_up_since)),
     ]
+
+
+def _origin(execution: Execution) -> str:
+    if execution.cached_at is None:
+        return ""
+    told = exactly(execution.cached_at)
+    if execution.cached_from_id is None:
+        return format_html("run at {}", told)
+    return format_html(
+        "run at {}: {}", told, link("its record", "executions_execution_change", execution.cached_from_id)
+    )
 
 
 def _waiting(execution: Execution) -> str:

@@ -3,12 +3,17 @@
 from executions.models.event import ExecutionEvent
 from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
+from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.retention import Retention
 from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
 
 __all__ = [
     "ACTIVE",
     "FINAL",
+    "CachePolicy",
+    "CacheUse",
+    "CachedOutput",
+    "CachedResult",
     "CancelProgress",
     "ErrorKind",
     "Execution",

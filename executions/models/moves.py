@@ -10,6 +10,7 @@ from django.utils import timezone
 from connectors.protocol import RunSnapshot, RunState
 from connectors.redaction import printable
 from executions.models.event import ExecutionEvent
+from executions.models.keeping import keep_result
 from executions.models.payload import ExecutionPayload
 from executions.models.record import ExecutionRecord
 from executions.models.states import ACTIVE, ErrorKind, State
@@ -39,14 +40,19 @@ class Moves(ExecutionRecord):
             state, why = State.COMPLETED, ""
         elif snapshot.state == RunState.CANCELLED:
             state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
-        return self._move(
-            allowed,
-            *events,
-            (state.value, why),
-            payload={"output": snapshot.output, **payload},
-            **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
-            **changes,
-        )
+        is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED
+        with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
+            moved = self._move(
+                allowed,
+                *events,
+                (state.value, why),
+                payload={"output": snapshot.output, **payload},
+                **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
+                **changes,
+            )
+            if moved and is_to_be_cached:
+                keep_result(self, snapshot.output)
+        return moved
 
     def _finish(
         self,

@@ -26,15 +26,28 @@ class ExecutionPayload(models.Model):
     status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")
     metadata = JSONTextField(default=dict, help_text="Which version of the workflow ran, for which client.")
     cut = JSONTextField(default=list, help_text="Which of them were too large to keep whole.")
+    shares_output = models.BooleanField(
+        default=False,
+        help_text="The output is a large one from the result cache: it is kept with the run it came from.",
+    )
 
     def __str__(self) -> str:
         return f"payload of {self.pk}"
 
     @classmethod
+    def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
+        """With the output in its place, also where it is kept with another run."""
+        payload = super().from_db(*args, **options)
+        if {"output", "shares_output"} <= payload.__dict__.keys() and payload.shares_output:
+            origin = cls.objects.filter(execution__answered_from_cache=payload.pk)
+            payload.output = origin.values_list("output", flat=True).first()
+        return payload
+
+    @classmethod
     def record(cls, execution: Moves, **values: Any) -> None:
         """Keep the values; one that is too large is left out, and `cut` and the timeline say so."""
         limit = settings.CATALOGUE["max_payload_bytes"]
-        sizes = {name: len(json.dumps(value)) for name, value in values.items()}
+        sizes = {name: size_of(value) for name, value in values.items()}
         if too_large := {name: size for name, size in sizes.items() if size > limit}:
             for name, size in too_large.items():
                 execution.note("cut", f"The {name} of {size} bytes is over the limit of {limit}.")
@@ -46,3 +59,8 @@ class ExecutionPayload(models.Model):
         if (known := execution._state.fields_cache.get("payload")) is not None:
             for name, value in values.items():
                 setattr(known, name, value)
+
+
+def size_of(value: Any) -> int:
+    """In bytes, as JSON."""
+    return len(json.dumps(value))

@@ -39,6 +39,26 @@ class ExecutionRecord(models.Model):
     idempotency_key = models.CharField(
         max_length=255, blank=True, help_text="The caller's own name for this request."
     )
+    cached_from = models.ForeignKey(
+        "executions.Execution",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="answered_from_cache",
+        db_index=False,
+        editable=False,
+        help_text="The run whose cached result answered it; empty also once that is removed.",
+    )
+    cached_at = models.DateTimeField(
+        null=True, help_text="When the run ended whose cached result answered it. Empty: it ran itself."
+    )
+    cache_key = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="What its result is to be cached under."
+    )
+    cache_clearings = models.PositiveBigIntegerField(
+        default=0,
+        editable=False,
+        help_text="How often its workflow's cached results had been cleared when it began.",
+    )
     awaited_until = models.DateTimeField(
         null=True,
         help_text="In the future: a request waits for it. In the past: its caller is gone without an answer.",
@@ -131,6 +151,11 @@ class ExecutionRecord(models.Model):
                 fields=["caller", "arguments_hash"],
                 name="execution_awaited",
                 condition=models.Q(awaited_until__isnull=False),
+            ),
+            models.Index(
+                fields=["cached_from"],
+                name="execution_cached_from",
+                condition=models.Q(cached_from__isnull=False),
             ),
             # What the retention walks: each index holds only what it may still have to remove.
             models.Index(

@@ -10,20 +10,23 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import DropdownFilter
+from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, button
-from catalogue.admin.rendering import DASH, ago, badge, chip, exactly, side_by_side
+from catalogue.admin.rendering import DASH, ago, badge, chip, exactly, link, side_by_side
 from catalogue.scopes import Scope
 from mcp_bridge.client_configuration import http_client_configuration
 from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import create_token
+from mcp_bridge.tokens import create_token, resource_url
 
 if TYPE_CHECKING:
     AccessTokenModelForm = CatalogueForm
 else:
     AccessTokenModelForm = forms.ModelForm
+
+
+FIELDS = ("name", "scopes", "toolset", "expires_at")
 
 
 class AccessTokenForm(AccessTokenModelForm):
@@ -35,7 +38,7 @@ class AccessTokenForm(AccessTokenModelForm):
 
     class Meta:
         model = AccessToken
-        fields = ("name", "scopes", "expires_at")
+        fields = FIELDS
 
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
@@ -61,9 +64,12 @@ class UsableFilter(DropdownFilter):  # type: ignore[misc]
 @admin.register(AccessToken)
 class AccessTokenAdmin(ButtonsMixin):
     form = AccessTokenForm
-    list_display = ("name", "start", "scopes_shown", "state", "expires", "last_used", "created", "created_by")
-    list_filter = (UsableFilter,)
-    list_select_related = ("created_by",)
+    list_display = (
+        "name", "start", "scopes_shown", "toolset_shown", "state", "expires", "last_used", "created",
+        "created_by",
+    )  # fmt: skip
+    list_filter = (UsableFilter, ("toolset", RelatedDropdownFilter))
+    list_select_related = ("created_by", "toolset")
     search_fields = ("name", "prefix")
     actions = ("revoke_selected",)
     buttons = ("revoke",)
@@ -81,7 +87,7 @@ class AccessTokenAdmin(ButtonsMixin):
         return self.may_press_buttons(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
-        return [] if obj else [(None, {"fields": ("name", "scopes", "expires_at")})]
+        return [] if obj else [(None, {"fields": FIELDS})]
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -103,7 +109,7 @@ class AccessTokenAdmin(ButtonsMixin):
             "title": f"Token {obj.name}",
             "opts": self.opts,
             "token": obj.shown_once,
-            "client_config": http_client_configuration(obj.shown_once),
+            "client_config": http_client_configuration(obj.shown_once, toolset=obj.caller.toolset),
         }
         return TemplateResponse(request, "mcp_bridge/admin/token_created.html", context)
 
@@ -132,6 +138,12 @@ class AccessTokenAdmin(ButtonsMixin):
     def scopes_shown(self, token: AccessToken) -> SafeString:
         return side_by_side(map(chip, token.scopes))
 
+    @admin.display(description="toolset", ordering="toolset__slug")
+    def toolset_shown(self, token: AccessToken) -> str:
+        if token.toolset is None:
+            return DASH
+        return link(token.toolset, "catalogue_toolset_change", token.toolset.pk)
+
     @admin.display(description="state")
     def state(self, token: AccessToken) -> SafeString:
         if token.revoked_at is not None:
@@ -157,6 +169,8 @@ class AccessTokenAdmin(ButtonsMixin):
             "facts": [
                 ("Begins with", obj.prefix),
                 ("Scopes", self.scopes_shown(obj)),
+                ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
+                ("Address", resource_url(obj.caller.toolset)),
                 ("Created", exactly(obj.created_at)),
                 ("Created by", obj.created_by or DASH),
                 ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),

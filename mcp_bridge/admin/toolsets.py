@@ -1,13 +1,224 @@
-"""Toolsets, with what their lists of tools cost."""
+"""Toolsets: what each shows, at which address, and what its list of tools costs."""
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from django import forms
 from django.contrib import admin
+from django.db.models import Count, Prefetch, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.views import ChangeList
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget
 
-from catalogue.admin.base import CatalogueAdmin
-from catalogue.models import Toolset
+from catalogue.admin.base import ButtonsMixin
+from catalogue.admin.rendering import badge, chip, link, side_by_side
+from catalogue.exposure import ExposedCatalogue, confirmed_catalogue, shown_by
+from catalogue.models import Toolset, ToolsetRule, Workflow
+from mcp_bridge.client_configuration import http_client_configuration
+from mcp_bridge.tokens import resource_url
+from mcp_bridge.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_toolset
+from mcp_bridge.toolsets import ToolsetInUse, delete_toolset, tokens_bound_to
+
+if TYPE_CHECKING:
+    RuleInline = admin.TabularInline[ToolsetRule, Toolset]
+    RuleModelForm = forms.ModelForm[ToolsetRule]
+    RuleModelFormSet = forms.BaseInlineFormSet[Any, Any, Any]
+else:
+    from django.forms import BaseInlineFormSet as RuleModelFormSet
+    from django.forms import ModelForm as RuleModelForm
+    from unfold.admin import TabularInline as RuleInline
+
+SHOWN_NAMES = 20
+POSITIONS_APART = 10
+NARROWEST = {"action": "7rem", "syntax": "11rem"}
+"""Columns of rules in which choices would be cut."""
+TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
+Group = tuple[str, int, list[SafeString], int]
+"""Heading, number, the first names, how many more there are."""
+
+
+class RuleForm(RuleModelForm):
+    position = forms.IntegerField(
+        required=False,
+        min_value=0,
+        widget=UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
+        help_text="Lower comes first; the first match decides. Empty: after all others.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance._state.adding:
+            self.initial["position"] = None
+
+
+class RuleFormSet(RuleModelFormSet):
+    """A rule without a position comes last, so that a new one overrules nothing by accident."""
+
+    def clean(self) -> None:
+        super().clean()
+        last = max((form.cleaned_data.get("position") or 0 for form in self.forms), default=0)
+        unplaced = (form for form in self.forms if form.cleaned_data.get("position", last) is None)
+        for number, form in enumerate(unplaced, start=1):
+            form.instance.position = last + number * POSITIONS_APART
+
+
+class RulesInline(RuleInline):
+    model = ToolsetRule
+    form = RuleForm
+    formset = RuleFormSet
+    fields = ("position", "action", "subject", "syntax", "pattern", "enabled", "note")
+    extra = 0
+    hide_title = True
+    verbose_name = "rule"
+    verbose_name_plural = "Rules: which exposed workflows are in it besides those picked by hand"
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_choice_field(db_field, request, **kwargs)
+        if field is not None and db_field.name in NARROWEST:
+            field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
+        return field
+
+
+class ToolsetChangeList(ChangeList):  # type: ignore[misc]
+    """Asks once what is exposed, and tells each row on the page what its toolset makes of it."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        catalogue = confirmed_catalogue()
+        for toolset in self.result_list:
+            toolset.shown = shown_by(toolset, catalogue)
+            toolset.cost = cost_of_toolset(toolset, catalogue)
 
 
 @admin.register(Toolset)
-class ToolsetAdmin(CatalogueAdmin):
-    list_display = ("slug", "title", "mode", "enabled")
+class ToolsetAdmin(ButtonsMixin):
+    list_display = ("slug", "address", "mode_shown", "workflows", "tokens_of_list", "bound_tokens", "enabled")
+    list_filter = (("mode", ChoicesDropdownFilter), "enabled")
+    list_per_page = 50
+    list_before_template = "mcp_bridge/admin/toolset_list.html"
     search_fields = ("slug", "title", "description")
     autocomplete_fields = ("picked",)
+    inlines = (RulesInline,)
+    change_form_outer_before_template = "mcp_bridge/admin/toolset_panel.html"
+    change_form_outer_after_template = "mcp_bridge/admin/toolset_contents.html"
+    fieldsets = (
+        (None, {"fields": (("slug", "title"), "description", "enabled")}),
+        ("What it shows", {"fields": ("mode", "picked")}),
+        ("What it may cost", {"fields": ("token_budget",)}),
+    )
+
+    # The list
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Toolset]:
+        bound = Count("tokens", filter=Q(tokens__revoked_at=None))
+        toolsets: QuerySet[Toolset] = super().get_queryset(request).annotate(bound_count=bound)
+        keys = Workflow.objects.only("pk").order_by()
+        return toolsets.prefetch_related("rules", Prefetch("picked", queryset=keys))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ToolsetChangeList]:
+        return ToolsetChangeList
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        whole = {"whole_url": resource_url(), "whole": cost_of_catalogue(confirmed_catalogue())}
+        return super().changelist_view(request, (extra_context or {}) | whole)
+
+    @admin.display(description="address")
+    def address(self, toolset: Toolset) -> SafeString:
+        return chip(resource_url(toolset.slug))
+
+    @admin.display(description="mode", ordering="mode")
+    def mode_shown(self, toolset: Toolset) -> str:
+        return toolset.mode
+
+    @admin.display(description="workflows")
+    def workflows(self, toolset: Any) -> int:
+        return len(toolset.shown)
+
+    @admin.display(description="tokens of its list")
+    def tokens_of_list(self, toolset: Any) -> SafeString:
+        cost: ToolsetCost = toolset.cost
+        return side_by_side([f"about {cost.served.tokens:,}", _budget_badge(cost)])
+
+    @admin.display(description="bound tokens", ordering="bound_count")
+    def bound_tokens(self, toolset: Any) -> SafeString:
+        return _link_to_tokens(toolset, toolset.bound_count)
+
+    # The page
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "description":
+            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": 3})
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def panel(self, request: HttpRequest, obj: Toolset) -> dict[str, Any]:
+        catalogue = confirmed_catalogue()
+        cost = cost_of_toolset(obj, catalogue)
+        return {
+            "headline": [_state_badges(obj, cost), cost.warning],
+            "facts": [
+                ("Address", chip(resource_url(obj.slug))),
+                ("Shows", f"{len(shown_by(obj, catalogue))} workflows"),
+                ("List in full", str(cost.full)),
+                ("List if compact", str(cost.compact)),
+                ("Budget", cost.compared),
+                ("Bound tokens", _link_to_tokens(obj, len(tokens_bound_to(obj)))),
+            ],
+            "contents": _contents(obj, catalogue),
+            "client_config": http_client_configuration(TOKEN_HERE, toolset=obj.slug),
+        }
+
+    # Deleting
+
+    def get_deleted_objects(
+        self, objs: Iterable[Toolset], request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        """Bound tokens keep a toolset; its rules are nobody's loss."""
+        toolsets = list(objs)
+        kept = [
+            str(ToolsetInUse(toolset, names)) for toolset in toolsets if (names := tokens_bound_to(toolset))
+        ]
+        return [f"Toolset: {toolset}" for toolset in toolsets], {"toolsets": len(toolsets)}, set(), kept
+
+    def delete_model(self, request: HttpRequest, obj: Toolset) -> None:
+        delete_toolset(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Toolset]) -> None:
+        for toolset in queryset:
+            delete_toolset(toolset)
+
+
+def _state_badges(toolset: Toolset, cost: ToolsetCost) -> SafeString:
+    switched = badge("on", "success") if toolset.enabled else badge("off: its address answers 404")
+    return side_by_side([switched, badge(toolset.mode, "info"), _budget_badge(cost)])
+
+
+def _budget_badge(cost: ToolsetCost) -> str:
+    if cost.budget is None:
+        return ""
+    if cost.is_over_budget:
+        return badge(f"{cost.percent_over:,} % over budget", "warning", title=cost.warning)
+    return badge("within budget", "success", title=cost.compared)
+
+
+def _link_to_tokens(toolset: Toolset, count: int) -> SafeString:
+    return link(count, "mcp_bridge_accesstoken_changelist", query=f"?toolset__id__exact={toolset.pk}")
+
+
+def _contents(toolset: Toolset, catalogue: ExposedCatalogue) -> list[Group]:
+    """What is in it and why, and what is not."""
+    shown = shown_by(toolset, catalogue)
+    picked = set(toolset.picked.values_list("tool_name", flat=True))
+    return [
+        _group("picked by hand", sorted(picked & shown.keys())),
+        _group("let through by its rules", [name for name in shown if name not in picked]),
+        _group("exposed, but not in it", [name for name in catalogue.workflows if name not in shown]),
+        _group("picked by hand, but not exposed", sorted(picked - shown.keys())),
+    ]
+
+
+def _group(heading: str, names: list[str]) -> Group:
+    return heading, len(names), list(map(chip, names[:SHOWN_NAMES])), max(0, len(names) - SHOWN_NAMES)

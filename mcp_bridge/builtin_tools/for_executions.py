@@ -13,6 +13,14 @@ from executions.reading import describe_execution, summarise_execution
 from executions.watching import watch_until_settled
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ProgressNotifications, ToolCall
+from mcp_bridge.outputs import (
+    BEGINNING,
+    NoSuchPart,
+    describe_within_bounds,
+    take_part,
+    why_no_output,
+    write_output,
+)
 from mcp_bridge.results import document_result, next_step
 
 LONGEST_WAIT_SECONDS = 50
@@ -28,16 +36,41 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         seconds=arguments.get("wait_seconds", 0),
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
-    return document_result(await run_in_database(_status, execution))
+    return document_result(await run_in_database(_status, execution, arguments.get("output_offset")))
 
 
-def _status(execution: Execution) -> dict[str, Any]:
-    described = describe_execution(execution)
+def _status(execution: Execution, offset: int | None) -> dict[str, Any]:
+    if execution.state == State.COMPLETED and offset is not None:
+        return _part_of_output(execution, int(offset))
+    described = describe_within_bounds(execution)
+    if "output_beginning" in described:
+        return described | _rest(execution, BEGINNING)
     if execution.state == State.UNCONFIRMED:
         described["note"] = (
             "It may be running at the engine; an administrator has to find out. Do not start it again."
         )
     return described if execution.is_settled else described | next_step(execution)
+
+
+def _part_of_output(execution: Execution, offset: int) -> dict[str, Any]:
+    """Raises NoSuchPart."""
+    if problem := why_no_output(execution):
+        raise NoSuchPart(problem)
+    part = take_part(write_output(execution.payload.output), offset=offset)
+    document = {
+        "execution_id": str(execution.pk),
+        "state": execution.state,
+        "output_part": part.text,
+        "output_offset": part.offset,
+        "output_characters": part.total,
+    }
+    return document if part.next_offset is None else document | _rest(execution, part.next_offset)
+
+
+def _rest(execution: Execution, offset: int) -> dict[str, Any]:
+    # Not `next`, which programs follow until a run has ended.
+    arguments = {"execution_id": str(execution.pk), "output_offset": offset}
+    return {"rest": {"tool": "get_execution_status", "arguments": arguments}}
 
 
 async def _list_executions(call: ToolCall, arguments: Arguments) -> CallToolResult:
@@ -83,6 +116,11 @@ EXECUTION_TOOLS = (
                 "maximum": LONGEST_WAIT_SECONDS,
                 "default": 0,
                 "description": "The longest to wait for the run's end before answering how far it is.",
+            },
+            "output_offset": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Of a large output the part that begins there, as `rest` of an answer has it.",
             },
         },
         required=("execution_id",),

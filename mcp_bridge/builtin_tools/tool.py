@@ -12,6 +12,7 @@ from executions.listing import UnknownCursor
 from executions.reading import UnknownExecution
 from executions.refusals import InvalidArguments, StartRefused
 from mcp_bridge.calls import ToolCall
+from mcp_bridge.outputs import NoSuchPart
 from mcp_bridge.results import ToolAnswer, text_result
 
 Arguments = dict[str, Any]
@@ -28,6 +29,8 @@ class BuiltInTool:
     properties: dict[str, Any]
     required: tuple[str, ...] = ()
     read_only: bool = True
+    hints: ToolAnnotations | None = None
+    """Where they differ from what `read_only` stands for."""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
     @property
@@ -37,13 +40,13 @@ class BuiltInTool:
 
     @property
     def tool(self) -> Tool:
-        hints = ToolAnnotations(read_only_hint=self.read_only, open_world_hint=not self.read_only)
+        usual = ToolAnnotations(read_only_hint=self.read_only, open_world_hint=not self.read_only)
         return Tool(
             name=self.name,
             title=self.title,
             description=self.description,
             input_schema=self.input_schema,
-            annotations=hints,
+            annotations=self.hints or usual,
         )
 
 
@@ -53,5 +56,5 @@ async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments)
         return text_result(str(InvalidArguments(tool.name, problems)), is_error=True)
     try:
         return await tool.call(call, arguments)
-    except (StartRefused, UnknownExecution, UnknownCursor) as error:
+    except (StartRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
         return text_result(str(error), is_error=True)

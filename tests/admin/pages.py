@@ -6,9 +6,11 @@ from typing import Any
 
 from django.contrib.messages import get_messages
 from django.db import models
-from django.forms import PasswordInput
+from django.forms import BoundField, NullBooleanField, PasswordInput
 from django.test import Client
 from django.urls import reverse
+
+CHOSEN = {True: "true", False: "false", None: "unknown"}
 
 
 def list_url(model: type[models.Model]) -> str:
@@ -52,5 +54,11 @@ def form_values(response: Any) -> dict[str, Any]:
         field.html_name: value
         for field in response.context["adminform"].form
         if not isinstance(field.field.widget, PasswordInput)
-        and (value := field.field.prepare_value(field.value())) not in (None, False)
+        and (value := _sent_value(field)) not in (None, False)
     }
+
+
+def _sent_value(field: BoundField) -> Any:
+    value = field.field.prepare_value(field.value())
+    # A choice of three, not a box that is ticked or left out.
+    return CHOSEN[value] if isinstance(field.field, NullBooleanField) else value

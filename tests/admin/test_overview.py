@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
-from catalogue.models import DiscoveryRun, Source, Workflow, WorkflowFilter
+from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
 from executions.models import Execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
@@ -24,6 +24,7 @@ from tests.factories import (
     make_execution,
     make_filter,
     make_source,
+    make_toolset,
     make_workflow,
 )
 
@@ -96,11 +97,17 @@ def test_people_and_groups_are_managed_in_the_same_place(admin_client: Client) -
     assert [admin_client.get(url).status_code for url in urls] == [200] * len(urls)
 
 
+def _make_bound_toolset(*, enabled: bool) -> None:
+    toolset = make_toolset(picked=[make_workflow()], rules=["x*"], token_budget=5, enabled=enabled)
+    create_token(name=f"token of {toolset}", toolset=toolset)
+
+
 Maker = Callable[[int], Any]
 LISTS: list[tuple[type[models.Model], Maker]] = [
     (Source, lambda number: make_workflow(make_source(failing_since="2026-01-01T00:00Z"))),
     (Workflow, lambda number: make_workflow(category=f"category {number}")),
     (WorkflowFilter, lambda number: (make_filter(f"x{number}*"), make_workflow())),
+    (Toolset, lambda number: _make_bound_toolset(enabled=bool(number % 2))),
     (DiscoveryRun, lambda number: make_discovery_run(skipped=[{"position": 1}])),
     (Execution, lambda number: make_execution()),
     (AccessToken, lambda number: create_token(name=f"token {number}", created_by=User.objects.get())),
@@ -130,19 +137,32 @@ def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_50_rows(a
     assert _queries(admin_client, "/admin/") == few <= 20
 
 
-@pytest.mark.parametrize("model", [Source, Workflow, DiscoveryRun, AccessToken])
+@pytest.mark.parametrize("model", [Source, Workflow, Toolset, DiscoveryRun, AccessToken])
 def test_filters_can_show_their_counts(admin_client: Client, model: type[models.Model]) -> None:
     """A4.2: how many of each kind there are."""
     make_discovery_run(make_workflow().source)
     assert admin_client.get(list_url(model), {"_facets": "True"}).status_code == 200
 
 
-@pytest.mark.parametrize("page", ["/admin/", "{list}", "{source}"])
+@pytest.mark.parametrize(
+    "page", ["/admin/", "{list}", "{source}", "{toolsets}", "{toolset}", "{workflow}", "{tokens}", "{token}"]
+)
 def test_no_page_shows_markup_as_text(admin_client: Client, page: str) -> None:
     """B8: what is ours to render is rendered, once."""
     source = make_source(health_state="failing", failing_since="2026-01-01T00:00Z")
-    make_execution(make_workflow(source))
-    url = page.format(list=list_url(Source), source=page_url(source))
+    workflow = make_workflow(source)
+    make_execution(workflow)
+    toolset = make_toolset(picked=[workflow], rules=["x*"], token_budget=5)
+    token, _ = create_token(name="bound", toolset=toolset)
+    url = page.format(
+        list=list_url(Source),
+        source=page_url(source),
+        toolsets=list_url(Toolset),
+        toolset=page_url(toolset),
+        workflow=page_url(workflow),
+        tokens=list_url(AccessToken),
+        token=page_url(token),
+    )
     assert not re.search(r"&lt;(span|a|div)\b", admin_client.get(url).content.decode())
 
 

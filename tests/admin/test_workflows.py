@@ -83,6 +83,8 @@ def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: 
         {"available": "missing"},
         {"schema": "replaced"},
         {"limit": "own"},
+        {"cache": "cached"},
+        {"offered_as_prompt__exact": "1"},
         {"category": "finance"},
         {"enabled__exact": "0"},
         {"source__id__exact": "{source}"},
@@ -97,6 +99,8 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
         category="finance",
         enabled=False,
         max_concurrent=5,
+        cache_seconds=60,
+        offered_as_prompt=True,
     )
     given = {name: value.format(source=wanted.source_id) for name, value in query.items()}
     assert tool_names(admin_client.get(list_url(Workflow), given)) == [wanted.tool_name]
@@ -108,9 +112,11 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
         {"available": "present"},
         {"schema": "own"},
         {"limit": "none"},
+        {"cache": "never"},
         {"available": "x"},
         {"schema": "x"},
         {"limit": "x"},
+        {"cache": "x"},
     ],
 )
 def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
@@ -131,6 +137,7 @@ def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client: Client)
         schema_problem=HOSTILE,
         input_schema={"type": "object", "description": HOSTILE},
         metadata={"note": HOSTILE},
+        icons=[{"src": f"https://example.com/{HOSTILE}"}],
     )
     for url in (list_url(Workflow), page_url(workflow)):
         page = admin_client.get(url).content.decode()
@@ -171,127 +178,36 @@ def test_the_switch_on_a_workflows_page_works_too(admin_client: Client) -> None:
     assert Revision.current() > revision
 
 
-# One workflow
+# Hints for many
 
 
-def test_the_curators_words_stand_beside_the_engines(admin_client: Client) -> None:
-    """A3.1: both layers on one page."""
-    workflow = make_workflow(
-        description="Upstream words.", tags=["upstream-tag"], description_override="Our words."
-    )
-    shown = text_of(admin_client.get(page_url(workflow)))
-    assert "Upstream words." in shown
-    assert "Our words." in shown
-    assert "upstream-tag" in shown
+def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(admin_client: Client) -> None:
+    """A4.4: and agents notice."""
+    unsaid, destructive = make_workflow(), make_workflow(destructive_hint=True, idempotent_hint=True)
+    done, other = make_workflow(read_only_hint=True), make_workflow()
+    revision = Revision.current()
+    response = run_action(admin_client, "mark_selected_read_only", unsaid, destructive, done)
+    assert "Marked as read-only: 2" in told(response)
+    for workflow in (unsaid, destructive, done, other):
+        workflow.refresh_from_db()
+    assert unsaid.effective_hints == done.effective_hints == {"readOnlyHint": True}
+    assert destructive.effective_hints == {"readOnlyHint": True, "idempotentHint": True}
+    assert other.effective_hints == {}
+    assert Revision.current() == revision + 1
 
 
-def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -> None:
-    """A3.1, A7.2: title, description, tags, tool name and times are the curator's."""
-    workflow = make_workflow(description="Upstream words.", tags=["a"])
-    given = form_values(admin_client.get(page_url(workflow))) | {
-        "tool_name": "renamed",
-        "title_override": "Our title",
-        "description_override": "Our words.",
-        "tags_override": "billing, monthly ",
-        "timeout_seconds": "60",
-        "inline_wait_seconds": "5",
-    }
-    assert admin_client.post(page_url(workflow), given).status_code == 302
-    workflow.refresh_from_db()
-    assert (workflow.tool_name, workflow.title) == ("renamed", "Our title")
-    assert (workflow.shown_description, workflow.shown_tags) == ("Our words.", ["billing", "monthly"])
-    assert (workflow.timeout_seconds, workflow.inline_wait_seconds) == (60, 5)
-    assert (workflow.description, workflow.tags) == ("Upstream words.", ["a"])
+def test_the_engines_hints_can_be_taken_again(admin_client: Client) -> None:
+    """A3.1: the way back from having marked too many."""
+    engines = {"destructiveHint": True}
+    marked = make_workflow(hints=engines, read_only_hint=True, open_world_hint=False)
+    untouched = make_workflow(hints=engines)
+    response = run_action(admin_client, "clear_selected_hints", marked, untouched)
+    assert "count again: 1" in told(response)
+    marked.refresh_from_db()
+    assert marked.effective_hints == engines
 
 
-def test_a_curator_decides_how_calls_behave_and_how_many_there_are(admin_client: Client) -> None:
-    """B7, D3: and takes it back by emptying the fields."""
-    workflow = make_workflow(execution_type="async")
-    given = form_values(admin_client.get(page_url(workflow))) | {
-        "execution_type_override": "sync",
-        "on_disconnect": "cancel",
-        "reattach": "",
-        "max_concurrent": "3",
-    }
-    assert admin_client.post(page_url(workflow), given).status_code == 302
-    workflow.refresh_from_db()
-    assert (workflow.effective_execution_type, workflow.on_disconnect) == ("sync", "cancel")
-    assert (workflow.reattach, workflow.max_concurrent) == (False, 3)
-    assert "synchronous" in text_of(admin_client.get(list_url(Workflow)))
-
-    given = form_values(admin_client.get(page_url(workflow))) | {
-        "execution_type_override": "",
-        "max_concurrent": "",
-    }
-    admin_client.post(page_url(workflow), given)
-    workflow.refresh_from_db()
-    assert (workflow.effective_execution_type, workflow.max_concurrent) == ("async", None)
-
-
-@pytest.mark.parametrize("typed", ["0", "-1", "many"])
-def test_a_limit_that_lets_nothing_through_is_refused(admin_client: Client, typed: str) -> None:
-    """B4: to stop a workflow there is its switch."""
-    workflow = make_workflow()
-    given = form_values(admin_client.get(page_url(workflow))) | {"max_concurrent": typed}
-    response = admin_client.post(page_url(workflow), given)
-    assert response.context["adminform"].form.errors["max_concurrent"]
-
-
-@pytest.mark.parametrize(("typed", "stored"), [("", None), ("-", []), ("a,b", ["a", "b"])])
-def test_tags_can_be_the_engines_none_or_our_own(
-    admin_client: Client, typed: str, stored: list[str] | None
-) -> None:
-    """D3: an empty field restores what the engine says."""
-    workflow = make_workflow(tags=["upstream"], tags_override=["old"])
-    given = form_values(admin_client.get(page_url(workflow)))
-    admin_client.post(page_url(workflow), given | {"tags_override": typed})
-    workflow.refresh_from_db()
-    assert workflow.tags_override == stored
-
-
-@pytest.mark.parametrize("tags", [None, [], ["a", "b"]])
-def test_saving_an_unchanged_workflow_changes_nothing(admin_client: Client, tags: list[str] | None) -> None:
-    """A6.4: names and words stay as they are."""
-    workflow = make_workflow(tags_override=tags)
-    before, revision = Workflow.objects.values().get(), Revision.current()
-    given = form_values(admin_client.get(page_url(workflow)))
-    assert admin_client.post(page_url(workflow), given).status_code == 302
-    assert Workflow.objects.values().get() == before
-    assert Revision.current() == revision
-
-
-@pytest.mark.parametrize("name", ["two words", "", "x" * 65, "taken"])
-def test_a_tool_name_that_clients_cannot_use_is_refused(admin_client: Client, name: str) -> None:
-    """A6.4, B8: 64 safe characters, unique."""
-    make_workflow(tool_name="taken")
-    workflow = make_workflow(tool_name="mine")
-    given = form_values(admin_client.get(page_url(workflow))) | {"tool_name": name}
-    response = admin_client.post(page_url(workflow), given)
-    assert response.context["adminform"].form.errors["tool_name"]
-    workflow.refresh_from_db()
-    assert workflow.tool_name == "mine"
-
-
-def test_a_replaced_schema_is_pointed_out(admin_client: Client) -> None:
-    """A6.3: the admin learns that agents see a generic schema, and why."""
-    workflow = make_workflow(schema_problem="Invalid input schema: /properties/a: 3 is no schema")
-    assert "/properties/a: 3 is no schema" in text_of(admin_client.get(page_url(workflow)))
-    assert "schema replaced" in text_of(admin_client.get(list_url(Workflow)))
-
-
-def test_a_workflows_page_names_the_filter_that_decides(admin_client: Client) -> None:
-    """A4.2: why it is exposed or not, with a link to the rule."""
-    rule = make_filter("pay*", action="exclude")
-    workflow = make_workflow(name="pay_all")
-    page = admin_client.get(page_url(workflow))
-    assert "hidden by filter by filter exclude name pay*" in text_of(page)
-    assert page_url(rule) in page.content.decode()
-
-
-def test_a_workflow_that_no_filter_includes_says_so(admin_client: Client) -> None:
-    """A4.2: whoever says what is in has said that the rest is out."""
-    make_filter("pay*", action="include")
-    assert "no filter includes it" in text_of(admin_client.get(page_url(make_workflow())))
+# Permissions
 
 
 def test_workflows_come_from_engines_only(admin_client: Client) -> None:

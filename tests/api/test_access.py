@@ -16,7 +16,7 @@ from tests.factories import make_execution, make_source, make_workflow
 
 pytestmark = pytest.mark.django_db
 
-LISTS = ["/api/sources/", "/api/workflows/", "/api/discovery-runs/", "/api/executions/"]
+LISTS = ["/api/sources/", "/api/workflows/", "/api/toolsets/", "/api/discovery-runs/", "/api/executions/"]
 
 
 @pytest.mark.parametrize("address", [*LISTS, "/api/", "/api/schema/", "/api/nowhere/"])
@@ -130,7 +130,7 @@ def test_every_action_of_every_view_says_whom_it_lets_in():
         }
         assert actions == set(view.access), view
         assert all(isinstance(access, Access) for access in view.access.values())
-    assert len(views) == 4
+    assert len(views) == 6
 
 
 def _api_patterns():

@@ -3,9 +3,9 @@
 import pytest
 from django.utils import timezone
 
-from catalogue.models import Revision, Workflow
+from catalogue.models import Workflow
 from catalogue.scopes import Scope
-from tests.api.clients import TokenClient, administrator, problem_paths
+from tests.api.clients import TokenClient, administrator
 from tests.factories import make_filter, make_source, make_workflow
 
 pytestmark = pytest.mark.django_db
@@ -48,11 +48,18 @@ def test_both_layers_and_what_results_from_them_are_shown():
         "on_disconnect": "continue",
         "reattach": True,
         "max_concurrent": None,
+        "read_only_hint": None,
+        "destructive_hint": None,
+        "idempotent_hint": None,
+        "open_world_hint": None,
+        "offered_as_prompt": False,
+        "cache_seconds": None,
+        "icon": "",
     }
     assert (shown["exposed"], shown["visibility"]) == (True, "exposed")
 
 
-def test_the_list_is_without_schemas_and_the_detail_has_them():
+def test_the_list_is_without_what_is_large_and_the_detail_has_it():
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     make_workflow(tool_name="greet", input_schema=schema)
     client = administrator()
@@ -61,6 +68,7 @@ def test_the_list_is_without_schemas_and_the_detail_has_them():
     detail = client.get("/api/workflows/greet/").json()
 
     assert "input_schema" not in listed and "metadata" not in listed["upstream"]
+    assert "icons" not in listed and "icon" not in listed["curator"]
     assert (detail["input_schema"], detail["output_schema"]) == (schema, None)
 
 
@@ -95,6 +103,10 @@ def test_a_reader_sees_what_agents_see_and_nothing_behind_it():
         ("execution_type=async", ["a"]),
         ("limited=true", ["a"]),
         ("limited=false", ["b", "c"]),
+        ("cached=true", ["b"]),
+        ("cached=false", ["a", "c"]),
+        ("offered_as_prompt=true", ["c"]),
+        ("offered_as_prompt=false", ["a", "b"]),
         ("tag=blue", ["a"]),
         ("tag=Blue", ["a"]),
         ("tag=blu", []),
@@ -119,106 +131,18 @@ def test_the_list_is_filtered_and_ordered(query, expected):
         category="finance",
         description="Checks an invoice.",
         execution_type_override="sync",
+        cache_seconds=60,
     )
-    make_workflow(west, tool_name="c", tags=["grün"], missing_since=timezone.now(), execution_type="sync")
+    make_workflow(
+        west,
+        tool_name="c",
+        tags=["grün"],
+        missing_since=timezone.now(),
+        execution_type="sync",
+        offered_as_prompt=True,
+    )
 
     assert names(administrator(), query) == expected
-
-
-def test_a_curators_words_take_the_place_of_the_engines():
-    workflow = make_workflow(tool_name="greet", description="Says hello.")
-    before = Revision.current()
-
-    response = administrator().patch(
-        "/api/workflows/greet/",
-        {
-            "title": "Greet",
-            "description": "Greets.",
-            "tags": ["kind"],
-            "timeout_seconds": 5,
-            "inline_wait_seconds": 0,
-        },
-    )
-
-    assert response.status_code == 200
-    shown = response.json()
-    assert (shown["title"], shown["description"], shown["tags"]) == ("Greet", "Greets.", ["kind"])
-    assert (shown["curator"]["timeout_seconds"], shown["curator"]["inline_wait_seconds"]) == (5, 0)
-    assert shown["upstream"]["description"] == workflow.description
-    assert Revision.current() > before
-
-
-def test_a_curator_decides_how_calls_behave_and_how_many_there_are_at_a_time():
-    """B7, D3: agents are told what holds, and an empty text or null takes it back."""
-    make_workflow(tool_name="greet", execution_type="async")
-    client = administrator()
-
-    shown = client.patch(
-        "/api/workflows/greet/",
-        {"execution_type": "sync", "on_disconnect": "cancel", "reattach": False, "max_concurrent": 3},
-    ).json()
-
-    assert shown["execution_type"] == "sync" and shown["upstream"]["execution_type"] == "async"
-    curator = shown["curator"]
-    assert (curator["execution_type"], curator["on_disconnect"]) == ("sync", "cancel")
-    assert (curator["reattach"], curator["max_concurrent"]) == (False, 3)
-    cleared = client.patch("/api/workflows/greet/", {"execution_type": "", "max_concurrent": None}).json()
-    assert cleared["execution_type"] == "async"
-    assert (cleared["curator"]["execution_type"], cleared["curator"]["max_concurrent"]) == ("", None)
-
-
-def test_clearing_an_override_brings_the_engines_word_back():
-    make_workflow(tool_name="greet", name="Hello", title_override="Greet", tags=["a"], tags_override=["b"])
-
-    shown = administrator().patch("/api/workflows/greet/", {"title": "", "tags": None}).json()
-
-    assert (shown["title"], shown["tags"]) == ("Hello", ["a"])
-
-
-def test_a_renamed_workflow_answers_under_its_new_name():
-    make_workflow(tool_name="greet")
-    client = administrator()
-
-    assert (
-        client.patch("/api/workflows/greet/", {"tool_name": "greet.somebody"}).json()["tool_name"]
-        == "greet.somebody"
-    )
-    assert client.get("/api/workflows/greet/").status_code == 404
-    assert client.get("/api/workflows/greet.somebody/").status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("change", "path"),
-    [
-        ({"tool_name": "taken"}, "/tool_name"),
-        ({"tool_name": "has spaces"}, "/tool_name"),
-        ({"tool_name": "x" * 65}, "/tool_name"),
-        ({"title": "x" * 256}, "/title"),
-        ({"title": "a\x00b"}, "/title"),
-        ({"tags": "text"}, "/tags"),
-        ({"tags": [{"a": 1}]}, "/tags/0"),
-        ({"timeout_seconds": 0}, "/timeout_seconds"),
-        ({"timeout_seconds": 10**30}, "/timeout_seconds"),
-        ({"inline_wait_seconds": -1}, "/inline_wait_seconds"),
-        ({"max_concurrent": 0}, "/max_concurrent"),
-        ({"max_concurrent": 10**30}, "/max_concurrent"),
-        ({"execution_type": "sometimes"}, "/execution_type"),
-        ({"on_disconnect": "sulk"}, "/on_disconnect"),
-        ({"on_disconnect": ""}, "/on_disconnect"),
-        ({"reattach": None}, "/reattach"),
-        ({"enabled": True}, "/enabled"),
-        ({"name": "upstream's"}, "/name"),
-    ],
-)
-def test_overrides_that_cannot_be_are_refused_by_field(change, path):
-    """B4, B5"""
-    make_workflow(tool_name="greet")
-    make_workflow(tool_name="taken")
-
-    response = administrator().patch("/api/workflows/greet/", change)
-
-    assert response.status_code == 400
-    assert (problem_paths(response), response.json()["kind"]) == ([path], "validation")
 
 
 def test_enabling_and_disabling_take_effect_at_once():

@@ -25,9 +25,9 @@ from catalogue.exposure import (
     preview_filters,
 )
 from catalogue.filters import FilterChain
-from catalogue.models import Revision, Source, Workflow, WorkflowFilter
+from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.sources import configure_source, create_source, disable_sources, enable_sources, update_source
-from tests.factories import NOWHERE, make_filter, make_source, make_workflow, make_workflows
+from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 
 Moved = Callable[[Callable[[], object]], int]
 
@@ -285,6 +285,45 @@ def test_everything_a_curator_can_do_moves_the_revision(db: None, revision_of: M
     unmoved = [name for name, act in acts.items() if revision_of(act) < 1]
 
     assert unmoved == []
+
+
+def test_every_change_of_a_toolset_moves_the_revision(db: None, revision_of: Moved) -> None:
+    """A4.4: also of what was picked, from either side of the relation."""
+    workflow, other = make_workflows(2)
+    toolset = make_toolset(rules=["a", "b"])
+    acts: dict[str, Callable[[], object]] = {
+        "make one": make_toolset,
+        "save one": toolset.save,
+        "pick": lambda: toolset.picked.add(workflow),
+        "pick others": lambda: toolset.picked.set([other]),
+        "unpick": lambda: toolset.picked.remove(other),
+        "pick for a workflow": lambda: workflow.toolsets.add(toolset),
+        "unpick all": lambda: toolset.picked.clear(),
+        "unpick all for a workflow": lambda: workflow.toolsets.clear(),
+        "save a rule": lambda: toolset.rules.get(pattern="a").save(),
+        "delete a rule": lambda: toolset.rules.get(pattern="a").delete(),
+        "delete rules": lambda: toolset.rules.all().delete(),
+        "delete it": toolset.delete,
+        "delete toolsets": lambda: Toolset.objects.all().delete(),
+    }
+
+    unmoved = [name for name, act in acts.items() if revision_of(act) < 1]
+
+    assert unmoved == []
+
+
+def test_toolsets_do_not_make_reading_the_catalogue_slower(db: None) -> None:
+    """D6: the same queries for one as for ten, however many rules and picks they have."""
+    workflows = make_workflows(5)
+    counts = []
+    for _ in range(2):
+        for _ in range(5):
+            make_toolset(picked=workflows[:3], rules=["a", "b"])
+        with CaptureQueriesContext(connection) as queries:
+            load_exposed_catalogue()
+        counts.append(len(queries))
+
+    assert counts[0] == counts[1] == 6
 
 
 def test_switching_what_is_switched_already_does_not_move_it(db: None, revision_of: Moved) -> None:

@@ -156,7 +156,8 @@ def test_a_stored_rule_that_cannot_be_used_hides_what_reaches_it_and_is_logged(
 
     assert chain.lets_through(invoice) is shown
     (line,) = logged
-    assert line.startswith("WARNING Filter") and "hides every workflow that reaches it: '(?=x)' is no" in line
+    assert line.startswith("WARNING Workflow filter")
+    assert "hides every workflow that reaches it: '(?=x)' is no" in line
 
 
 def test_a_rule_that_cannot_be_used_counts_for_nothing_once_it_is_disabled(

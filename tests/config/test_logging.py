@@ -14,6 +14,7 @@ from tests.processes import ROOT
     ("command", "name"),
     [
         ("/venv/bin/uvicorn config.asgi:application", "web"),
+        ("manage.py serve --port 8000", "web"),
         ("/venv/lib/site-packages/uvicorn/__main__.py config.asgi:application", "web"),
         (
             "/venv/lib/site-packages/celery/__main__.py --app config.celery --quiet worker --pool threads",

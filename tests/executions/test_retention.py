@@ -238,7 +238,9 @@ def test_the_command_prints_what_it_removed() -> None:
     ended(91)
     out = StringIO()
     call_command("prune_executions", stdout=out)
-    assert out.getvalue() == "Removed: 1 executions, 1 payloads, 1 timelines, 0 discovery runs.\n"
+    assert out.getvalue() == (
+        "Removed: 1 executions, 1 payloads, 1 timelines, 0 discovery runs, 0 cached results.\n"
+    )
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL reads small tables whole")

@@ -1,9 +1,7 @@
 """The product's MCP door as clients find it: a real server on a real port."""
 
-import asyncio
 import os
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from django.db import connection
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
@@ -25,6 +22,7 @@ from executions import advancing
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, wait_until
 from tests.factories import make_source, make_workflow
+from tests.mcp_bridge.serving import serving
 from tests.processes import ROOT, ExampleEngine, running_example_engine
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
@@ -40,36 +38,30 @@ class McpServer:
     def url(self) -> str:
         return f"{self.base_url}/mcp"
 
-    def post(self, body: Any = None, *, token: str = "", **options: Any) -> httpx2.Response:
+    def toolset_url(self, slug: str | None) -> str:
+        return f"{self.url}/{slug}" if slug else self.url
+
+    def get(self, path: str) -> httpx2.Response:
+        return httpx2.get(f"{self.base_url}{path}", trust_env=False, timeout=20)
+
+    def post(
+        self, body: Any = None, *, token: str = "", toolset: str | None = None, **options: Any
+    ) -> httpx2.Response:
         """A request by hand, for what no well-behaved client sends."""
         headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         headers |= {"authorization": f"Bearer {token}"} if token else {}
         headers |= options.pop("headers", {})
         content = {"json": body} if body is not None else {}
-        return httpx2.post(self.url, headers=headers, trust_env=False, timeout=20, **content, **options)
+        url = self.toolset_url(toolset)
+        return httpx2.post(url, headers=headers, trust_env=False, timeout=20, **content, **options)
 
 
 @pytest.fixture(scope="session")
 def mcp_server() -> Iterator[McpServer]:
     from config.asgi import build_application
 
-    config = uvicorn.Config(build_application(), host="127.0.0.1", port=0, log_config=None, lifespan="on")
-    server = uvicorn.Server(config)
-    started = threading.Event()
-    original_startup = server.startup
-
-    async def startup(sockets: Any = None) -> None:
-        await original_startup(sockets)
-        started.set()
-
-    server.startup = startup  # type: ignore[method-assign]
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
-    thread.start()
-    assert started.wait(20), "the server did not start"
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield McpServer(f"http://127.0.0.1:{port}")
-    server.should_exit = True
-    thread.join(20)
+    with serving(build_application()) as base_url:
+        yield McpServer(base_url)
 
 
 @pytest.fixture(scope="session")
@@ -144,11 +136,11 @@ def connect(mcp_server: McpServer, token: str) -> Connect:
 
     @asynccontextmanager
     async def opened(
-        *, as_token: str = token, mode: str = "2026-07-28", **options: Any
+        *, as_token: str = token, mode: str = "2026-07-28", toolset: str | None = None, **options: Any
     ) -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {as_token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=20, trust_env=False) as http_client:
-            transport = streamable_http_client(mcp_server.url, http_client=http_client)
+            transport = streamable_http_client(mcp_server.toolset_url(toolset), http_client=http_client)
             async with Client(transport, mode=mode, **{"cache": None} | options) as client:
                 yield client
 

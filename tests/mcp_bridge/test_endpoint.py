@@ -2,7 +2,10 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -73,13 +76,6 @@ def test_a_listing_may_be_kept_by_its_caller_only(mcp_server: McpServer, token: 
     result = mcp_server.post(body, headers=headers, token=token).json()["result"]
     assert result["cacheScope"] == "private"
     assert result["ttlMs"] >= 0
-
-
-def test_get_and_delete_are_answered_without_a_session(mcp_server: McpServer, token: str):
-    headers = {"authorization": f"Bearer {token}", "accept": "text/event-stream"}
-    for method in ("GET", "DELETE"):
-        response = httpx2.request(method, mcp_server.url, headers=headers, trust_env=False)
-        assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 def test_a_foreign_origin_or_host_is_refused(mcp_server: McpServer, token: str):
@@ -176,10 +172,36 @@ def test_a_header_that_contradicts_the_body_is_refused(mcp_server: McpServer, to
     assert response.json()["error"]["code"] == -32020
 
 
+def test_blanks_around_a_header_are_no_part_of_it(mcp_server: McpServer, token: str, source: Source):
+    """Sent by a client that writes them as they are; RFC 9110 has the receiver take them off."""
+    body, headers = modern("tools/call", name="text_statistics", arguments={"text": "one"})
+    headers |= {"authorization": f"Bearer {token} ", "accept": "application/json, text/event-stream\t"}
+    headers |= {"mcp-name": "  text_statistics \t ", "content-type": "application/json "}
+    connection = HTTPConnection(urlsplit(mcp_server.url).netloc, timeout=20)
+    with closing(connection):
+        connection.request("POST", "/mcp", json.dumps(body), headers)
+        answer = connection.getresponse()
+        assert (answer.status, json.load(answer)["result"]["isError"]) == (200, False)
+
+
 def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):
     body, headers = modern("tools/destroy")
     response = mcp_server.post(body, token=token, headers=headers)
     assert (response.status_code, response.json()["error"]["code"]) == (404, -32601)
+
+
+def test_a_level_for_log_messages_is_taken_where_the_protocol_has_them(mcp_server: McpServer, token: str):
+    """None are sent, so that every level is kept."""
+    wanted = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "error"}}
+    version = {"mcp-protocol-version": "2025-11-25"}
+    assert '"result":{}' in mcp_server.post(wanted, token=token, headers=version).text
+    unknown = wanted | {"params": {"level": "loud"}}
+    assert '"code":-32602' in mcp_server.post(unknown, token=token, headers=version).text
+    body, headers = modern("logging/setLevel", level="error")
+    assert mcp_server.post(body, token=token, headers=headers).status_code == 404
+    body, headers = modern("server/discover")
+    offered = mcp_server.post(body, token=token, headers=headers).json()["result"]["capabilities"]
+    assert "logging" not in offered
 
 
 def test_many_callers_at_once_are_all_answered(mcp_server: McpServer, token: str, source: Source):

@@ -16,7 +16,8 @@ from config.environment import Environment
 from executions.models import Execution
 from executions.polling import advance_due_executions
 from mcp_bridge.builtin_tools.for_executions import LONGEST_WAIT_SECONDS
-from mcp_bridge.subscriptions import MOST_SUBSCRIPTIONS, MOST_TASKS
+from mcp_bridge.streams import MOST_STREAMS
+from mcp_bridge.subscriptions import MOST_TASKS
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import ROOT
@@ -87,4 +88,4 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
     assert defaults.inline_wait == 50.0
     assert (defaults.idempotency_hours, defaults.reattach_seconds) == (24.0, 3600.0)
     assert f"`wait_seconds` (up to {LONGEST_WAIT_SECONDS})" in PAGE
-    assert f"At most {MOST_TASKS} ids each; at most {MOST_SUBSCRIPTIONS} subscriptions" in PAGE
+    assert f"At most {MOST_TASKS} ids each; at most {MOST_STREAMS} subscriptions" in PAGE

@@ -71,10 +71,9 @@ def owned(workflow: Workflow, **fields: Any) -> Execution:
 
 
 def test_discovery_advertises_the_extension_and_the_handshake_does_not(mcp_server: McpServer, token: str):
-    """Each era hears of what is there in it; `tools/list_changed` is promised by neither."""
+    """Each era hears of what is there in it."""
     discovered = send(mcp_server, token, "server/discover").json()["result"]["capabilities"]
     assert discovered["extensions"] == {TASKS: {}}
-    assert not discovered["tools"].get("listChanged")
     info = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
@@ -205,6 +204,7 @@ async def test_a_task_goes_from_working_to_the_result_that_the_call_would_have_h
         created.task_id,
     )
     assert ended["ttlMs"] >= 30 * 24 * 3600 * 1000 and "pollIntervalMs" not in ended
+    assert ended["result"].pop("_meta")["workflow-catalogue/execution-id"] == created.task_id
     assert ended["result"] == {name: value for name, value in called.items() if name != "_meta"}
     assert ended["result"]["structuredContent"] == {"sum": [None, 3]}
     assert wire_engine.count("start") == 2

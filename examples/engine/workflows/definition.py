@@ -59,6 +59,8 @@ class Workflow:
                 "author": AUTHOR,
                 "outputSchema": self.output_schema,
                 "exampleInput": self.example,
+                # What `execute` promises, in MCP's words.
+                "annotations": {"readOnlyHint": True, "openWorldHint": False},
             },
         }
 

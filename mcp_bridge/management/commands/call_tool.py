@@ -14,6 +14,7 @@ from executions.refusals import StartRefused
 from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
 from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 
 
 class Command(BaseCommand):
@@ -25,10 +26,12 @@ class Command(BaseCommand):
             "arguments", metavar="JSON", nargs="?", default="{}", help="the arguments, a JSON object"
         )
 
+        add_toolset_option(parser, what="call it as one who comes through this toolset")
+
     def handle(self, *args: Any, **options: Any) -> None:
-        arguments = _arguments(options["arguments"])
+        arguments, access = _arguments(options["arguments"]), local_access(options)
         try:
-            result = run_in_background_loop(_call(options["name"], arguments, self._tell_progress))
+            result = run_in_background_loop(_call(options["name"], arguments, access, self._tell_progress))
         except StartRefused as error:
             raise CommandError(str(error)) from None
         text = "\n".join(getattr(block, "text", "") for block in result.content)
@@ -51,9 +54,9 @@ def _arguments(text: str) -> dict[str, Any]:
     return arguments
 
 
-async def _call(name: str, arguments: dict[str, Any], report: Any) -> CallToolResult:
+async def _call(name: str, arguments: dict[str, Any], access: Access, report: Any) -> CallToolResult:
     call = ToolCall(
-        access=Access.of_local_user(),
+        access=access,
         protocol_version=LATEST_PROTOCOL_VERSION,
         door=Execution.Door.COMMAND,
         report=report,

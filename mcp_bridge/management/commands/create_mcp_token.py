@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from catalogue.scopes import Scope
+from mcp_bridge.management.toolset_option import add_toolset_option, chosen_toolset
 from mcp_bridge.tokens import create_token
 
 
@@ -28,13 +29,20 @@ class Command(BaseCommand):
             "--expires", type=int, metavar="DAYS", help="stop accepting it after this many days"
         )
 
+        add_toolset_option(parser, what="bind it to this toolset: it sees and runs nothing else")
+
     def handle(self, *args: Any, **options: Any) -> None:
         days = options["expires"]
         if days is not None and not 1 <= days <= 36_500:
             raise CommandError("--expires takes 1 to 36500 days.")
         expires_at = timezone.now() + timedelta(days=days) if days else None
         try:
-            _, text = create_token(name=options["name"], scopes=options["scopes"], expires_at=expires_at)
+            _, text = create_token(
+                name=options["name"],
+                scopes=options["scopes"],
+                expires_at=expires_at,
+                toolset=chosen_toolset(options),
+            )
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from None
         self.stdout.write(text)

@@ -6,21 +6,26 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from catalogue.exposure import current_catalogue
+from catalogue.exposure import ExposedCatalogue, current_catalogue
 from mcp_bridge.access import Access
+from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 from mcp_bridge.tools import visible_tools
+from mcp_bridge.toolset_costs import cost_of_catalogue, cost_of_toolset
 
 
 class Command(BaseCommand):
-    help = "Show the tools that an agent would see."
+    help = "Show the tools that an agent would see, and what their list costs its context."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--json", action="store_true", help="whole definitions, as in the answer to tools/list"
         )
 
+        add_toolset_option(parser, what="those that this toolset shows")
+
     def handle(self, *args: Any, **options: Any) -> None:
-        tools = visible_tools(current_catalogue(), Access.of_local_user())
+        access, catalogue = local_access(options), current_catalogue()
+        tools = visible_tools(catalogue, access)
         if options["json"]:
             shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
             self.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False))
@@ -29,3 +34,11 @@ class Command(BaseCommand):
         for tool in tools:
             first_line = (tool.description or "").split("\n")[0]
             self.stdout.write(f"{tool.name:<{width}}  {first_line[:100]}")
+        self.stdout.write(f"\n{_told_cost(catalogue, access)}")
+
+
+def _told_cost(catalogue: ExposedCatalogue, access: Access) -> str:
+    if access.toolset is None:
+        return f"{cost_of_catalogue(catalogue).served}."
+    cost = cost_of_toolset(catalogue.toolsets[access.toolset].toolset, catalogue)
+    return f"{cost.served}. {cost.warning or cost.compared}".rstrip()

@@ -1,24 +1,26 @@
 """MCP over standard input and output, for desktop clients that start us themselves."""
 
+from argparse import ArgumentParser
 from typing import Any
 
 import anyio
 from django.core.management.base import BaseCommand
-from mcp.server.stdio import stdio_server
 
-from mcp_bridge.access import Access
-from mcp_bridge.server import CatalogueServer
+from catalogue.database import require_database
+from catalogue.exposure import current_catalogue
+from mcp_bridge.management.toolset_option import add_toolset_option, local_access
+from mcp_bridge.stdio import serve_stdio
 
 
 class Command(BaseCommand):
     help = "Serve MCP on standard input and output as the local user. Logs go to standard error."
     requires_system_checks: list[str] = []
 
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_toolset_option(parser, what="serve this toolset, as /mcp/<slug> does")
+
     def handle(self, *args: Any, **options: Any) -> None:
-        anyio.run(_serve)
-
-
-async def _serve() -> None:
-    server = CatalogueServer(local_access=Access.of_local_user())
-    async with stdio_server() as (read_stream, write_stream):
-        await server.run(read_stream, write_stream, server.create_initialization_options())
+        # Now, when there is somebody to tell, and not at the client's first request.
+        require_database()
+        current_catalogue()
+        anyio.run(serve_stdio, local_access(options))

@@ -1,0 +1,59 @@
+"""Making and changing toolsets, for every door but the admin's own forms."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from django.db import transaction
+
+from catalogue.models import Toolset, ToolsetRule, Workflow
+
+CHANGEABLE = ("slug", "title", "description", "enabled", "mode", "token_budget")
+POSITIONS_APART = 10
+
+
+class UnknownPicks(Exception):
+    """Some of the workflows that were to be picked do not exist."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"No such workflow: {', '.join(names)}")
+        self.names = names
+
+
+@transaction.atomic
+def write_toolset(
+    toolset: Toolset,
+    *,
+    picked: Collection[str] | None = None,
+    rules: Iterable[Mapping[str, Any]] | None = None,
+    **fields: Any,
+) -> Toolset:
+    """Make or change one. `picked` (tool names) and `rules` (in their order) are each replaced as a whole.
+
+    What is not given stays. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then.
+    """
+    if unknown := set(fields) - set(CHANGEABLE):
+        raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
+    for name, value in fields.items():
+        setattr(toolset, name, value)
+    toolset.full_clean()
+    toolset.save()
+    if picked is not None:
+        toolset.picked.set(_find_workflows(picked))
+    if rules is not None:
+        _replace_rules(toolset, rules)
+    return toolset
+
+
+def _find_workflows(names: Collection[str]) -> list[int]:
+    keys = dict(Workflow.objects.filter(tool_name__in=names).values_list("tool_name", "pk"))
+    if unknown := [name for name in names if name not in keys]:
+        raise UnknownPicks(unknown)
+    return list(keys.values())
+
+
+def _replace_rules(toolset: Toolset, rules: Iterable[Mapping[str, Any]]) -> None:
+    toolset.rules.all().delete()
+    for number, described in enumerate(rules, start=1):
+        rule = ToolsetRule(toolset=toolset, position=number * POSITIONS_APART, **described)
+        rule.full_clean()
+        rule.save()

@@ -1,0 +1,30 @@
+"""`python manage.py serve`: a web process."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management import BaseCommand, CommandParser
+
+from config.web_server import serve
+
+
+class Command(BaseCommand):
+    help = "Run one web process: MCP, REST and the admin. Any number of them share the work."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: %(default)s.")
+        parser.add_argument("--port", type=int, default=settings.ENVIRONMENT.port, help="Default: PORT.")
+        parser.add_argument(
+            "--graceful-seconds",
+            type=int,
+            default=10,
+            help="How long a stop waits for requests under way. Default: %(default)s.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            serve(host=options["host"], port=options["port"], graceful_seconds=options["graceful_seconds"])
+        except KeyboardInterrupt:
+            # How uvicorn says that a signal ended it, once everything is closed.
+            return

@@ -1,0 +1,208 @@
+"""The result cache: what holds for it, how it does, and what is in it."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import RelatedDropdownFilter
+
+from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button
+from catalogue.admin.rendering import DASH, ago, badge, exactly, link
+from catalogue.admin.workflows import WorkflowAdmin
+from catalogue.models import Workflow
+from executions.models import CachedResult, CachePolicy, CacheUse
+from executions.models.keeping import evict_excess, remove_results
+from executions.result_cache import CacheFigures, cache_figures, clear_results
+
+MAY_CLEAR = "executions.delete_cachedresult"
+MAY_LOOK = "executions.view_cacheuse"
+
+
+@admin.register(CachePolicy)
+class CachePolicyAdmin(ButtonsMixin):
+    fields = ("enabled", "max_bytes", "cleanup_seconds")
+    buttons = ("clear_all",)
+    change_form_outer_before_template = "executions/admin/cache_policy.html"
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Straight to the one that there is."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        policy, _ = CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
+        return HttpResponseRedirect(reverse("admin:executions_cachepolicy_change", args=[policy.pk]))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: CachePolicy | None = None) -> bool:
+        return False
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(MAY_CLEAR)
+
+    def save_model(self, request: HttpRequest, obj: CachePolicy, form: Any, change: bool) -> None:
+        """A lower limit holds at once. What a worker notes of the cleanup meanwhile stays as it is."""
+        obj.save(update_fields=form.changed_data)
+        if evicted := evict_excess():
+            messages.info(request, f"{evicted} results went, to keep within the limit.")
+
+    @button("Clear", icon="mop", variant="danger", confirm="Forget all cached results?")
+    def clear_all(self, request: HttpRequest, policy: CachePolicy) -> None:
+        messages.success(request, f"Cleared: {clear_results()} results.")
+
+    def panel(self, request: HttpRequest, obj: CachePolicy) -> dict[str, Any]:
+        figures = cache_figures()
+        cached = Workflow.objects.exclude(cache_seconds=None).count()
+        return {
+            "headline": [badge("on", "success") if obj.enabled else badge("off", "warning")],
+            "facts": [
+                ("Workflows that use it", link(cached, "executions_cacheuse_changelist")),
+                ("Results", link(f"{figures.entries:,}", "executions_cachedresult_changelist")),
+                ("Size", f"{_size(figures.bytes)} of {_size(figures.max_bytes)}"),
+                *_facts(figures),
+                ("Cleaned", exactly(obj.cleaned_at)),
+            ],
+        }
+
+
+def _facts(figures: CacheFigures) -> list[tuple[str, str]]:
+    return [
+        ("Hits", f"{figures.hits:,}"),
+        ("Misses", f"{figures.misses:,}"),
+        ("Hit rate", _share(figures.hits, figures.misses)),
+        ("Fresh runs asked for", f"{figures.refreshes:,}"),
+        ("Stored", f"{figures.stored:,}"),
+        ("Too large", f"{figures.oversized:,}"),
+        ("Evicted", f"{figures.evictions:,}"),
+        ("Expired", f"{figures.expired:,}"),
+        ("Cleared", f"{figures.cleared:,}"),
+    ]
+
+
+def _size(number: int) -> str:
+    return filesizeformat(number)
+
+
+def _share(hits: int, misses: int) -> str:
+    return f"{100 * hits / (hits + misses):.0f} %" if hits + misses else DASH
+
+
+@admin.register(CacheUse)
+class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
+    """A line for each workflow whose results are, or were, cached."""
+
+    list_display = (
+        "workflow_shown", "answers_for", "results", "size", "hits", "misses", "hit_rate",
+        "evictions", "expired", "cleared_last",
+    )  # fmt: skip
+    list_display_links = None
+    list_select_related = ("workflow__source",)
+    list_per_page = 50
+    search_fields = ("workflow__tool_name", "workflow__name")
+    ordering = ("-bytes", "pk")
+    actions = ("clear",)
+
+    def has_clear_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(MAY_CLEAR)
+
+    @admin.action(description="Clear: forget their cached results", permissions=["clear"])
+    def clear(self, request: HttpRequest, queryset: QuerySet[CacheUse]) -> None:
+        cleared = clear_results(list(queryset.values_list("pk", flat=True)))
+        messages.success(request, f"Cleared: {cleared} results.")
+
+    @admin.display(description="workflow", ordering="workflow__tool_name")
+    def workflow_shown(self, use: CacheUse) -> SafeString:
+        return link(use.workflow.tool_name, "catalogue_workflow_change", use.pk)
+
+    @admin.display(description="cached for", ordering="workflow__cache_seconds")
+    def answers_for(self, use: CacheUse) -> str:
+        seconds = use.workflow.cache_seconds
+        return "not any more" if seconds is None else f"{seconds:,} s"
+
+    @admin.display(description="results", ordering="entries")
+    def results(self, use: CacheUse) -> SafeString:
+        narrowed = f"?workflow__id__exact={use.pk}"
+        return link(f"{use.entries:,}", "executions_cachedresult_changelist", query=narrowed)
+
+    @admin.display(description="size", ordering="bytes")
+    def size(self, use: CacheUse) -> str:
+        return _size(use.bytes)
+
+    @admin.display(description="hit rate")
+    def hit_rate(self, use: CacheUse) -> str:
+        return _share(use.hits, use.misses)
+
+    @admin.display(description="last cleared", ordering="cleared_at")
+    def cleared_last(self, use: CacheUse) -> str:
+        return ago(use.cleared_at)
+
+
+@admin.register(CachedResult)
+class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
+    """What is cached; outputs are shown on the pages of executions, to those who may look at them."""
+
+    list_display = ("workflow_shown", "size_shown", "age", "expires", "used", "hits", "run")
+    list_display_links = None
+    list_filter = (("workflow", RelatedDropdownFilter),)
+    list_select_related = ("workflow",)
+    list_per_page = 50
+    show_full_result_count = False
+    search_fields = ("workflow__tool_name",)
+    actions = ("forget",)
+
+    def has_clear_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(MAY_CLEAR)
+
+    @admin.action(description="Forget the selected results", permissions=["clear"])
+    def forget(self, request: HttpRequest, queryset: QuerySet[CachedResult]) -> None:
+        removed = remove_results(queryset.values_list("pk", flat=True), counted_as="cleared")
+        messages.success(request, f"Forgotten: {removed} results.")
+
+    @admin.display(description="workflow", ordering="workflow__tool_name")
+    def workflow_shown(self, result: CachedResult) -> SafeString:
+        return link(result.workflow.tool_name, "catalogue_workflow_change", result.workflow_id)
+
+    @admin.display(description="size", ordering="size")
+    def size_shown(self, result: CachedResult) -> str:
+        return _size(result.size)
+
+    @admin.display(description="age", ordering="created_at")
+    def age(self, result: CachedResult) -> str:
+        return ago(result.created_at)
+
+    @admin.display(description="expires", ordering="expires_at")
+    def expires(self, result: CachedResult) -> str:
+        return ago(result.expires_at)
+
+    @admin.display(description="last used", ordering="last_used_at")
+    def used(self, result: CachedResult) -> str:
+        return ago(result.last_used_at) if result.hits else DASH
+
+    @admin.display(description="run")
+    def run(self, result: CachedResult) -> str:
+        if result.execution_id is None:
+            return DASH
+        return link("its record", "executions_execution_change", result.execution_id)
+
+
+def tell_of_cache(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
+    """For the page of a workflow: nothing where its results were never cached."""
+    use = CacheUse.objects.filter(pk=workflow.pk).first() if request.user.has_perm(MAY_LOOK) else None
+    if use is None:
+        return ("Cached results", "")
+    found = link(
+        f"{use.entries:,}", "executions_cachedresult_changelist", query=f"?workflow__id__exact={use.pk}"
+    )
+    told = f"{_size(use.bytes)}, {use.hits:,} hits, {use.misses:,} misses, {_share(use.hits, use.misses)}"
+    return ("Cached results", format_html("{} ({} answered)", found, told))
+
+
+WorkflowAdmin.further_facts.append(tell_of_cache)

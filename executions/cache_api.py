@@ -1,0 +1,114 @@
+"""REST's door to the result cache."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.helpers import forced_singular_serializer
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.models import Workflow
+from catalogue.permissions import Access
+from catalogue.rest.bodies import StrictSerializer
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from executions.models import CacheUse
+from executions.result_cache import CacheFigures, cache_figures, clear_results
+
+WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with this tool name.")
+
+
+class CacheFiguresSerializer(serializers.Serializer[CacheFigures]):
+    """How the result cache does, in all processes together."""
+
+    enabled = serializers.BooleanField(help_text="Whether an administrator has it switched on.")
+    max_bytes = serializers.IntegerField(help_text="The limit for the results of all workflows together.")
+    entries = serializers.IntegerField(help_text="Results that are cached at present.")
+    bytes = serializers.IntegerField(help_text="Their size.")
+    hits = serializers.IntegerField(help_text="Calls that a cached result answered.")
+    misses = serializers.IntegerField(help_text="Calls that ran since no cached result could answer them.")
+    hit_rate = serializers.FloatField(allow_null=True, help_text="Hits of hits and misses, from 0 to 1.")
+    refreshes = serializers.IntegerField(help_text="Calls that asked for a fresh run.")
+    stored = serializers.IntegerField(help_text="Results that were put into the cache.")
+    oversized = serializers.IntegerField(help_text="Results that were too large for it.")
+    evictions = serializers.IntegerField(help_text="Results that made room for others.")
+    expired = serializers.IntegerField(help_text="Results that were removed because of their age.")
+    cleared = serializers.IntegerField(help_text="Results that were removed because somebody said so.")
+
+
+class ClearSerializer(StrictSerializer):
+    """What to clear."""
+
+    workflow = serializers.CharField(
+        default="",
+        allow_blank=True,
+        max_length=64,
+        help_text="A workflow's tool name; left out: all of them.",
+    )
+
+
+class ClearedSerializer(serializers.Serializer[Any]):
+    success = serializers.BooleanField()
+    entriesCleared = serializers.IntegerField()  # noqa: N815 - as the tool ClearCache answers
+    workflow = serializers.CharField(help_text="Its tool name; empty for all.")
+
+
+@extend_schema(tags=["Result cache"])
+class ResultCacheViewSet(ApiViewSet[CacheUse]):
+    queryset: QuerySet[CacheUse] = CacheUse.objects.none()
+    filter_backends = ()
+    pagination_class = None
+    access = {
+        "list": Access(Scope.ADMIN, "executions.view_cacheuse"),
+        "clear": Access(Scope.ADMIN, "executions.delete_cachedresult"),
+    }
+
+    @extend_schema(
+        operation_id="result_cache_figures",
+        summary="Read how the result cache does",
+        description="Counted since results were first cached; of workflows that still exist.",
+        parameters=[WORKFLOW],
+        responses=forced_singular_serializer(CacheFiguresSerializer),  # type: ignore[no-untyped-call]
+    )
+    def list(self, request: Request) -> Response:
+        name = request.query_params.get(WORKFLOW.name)
+        figures = cache_figures(None if name is None else _key_of(name, place=f"?{WORKFLOW.name}"))
+        return Response(CacheFiguresSerializer(figures).data)
+
+    @extend_schema(
+        operation_id="result_cache_clear",
+        summary="Clear the result cache",
+        description="Forgets the cached results of one workflow, or of all. What began to run before is not "
+        "cached either. For administrators.",
+        request=ClearSerializer,
+        responses={
+            200: ClearedSerializer,
+            400: OpenApiResponse(ProblemSerializer, "There is no such workflow. Nothing was cleared."),
+        },
+    )
+    @action(detail=False, methods=["post"])
+    def clear(self, request: Request) -> Response:
+        asked = ClearSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        name = asked.validated_data["workflow"]
+        cleared = clear_results({_key_of(name, place="/workflow")} if name else None)
+        return Response(
+            ClearedSerializer({"success": True, "entriesCleared": cleared, "workflow": name}).data
+        )
+
+
+def _key_of(tool_name: str, *, place: str) -> int:
+    """Also of one that is not exposed at present."""
+    same = Workflow.objects.filter(tool_name=tool_name).values_list("pk", flat=True)
+    # No database has to be asked for what no name can hold; PostgreSQL would refuse it.
+    if not tool_name.isprintable() or (key := same.first()) is None:
+        message = f"There is no workflow with the tool name {tool_name[:64]!a}."
+        raise Refusal(
+            status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=[Problem(place, message)]
+        )
+    return key

@@ -1,0 +1,24 @@
+"""`manage.py clear_result_cache`"""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from catalogue.models import Workflow
+from executions.result_cache import clear_results
+
+
+class Command(BaseCommand):
+    help = "Forget cached results, so that the next calls run: of one workflow, or of all."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("workflow", nargs="?", default="", help="a workflow's tool name (default: all)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        workflows = None
+        if name := options["workflow"]:
+            workflows = set(Workflow.objects.filter(tool_name=name).values_list("pk", flat=True))
+            if not workflows:
+                raise CommandError(f"There is no workflow with the tool name {name}.")
+        self.stdout.write(f"Cleared: {clear_results(workflows)} cached results.")

@@ -1,0 +1,159 @@
+"""`list_workflows`: what there is, in as few tokens as the caller likes (D1 to D6)."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from loguru import logger
+from mcp import MCPError
+from mcp_types import CallToolResult
+
+from catalogue.database import run_in_database
+from catalogue.describing import Mode, summarise_workflow, unavailable_sources
+from catalogue.exposure import current_catalogue
+from catalogue.models import Workflow
+from catalogue.schemas import ArgumentProblem
+from catalogue.scopes import Scope
+from catalogue.selection import Selection, Wish, select_workflows
+from executions.refusals import InvalidArguments
+from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
+from mcp_bridge.calls import ToolCall
+from mcp_bridge.cursors import page_bounds, read_cursor
+from mcp_bridge.results import text_result
+
+NAME = "list_workflows"
+USUAL_LIMIT = 200
+MOST_AT_A_TIME = 500
+RANKED = "?"
+"""Begins the places of ranked lists; no tool name has it."""
+DEPRECATED = (
+    "list_workflows was called with the argument `detailed`, which is deprecated and goes in 1.0.0: use "
+    '`mode`, "detailed" for true and "standard" for false (docs/MIGRATION.md).'
+)
+
+
+async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    if "detailed" in arguments:
+        logger.bind(caller=call.access.caller.key, client=call.client).warning(DEPRECATED)
+    document = await run_in_database(list_for, call, arguments)
+    # What models read is this text, and white space costs them as much as words do.
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text_result(text, structured=document)
+
+
+def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    catalogue, toolset = current_catalogue(), call.access.toolset
+    wish = Wish(
+        tags=arguments.get("tags", []),
+        source=arguments.get("source", ""),
+        query=arguments.get("query", ""),
+    )
+    selection = select_workflows(catalogue, wish, toolset=toolset)
+    begin, end, following = _page(selection.workflows, wish, arguments)
+    mode = _mode(arguments)
+    document = {
+        "workflows": [summarise_workflow(workflow, mode) for workflow in selection.workflows[begin:end]],
+        "total": len(selection.workflows),
+        "next_cursor": following,
+        **_instead(selection),
+        "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
+    }
+    # What is empty tells nothing, but costs tokens in every answer.
+    return {name: value for name, value in document.items() if value or name in ("workflows", "total")}
+
+
+def _mode(arguments: Arguments) -> Mode:
+    """`mode` wins: some models fill in every argument that a schema names."""
+    if "mode" in arguments or "detailed" not in arguments:
+        return Mode(arguments.get("mode", Mode.COMPACT))
+    return Mode.DETAILED if arguments["detailed"] else Mode.STANDARD
+
+
+def _instead(selection: Selection) -> dict[str, Any]:
+    return {
+        "hint": selection.hint,
+        "known_tags": list(selection.known_tags),
+        "known_sources": list(selection.known_sources),
+    }
+
+
+def _page(found: Sequence[Workflow], wish: Wish, arguments: Arguments) -> tuple[int, int, str | None]:
+    """Where it begins and ends, and the cursor of the next one.
+
+    Raises InvalidArguments for a cursor of another list.
+    """
+    cursor, limit = arguments.get("cursor"), int(arguments.get("limit", USUAL_LIMIT))
+    places = _places(found, wish)
+    try:
+        if cursor is not None and not _is_of_this_list(read_cursor(cursor), wish):
+            raise _unknown_cursor()
+        return page_bounds(places, cursor, limit)
+    except MCPError:
+        raise _unknown_cursor() from None
+
+
+def _places(found: Sequence[Workflow], wish: Wish) -> list[str]:
+    """Sorted, by which cursors go on: names, or ranks where the order is another."""
+    if not wish.query:
+        return [workflow.tool_name for workflow in found]
+    return [f"{_ranked_by(wish)}{rank:06}" for rank in range(len(found))]
+
+
+def _is_of_this_list(place: str, wish: Wish) -> bool:
+    return place.startswith(_ranked_by(wish)) if wish.query else not place.startswith(RANKED)
+
+
+def _ranked_by(wish: Wish) -> str:
+    """The same rank means another workflow in every ranking."""
+    ranking = json.dumps([wish.query, sorted(wish.tags), wish.source])
+    return f"{RANKED}{zlib.crc32(ranking.encode()):08x}"
+
+
+def _unknown_cursor() -> InvalidArguments:
+    problem = "unknown: begin again without one, or repeat the last call with its next_cursor"
+    return InvalidArguments(NAME, [ArgumentProblem("/cursor", problem)])
+
+
+LIST_WORKFLOWS = BuiltInTool(
+    name=NAME,
+    title="List workflows",
+    description=(
+        "List the workflows that can be run, with what each is for and takes. get_workflow_info tells all "
+        "about one. next_cursor is there if there are more, unavailable_sources if an engine cannot be "
+        "listed at present: its workflows are those of its last good list."
+    ),
+    scope=Scope.READ,
+    properties={
+        "query": {
+            "type": "string",
+            "description": "Words to find in names, titles, tags and descriptions; best matches come first.",
+        },
+        "tags": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Only workflows that carry every one of these tags.",
+        },
+        "source": {"type": "string", "description": "Only workflows of this source."},
+        "mode": {
+            "type": "string",
+            "enum": list(Mode),
+            "default": Mode.COMPACT,
+            "description": (
+                "compact: short description and a line on the inputs. standard: whole description. "
+                "detailed: also version, author, every input and output."
+            ),
+        },
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_AT_A_TIME, "default": USUAL_LIMIT},
+        "cursor": {
+            "type": "string",
+            "minLength": 1,
+            "description": "next_cursor of the page before, with the same other arguments.",
+        },
+        "detailed": {
+            "type": "boolean",
+            "description": "Deprecated, use mode. true: detailed, false: standard; mode wins over it.",
+        },
+    },
+    call=_list_workflows,
+)

@@ -1,0 +1,103 @@
+"""A run's output as text, and no more of it at once than a model's context can take.
+
+What is longer than `CATALOGUE_INLINE_RESULT_CHARACTERS` is told by its beginning and its size; the rest is
+read part by part, from `get_execution_status` or from the resource `execution://{id}/result`.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+
+from catalogue.models import Workflow
+from executions.models import Execution, State
+from executions.reading import describe_execution
+
+BEGINNING = 2_000
+"""Characters of a large output that are shown unasked."""
+
+
+class NoSuchPart(Exception):
+    """The output has no such place; the message says where it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of an output's text, which counts in characters."""
+
+    text: str
+    offset: int
+    total: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.text)
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the next part begins; None after the last one."""
+        return self.end if self.end < self.total else None
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.text) == self.total
+
+
+def write_output(output: Any) -> str:
+    """A text as it is, everything else as JSON."""
+    # Without indentation, which costs a model tokens and, of large outputs, us seconds.
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def fits_inline(text: str) -> bool:
+    return len(text) <= settings.CATALOGUE["inline_result_characters"]
+
+
+def take_part(text: str, *, offset: int = 0) -> Part:
+    """As much as one answer carries. Raises NoSuchPart for an offset behind the end."""
+    if offset and offset >= len(text):
+        raise NoSuchPart(f"There is nothing at {offset:,}: the output has {len(text):,} characters.")
+    return Part(text[offset : offset + settings.CATALOGUE["inline_result_characters"]], offset, len(text))
+
+
+def media_type(output: Any) -> str:
+    return "text/plain" if isinstance(output, str) else "application/json"
+
+
+def result_address(execution: Execution, *, offset: int = 0) -> str:
+    """The resource that holds the output, or its part from `offset` on."""
+    return f"execution://{execution.pk}/result" + (f"?offset={offset}" if offset else "")
+
+
+def promised_output_schema(workflow: Workflow) -> dict[str, Any] | None:
+    """The output schema of the workflow's tool. Only of synchronous ones: others may answer with a handle,
+    which breaks it."""
+    promises = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
+    schema: dict[str, Any] | None = workflow.output_schema if promises else None
+    return schema
+
+
+def why_no_output(execution: Execution) -> str:
+    """Why a completed run has no output to show; empty where it has one."""
+    if execution.payload_pruned_at is not None:
+        return (
+            f"The run completed, but its output is kept no longer: the retention removed it on "
+            f"{execution.payload_pruned_at:%Y-%m-%d}. Call the tool again if the result is still needed."
+        )
+    if "output" in [entry["payload"] for entry in execution.payload.cut]:
+        return "The run completed, but its output was too large to keep."
+    return ""
+
+
+def describe_within_bounds(execution: Execution) -> dict[str, Any]:
+    """As `describe_execution` does; of a large output only the beginning, the size and where the rest is."""
+    described = describe_execution(execution)
+    if execution.state != State.COMPLETED or fits_inline(text := write_output(described["output"])):
+        return described
+    del described["output"]
+    return described | {
+        "output_beginning": text[:BEGINNING],
+        "output_characters": len(text),
+        "output_resource": result_address(execution),
+    }

@@ -1,0 +1,184 @@
+"""Prompts: workflows that people start by a command of their client, where a curator offers them so."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from django.conf import settings
+from mcp import MCPError
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    INVALID_PARAMS,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    TextContent,
+)
+from pydantic_core import from_json
+
+from catalogue.database import run_in_database
+from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue
+from catalogue.inputs import describe_inputs
+from catalogue.models import Workflow
+from catalogue.schema_words import Place
+from catalogue.schemas import find_argument_problems
+from catalogue.scopes import Scope
+from mcp_bridge.access import Access
+from mcp_bridge.cursors import page_bounds
+from mcp_bridge.declarations import Context
+from mcp_bridge.tools import icons_of, listed_workflows, make_of_each
+
+WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
+"""Types of arguments whose text is the value itself; that of others is JSON."""
+
+
+class PromptMethods:
+    """The handlers, for callers that the transport has let in."""
+
+    def __init__(self, access_of: Callable[[Context], Access]) -> None:
+        self._access_of = access_of
+
+    def register(self, server: Server[Any]) -> None:
+        server.add_request_handler("prompts/list", PaginatedRequestParams, self.list_prompts)
+        server.add_request_handler("prompts/get", GetPromptRequestParams, self.get_prompt)
+
+    async def list_prompts(self, context: Context, params: PaginatedRequestParams) -> ListPromptsResult:
+        return await run_in_database(_list, self._access_of(context), params.cursor)
+
+    async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        return await run_in_database(_get, self._access_of(context), params.name, params.arguments or {})
+
+
+def offered_workflows(
+    catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
+) -> Workflows:
+    """Those that are prompts for such a caller: whoever may not run them has no use for any."""
+    if Scope.RUN not in scopes:
+        return {}
+    seen = catalogue.seen_through(toolset)
+    return {name: workflow for name, workflow in seen.items() if workflow.offered_as_prompt}
+
+
+def find_offered(access: Access, name: str) -> Workflow:
+    """Raises MCPError."""
+    if not access.allows(Scope.RUN):
+        raise MCPError(
+            INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
+        )
+    offered = offered_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
+    if (workflow := offered.get(name)) is None:
+        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are.")
+    return workflow
+
+
+def workflow_prompt(workflow: Workflow) -> Prompt:
+    inputs = describe_inputs(workflow.input_schema)
+    return Prompt(
+        name=workflow.tool_name,
+        title=workflow.title,
+        description=workflow.shown_description or None,
+        arguments=[_argument(name, inputs[name]) for name in _in_order(workflow, inputs)],
+        icons=icons_of(workflow),
+    )
+
+
+def values_of_argument(workflow: Workflow, name: str) -> list[str]:
+    """What the argument can be, as a person would write it, where the schema counts it up."""
+    root = workflow.input_schema
+    properties = root.get("properties")
+    place = Place(properties.get(name) if isinstance(properties, dict) else None, root)
+    for schema in place.chain():
+        if isinstance(values := schema.get("enum"), list):
+            return [_written(value) for value in values]
+        if "const" in schema:
+            return [_written(schema["const"])]
+        if schema.get("type") == "boolean":
+            return ["true", "false"]
+    return []
+
+
+def _list(access: Access, cursor: str | None) -> ListPromptsResult:
+    catalogue = current_catalogue()
+    offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
+    names = list(offered)
+    begin, end, following = page_bounds(names, cursor, settings.CATALOGUE["page_size"])
+    page = [offered[name] for name in names[begin:end]]
+    return ListPromptsResult(
+        prompts=[prompt for _, prompt in make_of_each(workflow_prompt, page, catalogue)],
+        next_cursor=following,
+        ttl_ms=round(settings.CATALOGUE["list_ttl"] * 1000),
+    )
+
+
+def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResult:
+    """Raises MCPError."""
+    workflow = find_offered(access, name)
+    arguments = _read_arguments(workflow, written)
+    tools = listed_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
+    message = _ask_to_run(workflow, arguments, has_own_tool=name in tools)
+    return GetPromptResult(
+        description=workflow.shown_description or None,
+        messages=[PromptMessage(role="user", content=TextContent(text=message))],
+    )
+
+
+def _argument(name: str, told: Mapping[str, Any]) -> PromptArgument:
+    """Clients show one field of text for each, so that other types are told in the description."""
+    kind = told["type"]
+    sort = "" if kind in WRITTEN_AS_THEY_ARE else f"({'JSON ' if kind in ('object', 'array') else ''}{kind})"
+    description = " ".join(part for part in (told["description"], sort) if part)
+    return PromptArgument(name=name, description=description or None, required=told["required"])
+
+
+def _in_order(workflow: Workflow, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What has to be given first, otherwise as the engine has it."""
+    properties = workflow.input_schema.get("properties")
+    order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
+    return sorted(inputs, key=lambda name: (not inputs[name]["required"], order.get(name, len(order))))
+
+
+def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str, Any]:
+    """The values that are meant. An optional field left empty is left out, as forms cannot leave it out.
+
+    Raises MCPError that names each argument which is missing or does not fit.
+    """
+    inputs = describe_inputs(workflow.input_schema)
+    arguments: dict[str, Any] = {}
+    for name, text in written.items():
+        told = inputs.get(name, {"type": "any", "required": False})
+        if text or told["required"]:
+            arguments[name] = _read(text, told["type"])
+    if problems := find_argument_problems(workflow.input_schema, arguments):
+        listed = "\n".join(f"- {problem}" for problem in problems)
+        raise MCPError(INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}")
+    return arguments
+
+
+def _read(text: str, kind: str) -> Any:
+    """The text itself where it can be meant, or where it is not JSON: the schema will have its say."""
+    if WRITTEN_AS_THEY_ARE & set(kind.split(" or ")):
+        return text
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _ask_to_run(workflow: Workflow, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:
+    """Toolsets in compact mode have no tool for it."""
+    name = workflow.tool_name
+    tool, sent = (
+        (name, arguments) if has_own_tool else ("execute_workflow", {"name": name, "arguments": arguments})
+    )
+    return (
+        f'Run the workflow "{workflow.title}": call the tool `{tool}` with exactly these arguments, then '
+        f"tell me what came of it.\n\n```json\n{json.dumps(sent, ensure_ascii=False, indent=2)}\n```"
+    )

@@ -1,0 +1,128 @@
+"""Resources about workflows: which there are, what one is, what it takes and gives."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from mcp.shared.uri_template import UriTemplate
+
+from catalogue.describing import describe_workflow, summarise_inputs, summarise_workflow, unavailable_sources
+from catalogue.exposure import Workflows, current_catalogue
+from catalogue.models import Workflow
+from catalogue.scopes import Scope
+from catalogue.selection import Wish, select_workflows, tagged
+from mcp_bridge.access import Access
+from mcp_bridge.outputs import write_output
+from mcp_bridge.resources.resource import Found, Reading, ResourceKind, UnknownResource
+
+LIST = "workflow://list"
+SCHEMAS = ("input_schema", "output_schema")
+
+
+def metadata_address(workflow: Workflow) -> str:
+    # Names consist of characters that no address has to encode.
+    return f"workflow://metadata/{workflow.tool_name}"
+
+
+def schema_address(workflow: Workflow) -> str:
+    return f"workflow://schema/{workflow.tool_name}"
+
+
+def _read_list(reading: Reading) -> Found:
+    catalogue, toolset = current_catalogue(), reading.access.toolset
+    wish = Wish(tags=_split(reading.variables.get("tags", "")))
+    selection = select_workflows(catalogue, wish, toolset=toolset)
+    document: dict[str, Any] = {
+        "workflows": [summarise_workflow(workflow) for workflow in selection.workflows],
+        "total": len(selection.workflows),
+        "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
+    }
+    if selection.hint:
+        document |= {"hint": selection.hint, "known_tags": list(selection.known_tags)}
+    return reading.holds(write_output(document))
+
+
+def _read_metadata(reading: Reading) -> Found:
+    workflow = _find_workflow(reading)
+    document: dict[str, Any] = {
+        name: told for name, told in describe_workflow(workflow).items() if name not in SCHEMAS
+    }
+    document["input_summary"] = summarise_inputs(workflow.input_schema)
+    document["schema"] = schema_address(workflow)
+    return reading.holds(write_output(document))
+
+
+def _read_schema(reading: Reading) -> Found:
+    workflow = _find_workflow(reading)
+    document = {
+        "name": workflow.tool_name,
+        "input_schema": workflow.input_schema,
+        "output_schema": workflow.output_schema,
+    }
+    return reading.holds(write_output(document))
+
+
+def _find_workflow(reading: Reading) -> Workflow:
+    name = reading.variables["name"]
+    workflow = _seen_by(reading.access).get(name)
+    if workflow is None:
+        raise UnknownResource(
+            f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} names those that there are."
+        )
+    return workflow
+
+
+def _seen_by(access: Access) -> Workflows:
+    return current_catalogue().seen_through(access.toolset)
+
+
+def _split(text: str) -> list[str]:
+    return [tag for part in text.split(",") if (tag := part.strip())]
+
+
+def _suggest_names(access: Access, typed: str) -> Iterable[str]:
+    return _seen_by(access)
+
+
+def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
+    """After a comma, only tags that are found together with those before it."""
+    before, comma, _ = typed.rpartition(",")
+    chosen = _split(before)
+    shown = tagged(_seen_by(access).values(), chosen)
+    used = set(map(str.casefold, chosen))
+    tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}
+    # One with a comma could not be told from two.
+    return [f"{before}{comma}{tag}" for tag in sorted(tags) if "," not in tag]
+
+
+WORKFLOW_RESOURCES = (
+    ResourceKind(
+        template=UriTemplate.parse(f"{LIST}{{?tags}}"),
+        name="workflow_list",
+        title="Workflows",
+        description=(
+            "The workflows that can be run, with what each is for and takes. `tags` is a list with commas: "
+            "only workflows that carry all of these tags. Also names the engines that cannot be reached."
+        ),
+        scopes=frozenset({Scope.READ}),
+        read=_read_list,
+        suggestions={"tags": _suggest_tags},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("workflow://metadata/{name}"),
+        name="workflow_metadata",
+        title="One workflow",
+        description="What a workflow is for, where it runs, who made it and what it takes.",
+        scopes=frozenset({Scope.READ}),
+        read=_read_metadata,
+        suggestions={"name": _suggest_names},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("workflow://schema/{name}"),
+        name="workflow_schema",
+        title="A workflow's schemas",
+        description="The JSON Schemas of a workflow's arguments and, where there is one, of its result.",
+        scopes=frozenset({Scope.READ}),
+        read=_read_schema,
+        suggestions={"name": _suggest_names},
+    ),
+)

@@ -1,0 +1,47 @@
+"""MCP over standard input and output: messages there, and everything else on standard error."""
+
+import os
+import signal
+from contextlib import suppress
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+from mcp_bridge.access import Access
+from mcp_bridge.server import CatalogueServer
+
+
+async def serve_stdio(access: Access) -> None:
+    """Serve until the client closes our standard input, or is gone altogether.
+
+    At a signal all is put in order first; then it does what it usually does, and this does not return.
+    """
+    try:
+        async with stdio_server() as (read_stream, write_stream):
+            server = CatalogueServer(local_access=access)
+            received: list[signal.Signals] = []
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_note_signal, received, tasks.cancel_scope)
+                await server.run(read_stream, write_stream, server.create_initialization_options())
+                tasks.cancel_scope.cancel()
+            if received:
+                _end_by(received[0])
+    except* BrokenPipeError:
+        """Nobody reads our answers any more."""
+    finally:
+        # What a library has printed may still be in a buffer, and is not for the client.
+        with suppress(OSError):
+            os.dup2(2, 1)
+
+
+async def _note_signal(received: list[signal.Signals], scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            received.append(number)
+            scope.cancel()
+
+
+def _end_by(number: signal.Signals) -> None:
+    """The thread that reads standard input cannot be called back, and would keep the process alive."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,205 @@
+"""Toolsets in the admin: chosen, weighed, looked at, deleted."""
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from catalogue.exposure import load_exposed_catalogue
+from catalogue.models import Revision, Toolset, ToolsetRule
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import authenticate, create_token
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import add_url, list_url, page_url, text_of
+from tests.factories import make_toolset, make_workflow
+
+pytestmark = pytest.mark.django_db
+
+NEW = {"slug": "finance", "mode": "full", "enabled": "on", "description": "For accounting."}
+
+
+def rules_form(*rules: dict[str, Any], before: int = 0) -> dict[str, Any]:
+    """The inline forms of these rules; `before` of them exist already."""
+    fields: dict[str, Any] = {"rules-TOTAL_FORMS": len(rules), "rules-INITIAL_FORMS": before}
+    usual = {"action": "include", "subject": "name", "syntax": "glob", "enabled": "on", "position": ""}
+    for number, rule in enumerate(rules):
+        fields |= {f"rules-{number}-{name}": value for name, value in (usual | rule).items()}
+    return fields
+
+
+def shown_by(slug: str) -> list[str]:
+    return list(load_exposed_catalogue().toolsets[slug].workflows)
+
+
+def test_a_toolset_is_made_of_rules_and_picks(admin_client: Client) -> None:
+    """A4.2, A4.4: in one go, and agents notice."""
+    workflows = {name: make_workflow(name=name) for name in ("a1", "a2", "b")}
+    revision = Revision.current()
+    given = (
+        NEW
+        | {"picked": [workflows["b"].pk]}
+        | rules_form({"pattern": "a2", "action": "exclude"}, {"pattern": "a*"})
+    )
+    response = admin_client.post(add_url(Toolset), given)
+    assert response.status_code == 302, response.context["errors"]
+    assert shown_by("finance") == ["a1", "b"]
+    assert Revision.current() > revision
+
+
+def test_new_rules_come_last_in_the_order_in_which_they_stand(admin_client: Client) -> None:
+    """A4.2: so that an addition overrules nothing by accident."""
+    toolset = make_toolset("finance", rules=["first", "second"])
+    kept = [
+        {"id": rule.pk, "position": rule.position, "pattern": rule.pattern} for rule in toolset.rules.all()
+    ]
+    given = NEW | rules_form(*kept, {"pattern": "third"}, {"pattern": "fourth"}, before=2)
+    assert admin_client.post(page_url(toolset), given).status_code == 302
+    assert [rule.pattern for rule in toolset.rules.all()] == ["first", "second", "third", "fourth"]
+    moved = [
+        {"id": rule.pk, "position": rule.position, "pattern": rule.pattern} for rule in toolset.rules.all()
+    ]
+    moved[0]["position"] = ""
+    assert admin_client.post(page_url(toolset), NEW | rules_form(*moved, before=4)).status_code == 302
+    assert [rule.pattern for rule in toolset.rules.all()] == ["second", "third", "fourth", "first"]
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "said"),
+    [
+        ({"slug": "Not A Slug"}, {"pattern": "a"}, "lower-case letters"),
+        ({"slug": "taken"}, {"pattern": "a"}, "already exists"),
+        ({"token_budget": "0"}, {"pattern": "a"}, "greater than or equal to 1"),
+        ({}, {"pattern": "(?=x)", "syntax": "regex"}, "look-arounds"),
+        ({}, {"pattern": "a", "position": "-1"}, "greater than or equal to 0"),
+        ({"picked": ["99999999"]}, {"pattern": "a"}, "not one of the available choices"),
+    ],
+)
+def test_what_cannot_be_is_explained_and_nothing_is_saved(
+    admin_client: Client, given: dict[str, Any], rule: dict[str, Any], said: str
+) -> None:
+    """B4, B5"""
+    make_toolset("taken")
+    response = admin_client.post(add_url(Toolset), NEW | given | rules_form(rule))
+    assert said in text_of(response)
+    assert Toolset.objects.count() == 1
+    assert not ToolsetRule.objects.exists()
+
+
+def test_the_list_shows_addresses_sizes_and_budgets(admin_client: Client) -> None:
+    """D5: what each list of tools costs a client's context."""
+    make_workflow(name="long", description="x" * 4000)
+    make_toolset("tight", rules=["*"], token_budget=1500)
+    make_toolset("wide", rules=["*"], token_budget=1_000_000)
+    make_toolset("small", rules=["*"], mode="compact", enabled=False)
+    page = admin_client.get(list_url(Toolset))
+    shown = text_of(page)
+    assert re.search(r"/mcp/tight full 1 about [\d,]+ \d+ % over budget 0", shown)
+    assert re.search(r"/mcp/wide full 1 about [\d,]+ within budget 0", shown)
+    assert re.search(r"/mcp/small compact 1 about [\d,]+ 0", shown)
+    assert re.search(r"of 1,500 tokens: \d+ % over; switch it to compact or", page.content.decode())
+    assert re.search(r"see everything at \S+/mcp: \d+ tools, [\d,]+ characters, about [\d,]+ tokens", shown)
+
+
+def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client: Client) -> None:
+    """A4.2, D5: with the first names, and what is left out."""
+    picked, hidden = make_workflow(name="by_hand"), make_workflow(name="not_enabled", enabled=False)
+    for number in range(23):
+        make_workflow(name=f"rule_{number:02}")
+    make_workflow(name="elsewhere")
+    toolset = make_toolset("finance", picked=[picked, hidden], rules=["rule_*"], token_budget=10)
+    shown = text_of(admin_client.get(page_url(toolset)))
+    assert "1 picked by hand by_hand" in shown
+    assert "23 let through by its rules rule_00" in shown
+    assert "and 3 more" in shown
+    assert "1 exposed, but not in it elsewhere" in shown
+    assert "1 picked by hand, but not exposed not_enabled" in shown
+    assert re.search(r"List in full 3\d tools, [\d,]+ characters, about [\d,]+ tokens", shown)
+    assert re.search(r"of 10 tokens: [\d,]+ % over; raise the budget, since the built-in tools alone", shown)
+
+
+def test_a_toolsets_page_has_a_configuration_for_its_address(admin_client: Client) -> None:
+    """E8"""
+    page = unescape(admin_client.get(page_url(make_toolset("finance"))).content.decode())
+    config = json.loads(re.findall(r"\{\s+\"mcpServers\".*?\n\}", page, re.DOTALL)[0])
+    assert config["mcpServers"]["workflow-catalogue-finance"]["url"].endswith("/mcp/finance")
+
+
+def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
+    """A4.2: before agents notice anything."""
+    make_workflow(name="a")
+    shown = text_of(admin_client.get(page_url(make_toolset(rules=["a"], enabled=False))))
+    assert "What it would show if it were switched on" in shown
+    assert "1 let through by its rules a" in shown
+
+
+def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_client: Client) -> None:
+    """B8: a token must not see everything because its bounds are gone."""
+    toolset = make_toolset("finance")
+    token, _ = create_token(name="accounting", toolset=toolset)
+    url = page_url(toolset).replace("/change/", "/delete/")
+    assert "Revoke them first" in text_of(admin_client.get(url))
+    admin_client.post(url, {"post": "yes"})
+    in_bulk = {"action": "delete_selected", "_selected_action": [toolset.pk], "post": "yes"}
+    admin_client.post(list_url(Toolset), in_bulk)
+    assert Toolset.objects.exists()
+    token.revoke()
+    assert admin_client.post(url, {"post": "yes"}).status_code == 302
+    assert not Toolset.objects.exists()
+    other = make_toolset("other", rules=["a"])
+    admin_client.post(list_url(Toolset), in_bulk | {"_selected_action": [other.pk]})
+    assert not Toolset.objects.exists()
+
+
+def test_a_workflows_page_names_its_toolsets(admin_client: Client) -> None:
+    """A4.2: and why it is in each."""
+    workflow = make_workflow(name="a")
+    make_toolset("by-hand", picked=[workflow])
+    make_toolset("by-rule", rules=["a"], enabled=False)
+    make_toolset("without", rules=["b"])
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "by-hand (picked by hand)" in shown
+    assert "by-rule (by its rules, switched off)" in shown
+    assert "without" not in shown
+
+
+def test_a_token_is_bound_to_a_toolset_when_it_is_made(admin_client: Client) -> None:
+    """A4.2: its configuration has the toolset's address, its list and page name the toolset."""
+    toolset = make_toolset("finance")
+    given = {"name": "accounting", "scopes": ["workflows:read", "workflows:run"], "toolset": toolset.pk}
+    page = unescape(admin_client.post(add_url(AccessToken), given).content.decode())
+    token = authenticate(re.findall(r"wfc_[\w-]{20,}", page)[0])
+    assert token is not None and token.caller.toolset == "finance"
+    assert "/mcp/finance" in page
+    assert "finance" in text_of(admin_client.get(list_url(AccessToken), {"toolset__id__exact": toolset.pk}))
+    shown = text_of(admin_client.get(page_url(token)))
+    assert re.search(r"Toolset finance Address \S+/mcp/finance", shown)
+
+
+def test_an_administrators_token_cannot_be_bound(admin_client: Client) -> None:
+    """B8: its scope sees everything, so the bounds would hold nothing."""
+    toolset = make_toolset("finance")
+    given = {"name": "root", "scopes": ["catalogue:admin"], "toolset": toolset.pk}
+    response = admin_client.post(add_url(AccessToken), given)
+    assert "no toolset can bound it" in " ".join(response.context["adminform"].form.errors["toolset"])
+    assert not AccessToken.objects.exists()
+
+
+def test_people_who_may_only_look_can_change_nothing(staff_with: StaffWith) -> None:
+    """B8"""
+    make_workflow(name="a")
+    toolset = make_toolset("finance", rules=["a"])
+    client = staff_with("view_toolset")
+    assert "/mcp/finance" in text_of(client.get(list_url(Toolset)))
+    assert "1 let through by its rules a" in text_of(client.get(page_url(toolset)))
+    assert client.post(page_url(toolset), NEW | rules_form()).status_code == 403
+    assert client.post(page_url(toolset).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+
+
+def test_names_of_engines_are_shown_letter_by_letter(admin_client: Client) -> None:
+    """B8"""
+    toolset = make_toolset(title="<script>alert(1)</script>", description="<img src=x onerror=alert(1)>")
+    page = admin_client.get(page_url(toolset)).content.decode()
+    assert "<script>alert" not in page and "<img src=x" not in page

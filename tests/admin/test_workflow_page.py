@@ -1,0 +1,230 @@
+"""One workflow in the admin: what its engine says, and what a curator decides."""
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from catalogue.models import Revision, Workflow
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import form_values, list_url, page_url, text_of, told
+from tests.factories import make_filter, make_workflow
+from tests.icons import PNG
+
+pytestmark = pytest.mark.django_db
+
+
+def change(client: Client, workflow: Workflow, **typed: str) -> Any:
+    """Fill some of the form's fields, send it, and read the row anew."""
+    given = form_values(client.get(page_url(workflow))) | typed
+    response = client.post(page_url(workflow), given)
+    workflow.refresh_from_db()
+    return response
+
+
+def test_the_curators_words_stand_beside_the_engines(admin_client: Client) -> None:
+    """A3.1: both layers on one page."""
+    workflow = make_workflow(
+        description="Upstream words.", tags=["upstream-tag"], description_override="Our words."
+    )
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "Upstream words." in shown
+    assert "Our words." in shown
+    assert "upstream-tag" in shown
+
+
+def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -> None:
+    """A3.1, A7.2: title, description, tags, tool name and times are the curator's."""
+    workflow = make_workflow(description="Upstream words.", tags=["a"])
+    given = form_values(admin_client.get(page_url(workflow))) | {
+        "tool_name": "renamed",
+        "title_override": "Our title",
+        "description_override": "Our words.",
+        "tags_override": "billing, monthly ",
+        "timeout_seconds": "60",
+        "inline_wait_seconds": "5",
+    }
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    workflow.refresh_from_db()
+    assert (workflow.tool_name, workflow.title) == ("renamed", "Our title")
+    assert (workflow.shown_description, workflow.shown_tags) == ("Our words.", ["billing", "monthly"])
+    assert (workflow.timeout_seconds, workflow.inline_wait_seconds) == (60, 5)
+    assert (workflow.description, workflow.tags) == ("Upstream words.", ["a"])
+
+
+def test_a_curator_decides_how_calls_behave_and_how_many_there_are(admin_client: Client) -> None:
+    """B7, D3: and takes it back by emptying the fields."""
+    workflow = make_workflow(execution_type="async")
+    given = form_values(admin_client.get(page_url(workflow))) | {
+        "execution_type_override": "sync",
+        "on_disconnect": "cancel",
+        "reattach": "",
+        "max_concurrent": "3",
+    }
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    workflow.refresh_from_db()
+    assert (workflow.effective_execution_type, workflow.on_disconnect) == ("sync", "cancel")
+    assert (workflow.reattach, workflow.max_concurrent) == (False, 3)
+    assert "synchronous" in text_of(admin_client.get(list_url(Workflow)))
+
+    given = form_values(admin_client.get(page_url(workflow))) | {
+        "execution_type_override": "",
+        "max_concurrent": "",
+    }
+    admin_client.post(page_url(workflow), given)
+    workflow.refresh_from_db()
+    assert (workflow.effective_execution_type, workflow.max_concurrent) == ("async", None)
+
+
+@pytest.mark.parametrize("typed", ["0", "-1", "many"])
+def test_a_limit_that_lets_nothing_through_is_refused(admin_client: Client, typed: str) -> None:
+    """B4: to stop a workflow there is its switch."""
+    workflow = make_workflow()
+    given = form_values(admin_client.get(page_url(workflow))) | {"max_concurrent": typed}
+    response = admin_client.post(page_url(workflow), given)
+    assert response.context["adminform"].form.errors["max_concurrent"]
+
+
+@pytest.mark.parametrize(("typed", "stored"), [("", None), ("-", []), ("a,b", ["a", "b"])])
+def test_tags_can_be_the_engines_none_or_our_own(
+    admin_client: Client, typed: str, stored: list[str] | None
+) -> None:
+    """D3: an empty field restores what the engine says."""
+    workflow = make_workflow(tags=["upstream"], tags_override=["old"])
+    given = form_values(admin_client.get(page_url(workflow)))
+    admin_client.post(page_url(workflow), given | {"tags_override": typed})
+    workflow.refresh_from_db()
+    assert workflow.tags_override == stored
+
+
+@pytest.mark.parametrize("tags", [None, [], ["a", "b"]])
+def test_saving_an_unchanged_workflow_changes_nothing(admin_client: Client, tags: list[str] | None) -> None:
+    """A6.4: names and words stay as they are."""
+    workflow = make_workflow(tags_override=tags)
+    before, revision = Workflow.objects.values().get(), Revision.current()
+    given = form_values(admin_client.get(page_url(workflow)))
+    assert admin_client.post(page_url(workflow), given).status_code == 302
+    assert Workflow.objects.values().get() == before
+    assert Revision.current() == revision
+
+
+@pytest.mark.parametrize("name", ["two words", "", "x" * 65, "taken"])
+def test_a_tool_name_that_clients_cannot_use_is_refused(admin_client: Client, name: str) -> None:
+    """A6.4, B8: 64 safe characters, unique."""
+    make_workflow(tool_name="taken")
+    workflow = make_workflow(tool_name="mine")
+    given = form_values(admin_client.get(page_url(workflow))) | {"tool_name": name}
+    response = admin_client.post(page_url(workflow), given)
+    assert response.context["adminform"].form.errors["tool_name"]
+    workflow.refresh_from_db()
+    assert workflow.tool_name == "mine"
+
+
+def test_a_replaced_schema_is_pointed_out(admin_client: Client) -> None:
+    """A6.3: the admin learns that agents see a generic schema, and why."""
+    workflow = make_workflow(schema_problem="Invalid input schema: /properties/a: 3 is no schema")
+    assert "/properties/a: 3 is no schema" in text_of(admin_client.get(page_url(workflow)))
+    assert "schema replaced" in text_of(admin_client.get(list_url(Workflow)))
+
+
+def test_a_workflows_page_names_the_filter_that_decides(admin_client: Client) -> None:
+    """A4.2: why it is exposed or not, with a link to the rule."""
+    rule = make_filter("pay*", action="exclude")
+    workflow = make_workflow(name="pay_all")
+    page = admin_client.get(page_url(workflow))
+    assert "hidden by filter by filter exclude name pay*" in text_of(page)
+    assert page_url(rule) in page.content.decode()
+
+
+def test_a_workflow_that_no_filter_includes_says_so(admin_client: Client) -> None:
+    """A4.2: whoever says what is in has said that the rest is out."""
+    make_filter("pay*", action="include")
+    assert "no filter includes it" in text_of(admin_client.get(page_url(make_workflow())))
+
+
+# How clients present it
+
+
+def test_a_curators_hints_stand_and_the_engines_fill_the_gaps(admin_client: Client) -> None:
+    """A3.1: each of the four is yes, no, or what the engine says, which the form tells."""
+    workflow = make_workflow(hints={"destructiveHint": True, "openWorldHint": False})
+    page = text_of(admin_client.get(page_url(workflow)))
+    assert "the engine's (unknown)" in page and "the engine's (yes)" in page
+    change(admin_client, workflow, destructive_hint="false", idempotent_hint="true")
+    assert (workflow.read_only_hint, workflow.destructive_hint) == (None, False)
+    assert workflow.effective_hints == {
+        "destructiveHint": False, "openWorldHint": False, "idempotentHint": True,
+    }  # fmt: skip
+    assert "not destructive idempotent closed world" in text_of(admin_client.get(page_url(workflow)))
+    change(admin_client, workflow, destructive_hint="unknown", idempotent_hint="unknown")
+    assert workflow.effective_hints == workflow.hints
+
+
+def test_what_is_read_only_cannot_be_destructive_too(admin_client: Client) -> None:
+    """B4: the form says so beside the field."""
+    workflow = make_workflow()
+    response = change(admin_client, workflow, read_only_hint="true", destructive_hint="true")
+    assert response.context["adminform"].form.errors["destructive_hint"]
+    assert workflow.read_only_hint is None
+
+
+def test_an_icon_is_shown_as_a_picture_only_if_nothing_has_to_be_fetched(admin_client: Client) -> None:
+    """B8: a curator's browser asks no server that an engine names."""
+    engines = "https://engine.example.com/icon.png"
+    workflow = make_workflow(icons=[{"src": engines}])
+    page = admin_client.get(page_url(workflow))
+    assert engines in text_of(page) and f'src="{engines}"' not in page.content.decode()
+    assert change(admin_client, workflow, icon_override=PNG).status_code == 302
+    assert workflow.shown_icons == [{"src": PNG}]
+    assert f'<img src="{PNG}"' in admin_client.get(page_url(workflow)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("typed", "told_instead"),
+    [
+        ("data:image/svg+xml;base64,PHN2Zy8+", "only PNG, JPEG, WebP and GIF"),
+        ("http://example.com/a.png", "neither an https: one"),
+        ("truck", "neither an https: one"),
+    ],
+)
+def test_an_icon_that_clients_should_not_get_is_refused(
+    admin_client: Client, typed: str, told_instead: str
+) -> None:
+    """B8: and the form says what is taken."""
+    workflow = make_workflow()
+    response = change(admin_client, workflow, icon_override=typed)
+    assert told_instead in str(response.context["adminform"].form.errors["icon_override"])
+    assert workflow.icon_override == ""
+
+
+def test_a_workflow_is_offered_as_a_prompt_and_its_results_are_kept(admin_client: Client) -> None:
+    """E4: both are a curator's to switch on, and off again."""
+    workflow = make_workflow()
+    change(admin_client, workflow, offered_as_prompt="on", cache_seconds="3600")
+    assert (workflow.offered_as_prompt, workflow.cache_seconds) == (True, 3600)
+    change(admin_client, workflow, offered_as_prompt="", cache_seconds="")
+    assert (workflow.offered_as_prompt, workflow.cache_seconds) == (False, None)
+
+
+@pytest.mark.parametrize("typed", ["0", "2592001", "for ever"])
+def test_results_are_not_kept_for_a_time_that_is_none(admin_client: Client, typed: str) -> None:
+    """B4, E4."""
+    workflow = make_workflow()
+    response = change(admin_client, workflow, cache_seconds=typed)
+    assert response.context["adminform"].form.errors["cache_seconds"]
+
+
+def test_a_curator_is_told_that_an_old_name_is_gone_and_what_the_tool_costs(admin_client: Client) -> None:
+    """A6.4: nothing answers to it any more."""
+    workflow = make_workflow(tool_name="report", description="x" * 400)
+    response = change(admin_client, workflow, tool_name="monthly_report")
+    assert "Agents that still call report are told that there is no such tool." in told(response)
+    assert re.search(r"about 1[12]\d tokens", text_of(admin_client.get(page_url(workflow))))
+
+
+def test_people_who_may_only_look_see_what_was_decided(staff_with: StaffWith) -> None:
+    """B8: without a form."""
+    workflow = make_workflow(read_only_hint=True, cache_seconds=77)
+    shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
+    assert "read-only" in shown and "77" in shown

@@ -1,0 +1,180 @@
+"""What a curator says and sets through /api/workflows/<tool name>/"""
+
+import pytest
+
+from catalogue.models import Revision
+from tests.api.clients import administrator, problem_paths
+from tests.factories import make_workflow
+from tests.icons import PNG
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_curators_words_take_the_place_of_the_engines():
+    workflow = make_workflow(tool_name="greet", description="Says hello.")
+    before = Revision.current()
+
+    response = administrator().patch(
+        "/api/workflows/greet/",
+        {
+            "title": "Greet",
+            "description": "Greets.",
+            "tags": ["kind"],
+            "timeout_seconds": 5,
+            "inline_wait_seconds": 0,
+        },
+    )
+
+    assert response.status_code == 200
+    shown = response.json()
+    assert (shown["title"], shown["description"], shown["tags"]) == ("Greet", "Greets.", ["kind"])
+    assert (shown["curator"]["timeout_seconds"], shown["curator"]["inline_wait_seconds"]) == (5, 0)
+    assert shown["upstream"]["description"] == workflow.description
+    assert Revision.current() > before
+
+
+def test_a_curator_decides_how_calls_behave_and_how_many_there_are_at_a_time():
+    """B7, D3: agents are told what holds, and an empty text or null takes it back."""
+    make_workflow(tool_name="greet", execution_type="async")
+    client = administrator()
+
+    shown = client.patch(
+        "/api/workflows/greet/",
+        {"execution_type": "sync", "on_disconnect": "cancel", "reattach": False, "max_concurrent": 3},
+    ).json()
+
+    assert shown["execution_type"] == "sync" and shown["upstream"]["execution_type"] == "async"
+    curator = shown["curator"]
+    assert (curator["execution_type"], curator["on_disconnect"]) == ("sync", "cancel")
+    assert (curator["reattach"], curator["max_concurrent"]) == (False, 3)
+    cleared = client.patch("/api/workflows/greet/", {"execution_type": "", "max_concurrent": None}).json()
+    assert cleared["execution_type"] == "async"
+    assert (cleared["curator"]["execution_type"], cleared["curator"]["max_concurrent"]) == ("", None)
+
+
+def test_clearing_an_override_brings_the_engines_word_back():
+    make_workflow(tool_name="greet", name="Hello", title_override="Greet", tags=["a"], tags_override=["b"])
+
+    shown = administrator().patch("/api/workflows/greet/", {"title": "", "tags": None}).json()
+
+    assert (shown["title"], shown["tags"]) == ("Hello", ["a"])
+
+
+def test_a_renamed_workflow_answers_under_its_new_name():
+    make_workflow(tool_name="greet")
+    client = administrator()
+
+    assert (
+        client.patch("/api/workflows/greet/", {"tool_name": "greet.somebody"}).json()["tool_name"]
+        == "greet.somebody"
+    )
+    assert client.get("/api/workflows/greet/").status_code == 404
+    assert client.get("/api/workflows/greet.somebody/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"tool_name": "taken"}, "/tool_name"),
+        ({"tool_name": "has spaces"}, "/tool_name"),
+        ({"tool_name": "x" * 65}, "/tool_name"),
+        ({"title": "x" * 256}, "/title"),
+        ({"title": "a\x00b"}, "/title"),
+        ({"tags": "text"}, "/tags"),
+        ({"tags": [{"a": 1}]}, "/tags/0"),
+        ({"timeout_seconds": 0}, "/timeout_seconds"),
+        ({"timeout_seconds": 10**30}, "/timeout_seconds"),
+        ({"inline_wait_seconds": -1}, "/inline_wait_seconds"),
+        ({"max_concurrent": 0}, "/max_concurrent"),
+        ({"max_concurrent": 10**30}, "/max_concurrent"),
+        ({"execution_type": "sometimes"}, "/execution_type"),
+        ({"on_disconnect": "sulk"}, "/on_disconnect"),
+        ({"on_disconnect": ""}, "/on_disconnect"),
+        ({"reattach": None}, "/reattach"),
+        ({"enabled": True}, "/enabled"),
+        ({"read_only_hint": "perhaps"}, "/read_only_hint"),
+        ({"read_only_hint": True, "destructive_hint": True}, "/destructive_hint"),
+        ({"icon": "http://example.com/icon.png"}, "/icon"),
+        ({"icon": "javascript:alert(1)"}, "/icon"),
+        ({"icon": "data:image/svg+xml;base64,PHN2Zy8+"}, "/icon"),
+        ({"icon": "data:image/png;base64,iVBORw0"}, "/icon"),
+        ({"icon": "data:image/png;base64," + "A" * 20_000}, "/icon"),
+        ({"icon": "https://user:secret@example.com/icon.png"}, "/icon"),
+        ({"icon": "https:///icon.png"}, "/icon"),
+        ({"icon": "https://example.com/a b.png"}, "/icon"),
+        ({"icon": "https://[::1/icon.png"}, "/icon"),
+        ({"icon": "https://example.com/" + "x" * 2_000}, "/icon"),
+        ({"icon": None}, "/icon"),
+        ({"offered_as_prompt": None}, "/offered_as_prompt"),
+        ({"cache_seconds": 0}, "/cache_seconds"),
+        ({"cache_seconds": 2_592_001}, "/cache_seconds"),
+        ({"name": "upstream's"}, "/name"),
+    ],
+)
+def test_overrides_that_cannot_be_are_refused_by_field(change, path):
+    """B4, B5"""
+    make_workflow(tool_name="greet")
+    make_workflow(tool_name="taken")
+
+    response = administrator().patch("/api/workflows/greet/", change)
+
+    assert response.status_code == 400
+    assert (problem_paths(response), response.json()["kind"]) == ([path], "validation")
+
+
+def test_a_curator_decides_what_clients_believe_a_workflow_does():
+    """A3.1: hints that the curator gives stand, the engine's fill the gaps, and null takes them back."""
+    make_workflow(tool_name="report", hints={"readOnlyHint": False, "openWorldHint": True})
+    client = administrator()
+
+    shown = client.patch("/api/workflows/report/", {"read_only_hint": True, "idempotent_hint": True}).json()
+
+    assert shown["hints"] == {"readOnlyHint": True, "openWorldHint": True, "idempotentHint": True}
+    assert (shown["curator"]["read_only_hint"], shown["curator"]["open_world_hint"]) == (True, None)
+    assert shown["upstream"]["hints"] == {"readOnlyHint": False, "openWorldHint": True}
+    cleared = client.patch("/api/workflows/report/", {"read_only_hint": None, "idempotent_hint": None}).json()
+    assert cleared["hints"] == {"readOnlyHint": False, "openWorldHint": True}
+
+
+@pytest.mark.parametrize(
+    ("engines", "curators", "shown"),
+    [
+        ({"readOnlyHint": True}, {"destructive_hint": True}, (False, True)),
+        ({"destructiveHint": True}, {"read_only_hint": True}, (True, False)),
+        ({"readOnlyHint": True, "destructiveHint": True}, {}, (False, True)),
+        ({"readOnlyHint": True, "destructiveHint": True}, {"destructive_hint": False}, (True, False)),
+    ],
+)
+def test_no_workflow_is_called_read_only_and_destructive_at_once(engines, curators, shown):
+    """B8: the curator's word stands; where an engine contradicts itself, clients had better ask."""
+    make_workflow(tool_name="report", hints=engines, **curators)
+
+    hints = administrator().get("/api/workflows/report/").json()["hints"]
+
+    assert (hints["readOnlyHint"], hints["destructiveHint"]) == shown
+
+
+@pytest.mark.parametrize("icon", [PNG, "https://example.com/icons/report.svg?v=2"])
+def test_a_curators_icon_takes_the_place_of_the_engines(icon):
+    """A3.1: and an empty text takes it back."""
+    engines = [{"src": "https://engine.example.com/icon.png", "sizes": ["48x48"]}]
+    make_workflow(tool_name="report", icons=engines)
+    client = administrator()
+
+    shown = client.patch("/api/workflows/report/", {"icon": icon}).json()
+
+    assert (shown["icons"], shown["curator"]["icon"]) == ([{"src": icon}], icon)
+    assert shown["upstream"]["icons"] == engines
+    assert client.patch("/api/workflows/report/", {"icon": ""}).json()["icons"] == engines
+
+
+def test_a_curator_offers_prompts_and_lets_results_be_kept():
+    """E4: both are off until somebody says so."""
+    make_workflow(tool_name="report")
+    decisions = {"offered_as_prompt": True, "cache_seconds": 86_400}
+
+    before = administrator().get("/api/workflows/report/").json()
+    shown = administrator().patch("/api/workflows/report/", decisions).json()
+
+    assert (before["offered_as_prompt"], before["cache_seconds"]) == (False, None)
+    assert (shown["offered_as_prompt"], shown["cache_seconds"]) == (True, 86_400)

@@ -1,0 +1,127 @@
+"""Watching the catalogue: every revision is noticed, and many watchers cost one query."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from loguru import logger
+
+from catalogue import watching as rooms
+from catalogue.exposure import fresh_catalogue
+from catalogue.models import Revision
+from catalogue.watching import RevisionWatch, watching_revisions
+from tests.executions.engines import until
+from tests.factories import make_workflow
+from tests.mcp_bridge.database import in_database
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE_SECONDS = 20
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="WARNING")
+    yield lines
+    logger.remove(sink)
+
+
+async def news_of(watch: RevisionWatch) -> None:
+    """Return at the next revision that is noticed."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not watch.moved:
+            await watch.stirred.wait()
+            watch.stirred.clear()
+    watch.moved = False
+
+
+async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then() -> None:
+    with watching_revisions(asyncio.Event()) as watch:
+        await news_of(watch)
+        for name in ("first", "second"):
+            await in_database(make_workflow)(name=name)
+            await news_of(watch)
+            assert (catalogue := fresh_catalogue()) is not None
+            assert name in catalogue.workflows
+
+
+async def test_a_change_that_is_not_committed_yet_is_none() -> None:
+    """A watcher that is told too early would look, and see the old catalogue."""
+
+    def change_and_look() -> int:
+        with transaction.atomic():
+            before = Revision.current()
+            make_workflow()
+            assert Revision.current() > before
+            transaction.set_rollback(True)
+        return before
+
+    with watching_revisions(asyncio.Event()) as watch:
+        await news_of(watch)
+        before = await in_database(change_and_look)()
+        await in_database(make_workflow)(name="kept")
+        await news_of(watch)
+        assert (catalogue := fresh_catalogue()) is not None
+        assert list(catalogue.workflows) == ["kept"]
+        assert catalogue.revision > before
+
+
+async def test_other_news_of_the_same_event_are_no_revision() -> None:
+    stirred = asyncio.Event()
+    with watching_revisions(stirred) as watch:
+        await news_of(watch)
+        stirred.set()
+        assert not watch.moved
+
+
+async def test_while_nobody_watches_there_is_no_look() -> None:
+    with watching_revisions(asyncio.Event()):
+        with watching_revisions(asyncio.Event()) as second:
+            await news_of(second)
+        assert rooms._watchers, "the first still watches"
+    assert not rooms._watchers
+
+
+async def test_a_database_that_cannot_be_asked_is_asked_again(logged: list[str]) -> None:
+    """As while it is restarted; and it is said why nobody hears anything."""
+    with watching_revisions(asyncio.Event()) as watch:
+        await news_of(watch)
+        await in_database(_rename_table)("catalogue_revision", "elsewhere")
+        try:
+            await until(lambda: any("Watching the catalogue failed" in line for line in logged))
+        finally:
+            await in_database(_rename_table)("elsewhere", "catalogue_revision")
+        await in_database(make_workflow)()
+        await news_of(watch)
+
+
+def _rename_table(old: str, new: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER TABLE "{old}" RENAME TO "{new}"')
+
+
+async def test_fifty_watchers_share_one_query_per_look(
+    settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DEBUG = True
+    watches = [watching_revisions(asyncio.Event()) for _ in range(50)]
+    entered = [watch.__enter__() for watch in watches]
+    for watch in entered:
+        await news_of(watch)
+    with caplog.at_level(logging.DEBUG, "django.db.backends"):
+        began = time.monotonic()
+        await until(lambda: len(_selects(caplog)) >= 3, "there were some looks")
+        took = time.monotonic() - began
+        asked = _selects(caplog)
+    for watch in watches:
+        watch.__exit__(None, None, None)
+    assert len(asked) <= took / rooms.LOOK_SECONDS + 2
+
+
+def _selects(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "SELECT" in line]

@@ -1,0 +1,46 @@
+"""Connects the engine of this folder to a product: `python -m tests.e2e.conformance.prepare URL`.
+
+Run on the product's data. What the suite wants as prompts is marked so. Prints a token for the engine.
+"""
+
+import os
+import sys
+
+
+def prepare(engine: str) -> str:
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    django.setup()
+
+    from django.core.management import call_command
+
+    from catalogue.curation import override_workflow
+    from catalogue.discovery import refresh_source
+    from catalogue.models import Source, Workflow
+    from catalogue.sources import create_source
+    from mcp_bridge.tokens import create_token
+    from tests.e2e.conformance.workflows import WORKFLOWS
+
+    call_command("migrate", verbosity=0)
+    source = create_source(
+        name="conformance",
+        kind="simplified",
+        config={"base_url": engine},
+        credentials={},
+        new_workflows=Source.NewWorkflows.EXPOSED,
+        refresh_interval=0,
+    )
+    run = refresh_source(source)
+    if run.added != len(WORKFLOWS):
+        sys.exit(f"Of {len(WORKFLOWS)} workflows {run.added} were added. {run.error}")
+    for workflow in Workflow.objects.filter(source=source):
+        fixture = WORKFLOWS[workflow.name]
+        override_workflow(
+            workflow, offered_as_prompt=fixture.is_prompt, inline_wait_seconds=fixture.inline_wait_seconds
+        )
+    return create_token(name="conformance", scopes=["catalogue:admin"])[1]
+
+
+if __name__ == "__main__":
+    print(prepare(sys.argv[1]))

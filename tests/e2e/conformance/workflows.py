@@ -1,0 +1,137 @@
+"""The workflows that the conformance suite looks for by name, as far as a catalogue of workflows has them.
+
+Names, arguments and what a result has to contain are the suite's; it says so in each scenario's description.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+CHANGING = "test_changing"
+"""Comes and goes when one of the `test_trigger_...` workflows runs; a tool and a prompt."""
+Arguments = dict[str, Any]
+
+
+def _record(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+TEXT = {"type": "string"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixture:
+    name: str
+    description: str
+    input_schema: dict[str, Any] = field(default_factory=_record)
+    answer: Callable[[Arguments], Any] = lambda _: "Done."
+    error: str = ""
+    """What the run fails with; empty when it succeeds."""
+    is_asynchronous: bool = False
+    seconds: Callable[[Arguments], float] = lambda _: 0.0
+    """How long an asynchronous run takes."""
+    inline_wait_seconds: int | None = None
+    """After how long a run becomes a task to clients that take tasks; None for the product's usual time."""
+    is_prompt: bool = False
+    changes_the_lists: bool = False
+
+    def listed(self) -> dict[str, Any]:
+        return {
+            "id": self.name,
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "executionType": "async" if self.is_asynchronous else "sync",
+        }
+
+
+_FIXTURES = (
+    Fixture(
+        name="test_simple_text",
+        description="Answers with one sentence.",
+        answer=lambda _: "This is a simple text response for testing.",
+    ),
+    Fixture(
+        name="test_error_handling",
+        description="Always fails.",
+        error="This tool intentionally returns an error for testing",
+    ),
+    Fixture(
+        name="test_tool_with_progress",
+        description="Takes long enough to be heard of several times.",
+        is_asynchronous=True,
+        seconds=lambda _: 3.0,
+    ),
+    Fixture(
+        name="json_schema_2020_12_tool",
+        description="Has a schema with the keywords of JSON Schema 2020-12.",
+        input_schema={
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "$defs": {
+                "address": {
+                    "$anchor": "addressDef",
+                    "type": "object",
+                    "properties": {"street": TEXT, "city": TEXT},
+                }
+            },
+            "properties": {
+                "name": TEXT,
+                "address": {"$ref": "#/$defs/address"},
+                "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+                "phone": TEXT,
+                "email": TEXT,
+            },
+            "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+            "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+            "then": {"required": ["phone"]},
+            "else": {"required": ["email"]},
+            "additionalProperties": False,
+        },
+    ),
+    Fixture(name="test_logging_tool", description="Would log if the catalogue passed logs on."),
+    Fixture(name="test_streaming_elicitation", description="Answers without asking anything."),
+    Fixture(
+        name="test_trigger_tool_change",
+        description="Has a curator change the list of tools.",
+        changes_the_lists=True,
+    ),
+    Fixture(
+        name="test_trigger_prompt_change",
+        description="Has a curator change the list of prompts.",
+        changes_the_lists=True,
+    ),
+    Fixture(name=CHANGING, description="Comes and goes.", is_prompt=True),
+    Fixture(name="test_simple_prompt", description="Needs no arguments.", is_prompt=True),
+    Fixture(
+        name="test_prompt_with_arguments",
+        description="Takes two arguments.",
+        input_schema=_record(arg1=TEXT, arg2=TEXT) | {"required": ["arg1", "arg2"]},
+        is_prompt=True,
+    ),
+    Fixture(
+        name="greet",
+        description="Greets at once.",
+        input_schema=_record(name=TEXT),
+        answer=lambda given: f"Hello, {given.get('name', 'you')}!",
+    ),
+    Fixture(
+        name="slow_compute",
+        description="Takes as many seconds as it is told to.",
+        input_schema=_record(seconds={"type": "number"}, label=TEXT),
+        answer=lambda given: f"Computed {given.get('label', '')}.",
+        is_asynchronous=True,
+        seconds=lambda given: float(given.get("seconds", 0)),
+        inline_wait_seconds=0,
+    ),
+    Fixture(name="confirm_delete", description="Deletes nothing, and asks nobody before it does."),
+    Fixture(
+        name="failing_job",
+        description="Fails after a second.",
+        error="The job failed, as it always does.",
+        is_asynchronous=True,
+        seconds=lambda _: 1.0,
+        inline_wait_seconds=0,
+    ),
+)
+WORKFLOWS = {fixture.name: fixture for fixture in _FIXTURES}

@@ -1,0 +1,57 @@
+"""The official conformance suite against the running product, in both revisions of the protocol."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conformance.proxy import authorizing
+from tests.e2e.conformance.suite import Suite, figures_told, required_scenarios
+from tests.e2e.node_tools import node
+from tests.e2e.product import environment, place_for_one, started
+from tests.processes import ROOT, free_port, running
+
+__all__ = ["node"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def url(node: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a product answers without a token, with the suite's workflows as its only source but one."""
+    folder = tmp_path_factory.mktemp("conformance")
+    token_file, engine = folder / "token", f"http://127.0.0.1:{free_port()}"
+    with place_for_one(folder / "data") as place:
+        place["CATALOGUE_STATUS_CHECK_INTERVAL"] = "1"
+        command = [sys.executable, "-m", "tests.e2e.conformance.engine", f"--listen={engine}"]
+        command += [f"--product=http://127.0.0.1:{place['PORT']}", f"--token-file={token_file}"]
+        with running(command, answers_at=f"{engine}/healthz", log=folder / "engine.log"):
+            token_file.write_text(_prepare(place, engine))
+            with started(place) as product:
+                product.wait_until_up()
+                with authorizing(product.port, product.token) as address:
+                    yield f"{address}/mcp"
+
+
+def _prepare(place: dict[str, str], engine: str) -> str:
+    """Before the product starts, whose own first listing would compete with ours."""
+    command = [sys.executable, "-m", "tests.e2e.conformance.prepare", engine]
+    prepared = subprocess.run(
+        command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False
+    )
+    assert prepared.returncode == 0, prepared.stderr[-3000:]
+    return prepared.stdout.strip()
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_every_scenario_passes_but_for_those_that_are_listed_with_a_reason(
+    node: Path, url: str, revision: str, tmp_path: Path
+) -> None:
+    """A2.1, A2.2, A2.3, A2.4: by the judgement of the protocol's own authors."""
+    verdict = Suite(node, url, revision, tmp_path).judge()
+    assert verdict.scenarios == required_scenarios(revision)
+    unexpected = "\n".join(check.told for check in verdict.unexpected)
+    assert not unexpected, f"Mend the product, or list with a reason:\n{unexpected}"
+    assert not verdict.stale, f"Take off the list what passes or is not looked at: {', '.join(verdict.stale)}"
+    assert verdict.figures == figures_told(revision), "Bring the list's figures up to date."

@@ -1,0 +1,37 @@
+"""A second server on the tests' database, as a deployment has several."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mcp.client.stdio import StdioServerParameters
+
+from mcp_bridge.tokens import METADATA_PATH
+from tests.mcp_bridge.conftest import McpServer
+from tests.processes import free_port, running
+
+
+@dataclass(frozen=True)
+class OtherProcess:
+    server: McpServer
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def other_process(
+    stdio_server: StdioServerParameters, tmp_path: Path, mcp_server: McpServer
+) -> Iterator[OtherProcess]:
+    """Import this name into the test module that wants it."""
+    port = free_port()
+    server = McpServer(f"http://127.0.0.1:{port}")
+    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", f"--port={port}", "--lifespan=on"]
+    with running(
+        command,
+        answers_at=f"{server.base_url}{METADATA_PATH}/mcp",
+        log=tmp_path / "server.log",
+        environment=stdio_server.env,
+    ) as process:
+        yield OtherProcess(server, process)

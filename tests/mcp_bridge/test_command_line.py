@@ -1,0 +1,70 @@
+"""What `manage.py` says when a command cannot go on."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from mcp.client.stdio import StdioServerParameters
+
+from catalogue.models import Workflow
+from tests.executions.engines import Gate, WireEngine
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+
+@pytest.mark.parametrize("command", ["mcp_stdio", "list_tools"])
+@pytest.mark.parametrize("state", ["unreachable", "empty"])
+def test_a_database_that_cannot_be_used_is_told_in_a_sentence(
+    stdio_server: StdioServerParameters, tmp_path: Path, command: str, state: str
+):
+    """B5, E8: on standard error, with what helps, and no traceback."""
+    path = tmp_path / ("missing/db.sqlite3" if state == "unreachable" else "db.sqlite3")
+    ended = subprocess.run(
+        [stdio_server.command, stdio_server.args[0], command],
+        env=(stdio_server.env or {}) | {"DATABASE_URL": f"sqlite:///{path}"},
+        capture_output=True,
+        input=b"",
+        timeout=60,
+    )
+    told = ended.stderr.decode()
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert "The database cannot be used: " in told and "manage.py migrate" in told
+    assert "Traceback" not in told
+
+
+def test_a_database_server_that_does_not_answer_is_told_at_once_without_its_password(
+    stdio_server: StdioServerParameters,
+):
+    """B5, E6, E8: a desktop client does not wait for as long as a pool would try."""
+    url = "postgres://catalogue:not-to-be-shown@127.0.0.1:9/catalogue"
+    ended = subprocess.run(
+        [stdio_server.command, *stdio_server.args],
+        env=(stdio_server.env or {}) | {"DATABASE_URL": url},
+        capture_output=True,
+        input=b"",
+        timeout=60,
+    )
+    told = ended.stderr.decode()
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert "The database cannot be used: " in told and "Connection refused" in told
+    assert "psycopg.pool" not in told and "not-to-be-shown" not in told
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(
+    stdio_server: StdioServerParameters, wire_engine: WireEngine, long_workflow: Workflow
+):
+    """B5"""
+    wire_engine.on_start = gate = Gate(wire_engine.on_start)
+    process = subprocess.Popen(
+        [stdio_server.command, stdio_server.args[0], "call_tool", "report"],
+        env=stdio_server.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    gate.wait_for_request()
+    process.send_signal(signal.SIGINT)
+    out, told = process.communicate(timeout=30)
+    gate.open()
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in told

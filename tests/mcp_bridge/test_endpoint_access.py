@@ -1,0 +1,188 @@
+"""Who gets in at the endpoint, in which order it is looked at, and what the others are told."""
+
+import re
+from typing import Any
+
+import httpx2
+import pytest
+from pytest_django import Settings
+
+from catalogue.models import Toolset
+from catalogue.scopes import Scope
+from mcp_bridge.tokens import create_token
+from tests.factories import make_workflow
+from tests.mcp_bridge.conftest import McpServer
+from tests.mcp_bridge.test_endpoint import modern
+
+ERAS = {"2026-07-28": modern("tools/list")[1], "2025-06-18": {"mcp-protocol-version": "2025-06-18"}}
+
+
+def request(
+    server: McpServer, method: str = "POST", *, path: str = "/mcp", token: str = "", **headers: str
+) -> httpx2.Response:
+    usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    usual |= {"authorization": f"Bearer {token}"} if token else {}
+    return httpx2.request(
+        method,
+        f"{server.base_url}{path}",
+        headers=usual | {name.replace("_", "-"): value for name, value in headers.items()},
+        json=modern("tools/list")[0] if method == "POST" else None,
+        trust_env=False,
+        timeout=20,
+    )
+
+
+def challenge(response: httpx2.Response) -> dict[str, str]:
+    """The parameters of `WWW-Authenticate: Bearer`."""
+    scheme, _, parameters = response.headers["www-authenticate"].partition(" ")
+    assert scheme == "Bearer"
+    return dict(re.findall(r'(\w+)="([^"]*)"(?:, |$)', parameters))
+
+
+FOREIGN_HOSTS = [
+    "evil.example",
+    "localhost.evil.example",
+    "localhost:80.evil.example",
+    "evil@localhost",
+    "a b",
+    "*",
+]
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+@pytest.mark.parametrize("version", ERAS)
+def test_a_foreign_host_is_refused_before_anybody_looks_at_the_token(
+    mcp_server: McpServer, token: str, host: str, version: str
+):
+    """DNS rebinding: a name of somebody else's that leads to this machine."""
+    for method in ("POST", "GET", "DELETE"):
+        for sent in (token, "", "wrong"):
+            response = request(mcp_server, method, token=sent, host=host, **ERAS[version])
+            assert response.status_code == 421
+            assert "CATALOGUE_ALLOWED_HOSTS" in response.json()["error"]["message"]
+
+
+FOREIGN_ORIGINS = [
+    *("https://evil.example", "null", "http://localhost.evil.example", "http://localhost:80.evil.example"),
+    *("http://localhost@evil.example", "https://localhost", "file://", "http://127.0.0.1.evil.example"),
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+@pytest.mark.parametrize("version", ERAS)
+def test_a_page_of_another_origin_is_refused_before_anybody_looks_at_the_token(
+    mcp_server: McpServer, token: str, origin: str, version: str
+):
+    for method in ("POST", "GET", "DELETE"):
+        for sent in (token, ""):
+            assert request(mcp_server, method, token=sent, origin=origin, **ERAS[version]).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LocalHost:8000", "127.0.0.1:1", "[::1]", "[::1]:8000", "localhost."]
+)
+def test_our_own_hosts_are_served_however_they_are_written(mcp_server: McpServer, token: str, host: str):
+    assert request(mcp_server, token=token, host=host, **ERAS["2026-07-28"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host"),
+    [("tools.example.com", "tools.example.com:8443"), (".example.com", "a.example.com"), ("*", "x")],
+)
+def test_the_hosts_that_are_served_are_those_that_django_serves(
+    mcp_server: McpServer, token: str, settings: Settings, allowed: str, host: str
+):
+    settings.ALLOWED_HOSTS = [allowed]
+    assert request(mcp_server, token=token, host=host, **ERAS["2026-07-28"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost", "http://localhost:6274", "http://127.0.0.1:80", "http://[::1]:1"]
+)
+def test_pages_of_this_machine_may_use_it(mcp_server: McpServer, token: str, origin: str):
+    """Such as the MCP Inspector."""
+    assert request(mcp_server, token=token, origin=origin, **ERAS["2026-07-28"]).status_code == 200
+
+
+def test_pages_of_the_public_address_may_use_it(mcp_server: McpServer, token: str, settings: Settings):
+    settings.PUBLIC_URL = "https://Tools.example.com"
+    for origin, status in [("https://tools.example.com", 200), ("http://tools.example.com", 403)]:
+        response = request(mcp_server, token=token, origin=origin, **ERAS["2026-07-28"])
+        assert response.status_code == status
+
+
+def test_without_credentials_no_error_is_told_only_where_to_get_some(mcp_server: McpServer):
+    """RFC 6750, 3.1, and RFC 9728, 5.1."""
+    response = request(mcp_server)
+    assert response.status_code == 401
+    assert list(challenge(response)) == ["resource_metadata"]
+
+
+@pytest.mark.parametrize(
+    "authorization", ["Bearer wrong", "Bearer", "Basic d2ZjOng=", "bearer \xff", "wfc_abc", ""]
+)
+def test_wrong_credentials_are_told_to_be_wrong(mcp_server: McpServer, authorization: str):
+    headers: Any = [("authorization", authorization.encode("latin-1")), ("content-type", "application/json")]
+    response = httpx2.post(mcp_server.url, headers=headers, content=b"{}", trust_env=False, timeout=20)
+    assert response.status_code == 401
+    assert challenge(response)["error"] == "invalid_token"
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/sales", "/mcp/no-such-toolset"])
+def test_the_challenge_leads_to_the_description_of_the_very_resource(mcp_server: McpServer, path: str):
+    """Of a toolset that there is not, too: whoever has no token is not told which there are."""
+    Toolset.objects.create(slug="sales")
+    address = challenge(request(mcp_server, path=path))["resource_metadata"]
+    assert address.endswith(f"/.well-known/oauth-protected-resource{path}")
+    document = mcp_server.get(address[address.index("/.well-known") :])
+    assert document.status_code == 200
+    assert document.json()["resource"] == address.replace("/.well-known/oauth-protected-resource", "")
+    assert document.json()["bearer_methods_supported"] == ["header"]
+
+
+@pytest.mark.parametrize(
+    "slug", ["%0d%0aX-Evil:1", '%22,evil="', "%C3%BC", "UPPER", "a" * 65, "-", "%F0%9F%98%80"]
+)
+def test_what_no_toolset_can_be_called_is_repeated_in_no_header(mcp_server: McpServer, token: str, slug: str):
+    refused = request(mcp_server, path=f"/mcp/{slug}")
+    assert refused.status_code == 401
+    assert challenge(refused)["resource_metadata"].endswith("/.well-known/oauth-protected-resource/mcp")
+    assert request(mcp_server, path=f"/mcp/{slug}", token=token).status_code == 404
+
+
+def test_a_token_anywhere_but_in_its_header_is_none(mcp_server: McpServer, token: str):
+    for path in (f"/mcp?access_token={token}", f"/mcp?token={token}", f"/mcp/{token}"):
+        assert request(mcp_server, path=path).status_code == 401
+    assert request(mcp_server, cookie=f"token={token}; sessionid={token}").status_code == 401
+    assert request(mcp_server, x_api_key=token).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/sales"])
+def test_a_call_that_the_scopes_do_not_allow_is_told_which_it_needs(mcp_server: McpServer, path: str):
+    """RFC 6750, 3.1; the resource is the one that was asked, whatever the token is bound to."""
+    sales = Toolset.objects.create(slug="sales")
+    make_workflow(name="report")
+    body, headers = modern("tools/call", name="report", arguments={})
+    for toolset in (None, sales):
+        token = create_token(name=f"reader of {toolset}", scopes=[Scope.READ], toolset=toolset)[1]
+        response = mcp_server.post(
+            body, token=token, headers=headers, toolset=path.removeprefix("/mcp")[1:] or None
+        )
+        assert response.status_code == 403
+        told = challenge(response)
+        assert (told["error"], told["scope"]) == ("insufficient_scope", "workflows:run")
+        assert told["resource_metadata"].endswith(f"/.well-known/oauth-protected-resource{path}")
+        assert response.json()["id"] == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_no_answer_may_be_kept_on_the_way(mcp_server: McpServer, token: str, method: str):
+    refused = request(mcp_server, method)
+    assert (refused.status_code, refused.headers["cache-control"]) == (401, "no-store")
+    called = mcp_server.post(modern("ping")[0], token=token, headers={"mcp-protocol-version": "2025-06-18"})
+    assert "no-cache" in called.headers["cache-control"] or called.headers["cache-control"] == "no-store"
+
+
+def test_a_toolset_is_found_with_a_slash_at_its_end_too(mcp_server: McpServer, token: str):
+    Toolset.objects.create(slug="sales")
+    assert request(mcp_server, path="/mcp/sales/", token=token, **ERAS["2026-07-28"]).status_code == 200

@@ -1,0 +1,198 @@
+"""The command on standard input and output as a process: what it writes where, and how it ends."""
+
+import json
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from mcp.client.stdio import StdioServerParameters
+
+from catalogue.models import Source, Workflow
+from executions.models import Execution, State
+from tests.executions.engines import RUN_ID, Gate, WireEngine, wait_until
+from tests.mcp_bridge.piped import Piped, piped
+
+Run = Callable[..., AbstractContextManager[Piped]]
+
+CHATTY_ENGINE = """
+import os, subprocess, warnings
+
+print("chatty: was imported")
+
+from connectors.simplified import SimplifiedConnector
+
+
+class ChattyConnector(SimplifiedConnector):
+    kind = "chatty"
+
+    async def start(self, *args, **kwargs):
+        print("chatty: starts")
+        os.write(1, b"chatty: writes to the descriptor\\n")
+        subprocess.run(["echo", "chatty: has a child"])
+        warnings.warn("chatty: warns")
+        return await super().start(*args, **kwargs)
+"""
+
+
+@pytest.fixture
+def run(stdio_server: StdioServerParameters, tmp_path: Path) -> Run:
+    """Runs the command with more variables in its environment: `with run(LOG_LEVEL="DEBUG") as process`."""
+    return partial(piped, stdio_server, tmp_path / "stderr.log")
+
+
+@pytest.fixture
+def chatty_source(source: Source, tmp_path: Path) -> Path:
+    """The example engine by a connector that prints; the folder has to be on the process's path."""
+    package = tmp_path / "chatty_engine-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty-engine\nVersion: 1.0\n")
+    entry = "[workflow_catalogue.connectors]\nchatty = chatty_engine:ChattyConnector\n"
+    (package / "entry_points.txt").write_text(entry)
+    (tmp_path / "chatty_engine.py").write_text(CHATTY_ENGINE)
+    Source.objects.filter(pk=source.pk).update(kind="chatty")
+    return tmp_path
+
+
+# What is written where
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_nothing_but_messages_is_written_to_standard_output(run: Run, chatty_source: Path, unbuffered: str):
+    """E8: whatever Python, a connector or its child processes have to say goes to standard error."""
+    environment = {"PYTHONPATH": str(chatty_source), "PYTHONWARNINGS": "always", "LOG_LEVEL": "DEBUG"}
+    with run(PYTHONUNBUFFERED=unbuffered, **environment) as process:
+        assert "result" in process.ask("tools/list")
+        called = process.ask(
+            "tools/call", number=2, name="text_statistics", arguments={"text": "Words, words."}
+        )
+        code = process.end()
+    assert called["result"]["structuredContent"]["words"] == 2
+    assert (code, [json.loads(line)["id"] for line in process.lines]) == (0, [1, 2])
+    for said in ("was imported", "starts", "writes to the descriptor", "has a child", "warns"):
+        assert f"chatty: {said}" in process.told
+
+
+def test_lines_that_are_no_messages_do_not_end_it(run: Run, source: Source):
+    """B8"""
+    with run() as process:
+        for line in (b"", b"hello", b"{", b"[]", b"\xff\xfe", b'{"jsonrpc": "2.0"}', b"null"):
+            process.write(line)
+        assert "result" in process.ask("tools/list", number=7)
+        assert process.end() == 0
+    assert "Traceback" not in process.told
+
+
+def test_a_crash_at_the_start_is_told_on_standard_error(run: Run):
+    """E8, B4: a client shows its user that, and reads nothing that it could take for a message."""
+    with run(CATALOGUE_INLINE_WAIT="for ever") as process:
+        assert process.end() != 0
+    assert process.lines == []
+    assert "CATALOGUE_INLINE_WAIT" in process.told
+
+
+# How it ends
+
+
+def closes_its_side(process: Piped) -> int:
+    return process.end()
+
+
+def ends_by(number: signal.Signals, process: Piped) -> int:
+    process.process.send_signal(number)
+    return process.process.wait(timeout=30)
+
+
+ENDS = [
+    pytest.param(closes_its_side, 0, id="stdin closed"),
+    pytest.param(partial(ends_by, signal.SIGTERM), -signal.SIGTERM, id="SIGTERM"),
+    pytest.param(partial(ends_by, signal.SIGINT), -signal.SIGINT, id="SIGINT"),
+]
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS)
+def test_it_ends_quietly(run: Run, end: Callable[[Piped], int], code: int):
+    """E8: with the client or by a signal."""
+    with run() as process:
+        process.ask("tools/list")
+        assert end(process) == code
+    assert process.told == ""
+
+
+def test_it_ends_quietly_when_the_client_never_says_a_word(run: Run):
+    """E8"""
+    with run() as process:
+        assert process.end() == 0
+    assert (process.lines, process.told) == ([], "")
+
+
+@pytest.mark.parametrize("how", ["stdin closed", "SIGTERM", "SIGINT"])
+def test_a_start_that_is_under_way_comes_to_its_end_first(
+    run: Run, wire_engine: WireEngine, long_workflow: Workflow, how: str
+):
+    """E8, A7.1: otherwise only the engine would know what came of it."""
+    wire_engine.on_start = gate = Gate(wire_engine.on_start)
+    Workflow.objects.update(inline_wait_seconds=3600)
+    with run() as process:
+        process.send("tools/call", name="report", arguments={}, number=5)
+        gate.wait_for_request()
+        if how == "stdin closed":
+            assert process.process.stdin
+            process.process.stdin.close()
+        else:
+            process.process.send_signal(signal.Signals[how])
+        # The call is given up by then, and the start is not.
+        assert "error" in process.answer_to(5)
+        gate.open()
+        process.process.wait(timeout=30)
+    execution = Execution.objects.get()
+    assert (execution.state, execution.lease_holder) == (State.RUNNING, "")
+    assert execution.run_id == RUN_ID
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS)
+def test_a_run_goes_on_when_the_client_ends_in_mid_call(
+    run: Run, wire_engine: WireEngine, long_workflow: Workflow, end: Callable[[Piped], int], code: int
+):
+    """E8, A7.1: nothing is lost; a worker can take it up at once."""
+    Workflow.objects.update(inline_wait_seconds=3600)
+    with run() as process:
+        process.send("tools/call", name="report", arguments={})
+        wait_until(lambda: Execution.objects.filter(state=State.RUNNING).exists(), "the run has begun")
+        assert end(process) == code
+    assert "Traceback" not in process.told
+    execution = Execution.objects.get()
+    assert (execution.state, execution.lease_holder) == (State.RUNNING, "")
+    assert wire_engine.count("cancel") == 0
+
+
+def test_a_run_is_cancelled_with_the_client_where_its_workflow_says_so(
+    run: Run, wire_engine: WireEngine, long_workflow: Workflow
+):
+    """E8, A7.5"""
+    Workflow.objects.update(inline_wait_seconds=3600, on_disconnect=Workflow.OnDisconnect.CANCEL)
+    with run() as process:
+        process.send("tools/call", name="report", arguments={})
+        wait_until(lambda: Execution.objects.filter(state=State.RUNNING).exists(), "the run has begun")
+        assert process.end() == 0
+    assert wire_engine.count("cancel") == 1
+    execution = Execution.objects.get()
+    assert execution.cancel_requested_at is not None and execution.lease_holder == ""
+
+
+def test_a_client_that_is_gone_altogether_is_no_error(
+    run: Run, wire_engine: WireEngine, long_workflow: Workflow
+):
+    """E8: it was killed, so that nobody reads the answers either."""
+    Workflow.objects.update(inline_wait_seconds=3600)
+    with run() as process:
+        process.send("tools/call", name="report", arguments={})
+        wait_until(lambda: Execution.objects.filter(state=State.RUNNING).exists(), "the run has begun")
+        assert process.process.stdin and process.process.stdout
+        process.process.stdout.close()
+        process.process.stdin.close()
+        assert process.process.wait(timeout=30) == 0
+    assert "Traceback" not in process.told
+    assert Execution.objects.get().lease_holder == ""
