@@ -16,7 +16,7 @@ def fill_catalogue(count: int) -> None:
     definitions = enumerate(realistic_definitions(count))
     listing = read_listing(parse_definition(raw, position=position) for position, raw in definitions)
     assert not listing.skipped, listing.skipped[:3]
-    taken: set[str] = set()
+    taken = set(Workflow.objects.values_list("tool_name", flat=True))
     workflows = []
     for upstream_id, layer in listing.layers.items():
         name = make_tool_name(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.processes import ExampleEngine, free_port, running, running_example_engine
+from tests.processes import ExampleEngine, free_port, running, running_example_engine, web_command
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def product(folder: Path) -> Iterator[McpServer]:
     with running_example_engine(folder) as engine:
         _connect(engine)
         _, token = create_token(name="benchmark")
-        with _uvicorn("config.asgi:application", folder, answers=f"{METADATA_PATH}/mcp") as server:
+        with _web(folder, answers=f"{METADATA_PATH}/mcp") as server:
             base_url, process = server
             yield McpServer(f"{base_url}/mcp", process, token)
 
@@ -63,7 +63,7 @@ def catalogue_server(folder: Path) -> Iterator[McpServer]:
     from mcp_bridge.tokens import METADATA_PATH, create_token
 
     _, token = create_token(name=f"benchmark {secrets.token_hex(4)}")
-    with _uvicorn("config.asgi:application", folder, answers=f"{METADATA_PATH}/mcp") as server:
+    with _web(folder, answers=f"{METADATA_PATH}/mcp") as server:
         base_url, process = server
         yield McpServer(f"{base_url}/mcp", process, token)
 
@@ -95,6 +95,14 @@ def _connect(engine: ExampleEngine) -> None:
     run = refresh_source(source)
     assert run.added >= 6, run.error
     enable_workflows(Workflow.objects.filter(source=source))
+
+
+@contextmanager
+def _web(folder: Path, *, answers: str) -> Iterator[tuple[str, psutil.Process]]:
+    port = free_port()
+    base_url = f"http://127.0.0.1:{port}"
+    with running(web_command(port), answers_at=base_url + answers, log=folder / "web.log") as started:
+        yield base_url, psutil.Process(started.pid)
 
 
 @contextmanager

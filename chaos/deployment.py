@@ -134,11 +134,9 @@ def _engine(name: str, engine: ExampleEngine, folder: Path, log_level: str) -> P
 
 
 def _web(name: str, port: int, variables: dict[str, str], folder: Path) -> Program:
-    arguments = ["-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
-    arguments += ["--lifespan", "on", "--timeout-graceful-shutdown", "2", "--no-proxy-headers"]
     return Program(
         name,
-        [*arguments, "--no-access-log"],
+        ["manage.py", "serve", "--port", str(port), "--graceful-seconds", "2"],
         variables=variables | {"PORT": str(port)},
         folder=folder,
         answers_at=f"http://127.0.0.1:{port}/admin/login/",

@@ -1,5 +1,6 @@
 """ASGI entry point: MCP and Django side by side, under one parent that forwards the server's lifespan."""
 
+import gc
 import os
 
 from django.core.asgi import get_asgi_application
@@ -41,6 +42,10 @@ def build_application() -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with endpoint.session_manager.run():
+            # What is there by now stays: going through it again and again, the garbage collector would keep
+            # requests waiting.
+            gc.collect()
+            gc.freeze()
             yield
 
     return Starlette(

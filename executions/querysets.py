@@ -5,12 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django.db import models
+from django.db import connection, models
 from django.db.models import Q
 
 if TYPE_CHECKING:
     from executions.callers import Caller
     from executions.models import Execution  # noqa: F401
+
+
+ABANDONED = """
+    SELECT 1 FROM executions_execution
+    WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1
+"""
 
 
 class _IsActive(models.Func):
@@ -51,3 +57,14 @@ class ExecutionQuerySet(models.QuerySet["Execution"]):
     def visible_to(self, caller: Caller) -> ExecutionQuerySet:
         """What the caller started; everything for a caller that sees all."""
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+
+
+def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
+    """Whether the caller went away from a call with these arguments, whatever it called.
+
+    As SQL, because every call asks it.
+    """
+    moment = connection.ops.adapt_datetimefield_value(now)
+    with connection.cursor() as cursor:
+        cursor.execute(ABANDONED, [caller, arguments_hash, moment])
+        return cursor.fetchone() is not None

@@ -10,6 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from mcp import MCPError
@@ -151,11 +152,8 @@ class Shortcut:
 
 def _digest(scope: Scope, body: bytes) -> bytes:
     """Of all that makes a request well-formed or not. No secret is kept for it."""
-    path = scope["path"].encode()
-    digest = hashlib.sha256(b"%d %d " % (len(body), len(path)) + body + path)
-    for name, value in scope["headers"]:
-        digest.update(b"\0%b\0%b" % (name, value))
-    return digest.digest()
+    parts = [b"%d" % len(body), body, scope["path"].encode(), *chain.from_iterable(scope["headers"])]
+    return hashlib.sha256(b"\0".join(parts)).digest()
 
 
 def _bearer(scope: Scope) -> str:

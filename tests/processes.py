@@ -39,6 +39,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def web_command(port: int) -> list[str]:
+    """A web process of the product, as operators start it."""
+    return [sys.executable, "manage.py", "serve", f"--port={port}", "--graceful-seconds=2"]
+
+
 @contextmanager
 def running(
     command: Sequence[str], *, answers_at: str, log: Path, environment: dict[str, str] | None = None

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from mcp.shared.subscriptions import ToolsListChanged
 from tests.e2e.browser import Browser
 from tests.e2e.node_tools import FOLDER, node
 from tests.e2e.product import Product, environment, wait_until
-from tests.processes import ROOT, free_port, running
+from tests.processes import ROOT, free_port, running, web_command
 
 __all__ = ["node"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -38,9 +37,8 @@ Change = Callable[[], None]
 def other_web(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The endpoint of a second web process on the product's data."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", f"--port={port}"]
     with running(
-        command,
+        web_command(port),
         answers_at=f"http://127.0.0.1:{port}/admin/login/",
         log=tmp_path_factory.mktemp("other_web") / "web.log",
         environment=product.variables | {"PORT": str(port)},

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.node_tools import FOLDER, PACKAGES, node
 from tests.e2e.product import Product, environment
-from tests.processes import ROOT, free_port, running
+from tests.processes import ROOT, free_port, running, web_command
 
 __all__ = ["node"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -32,9 +32,8 @@ V2_AS_BEFORE = {"release": "v2", "mode": "legacy"}
 def many_pages(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Another web process on the product's data, whose lists take several pages."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", f"--port={port}"]
     with running(
-        command,
+        web_command(port),
         answers_at=f"http://127.0.0.1:{port}/admin/login/",
         log=tmp_path_factory.mktemp("many_pages") / "web.log",
         environment=product.variables | SEVERAL_PAGES | {"PORT": str(port)},

@@ -1,7 +1,6 @@
 """A second server on the tests' database, as a deployment has several."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from mcp_bridge.tokens import METADATA_PATH
 from tests.mcp_bridge.conftest import McpServer
-from tests.processes import free_port, running
+from tests.processes import free_port, running, web_command
 
 
 @dataclass(frozen=True)
@@ -27,9 +26,8 @@ def other_process(
     """Import this name into the test module that wants it."""
     port = free_port()
     server = McpServer(f"http://127.0.0.1:{port}")
-    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", f"--port={port}", "--lifespan=on"]
     with running(
-        command,
+        web_command(port),
         answers_at=f"{server.base_url}{METADATA_PATH}/mcp",
         log=tmp_path / "server.log",
         environment=stdio_server.env,
