@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from executions.models import Execution  # noqa: F401
 
 
-ABANDONED = """
-    SELECT 1 FROM executions_execution
-    WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1
-"""
+ABANDONED = (
+    "SELECT 1 FROM executions_execution"
+    " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
+)
 
 
 class _IsActive(models.Func):

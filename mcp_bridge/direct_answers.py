@@ -22,8 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_bridge.access import Access, OtherToolset
 from mcp_bridge.models import AccessToken
+from mcp_bridge.serialised_tools import METHOD
 from mcp_bridge.tokens import digest_of, recognise_digest
-from mcp_bridge.tool_lists import METHOD, ToolLists, View
+from mcp_bridge.tool_lists import ToolLists, View
 
 UNCACHED = ("cache-control", "no-store")
 UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)
@@ -119,7 +120,10 @@ class DirectAnswers:
         asked_by = None if request is None else request.asked_by
         if request is None or asked_by is None:
             return None
-        closed_page = self._lists.recall(*asked_by, request.cursor)
+        try:
+            closed_page = self._lists.recall(*asked_by, request.cursor)
+        except MCPError:
+            return None
         return None if closed_page is None else DirectAnswer(request, closed_page)
 
 

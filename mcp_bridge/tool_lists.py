@@ -4,10 +4,9 @@ The SDK alone needs 67 ms for a thousand tools, a request (docs/decisions/0013-t
 """
 
 import asyncio
-import json
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,22 +15,20 @@ from weakref import WeakSet
 
 from django.conf import settings
 from loguru import logger
-from mcp_types import SERVER_INFO_META_KEY, ListToolsResult, Tool
-from mcp_types.methods import serialize_server_result
+from mcp_types import SERVER_INFO_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from catalogue.database import run_in_database
 from catalogue.exposure import MAX_AGE_SECONDS, ExposedCatalogue, current_catalogue, fresh_catalogue
-from catalogue.models import Workflow
 from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
-from mcp_bridge.tools import built_in_tools, forget_left_out, listed_workflows, make_of_each, workflow_tool
+from mcp_bridge.serialised_tools import list_on_the_wire, serialise_tool, serialised_tools, write_json
+from mcp_bridge.tools import built_in_tools, forget_left_out, listed_workflows, make_of_each
 
 STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
 """How long a list is still served while the next one is made; agents see a change at most 1 s later."""
 MOST_VIEWS = 64
 """Lists kept in a process; the least recently asked for goes first."""
-METHOD = "tools/list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +58,31 @@ class ToolList:
     server_info: dict[str, Any]
     current_at: float = field(default_factory=time.monotonic)
     """When its catalogue was last seen to be the present one."""
-    _pages: dict[str | None, bytes] = field(default_factory=dict)
+    _pages: dict[int, bytes] = field(default_factory=dict)
+    """By where they begin."""
 
     def closed_page(self, cursor: str | None) -> bytes:
         """The JSON of a result, and the brace that closes the answer. Raises MCPError for a bad cursor."""
-        if (known := self._pages.get(cursor)) is not None:
-            return known
         size = settings.CATALOGUE["page_size"]
         begin, end, following = page_bounds(self.positions, cursor, size)
+        if (known := self._pages.get(begin)) is not None:
+            return known
         made = self._before_tools(following) + b",".join(self.tools[begin:end]) + b"]}}"
         # Cursors of other revisions begin pages anywhere; only those that this list gives come again.
         if begin % size == 0:
-            self._pages[cursor] = made
+            self._pages[begin] = made
         return made
-
-    def known_page(self, cursor: str | None) -> bytes | None:
-        """The same where it was asked for before."""
-        return self._pages.get(cursor)
 
     def _before_tools(self, following: str | None) -> bytes:
         """All of the result but the tools, open for them."""
         ttl = round(settings.CATALOGUE["list_ttl"] * 1000)
-        wire = _on_the_wire([], self.view.version, next_cursor=following, ttl_ms=ttl, cache_scope="private")
+        wire = list_on_the_wire(
+            [], self.view.version, next_cursor=following, ttl_ms=ttl, cache_scope="private"
+        )
         del wire["tools"]
         if self.view.version in MODERN_PROTOCOL_VERSIONS:
             wire |= {"resultType": "complete", "_meta": {SERVER_INFO_META_KEY: self.server_info}}
-        members = _json(wire)[1:-1]
+        members = write_json(wire)[1:-1]
         return b"{" + (members + b"," if members else b"") + b'"tools":['
 
 
@@ -117,11 +113,11 @@ class ToolLists:
         return known.closed_page(cursor)
 
     def recall(self, access: Access, view: View, cursor: str | None) -> bytes | None:
-        """The same from memory alone; None where somebody has to look, or something is wrong."""
+        """The same from memory alone; None where somebody has to look. Raises MCPError for a bad cursor."""
         known = self._lists.get(view)
         if known is None or (access.toolset or "") not in ("", *known.catalogue.toolsets):
             return None
-        return known.known_page(cursor) if self._is_usable(known) else None
+        return known.closed_page(cursor) if self._is_usable(known) else None
 
     def current(self, view: View) -> ToolList:
         """The list of the present revision; may ask the database."""
@@ -192,71 +188,3 @@ def forget_tool_lists() -> None:
     serialised_tools.forget()
     for lists in _all_lists:
         lists.forget()
-
-
-@dataclass(frozen=True, slots=True)
-class SerialisedTool:
-    """A workflow's tool, and what it was made of."""
-
-    made_of: tuple[Any, ...]
-    tool: bytes
-    characters: int
-
-
-class SerialisedTools:
-    """The tools of workflows, for all lists of a process: most outlive most revisions."""
-
-    def __init__(self) -> None:
-        self._by_version: defaultdict[str, dict[int, SerialisedTool]] = defaultdict(dict)
-        self._changing = threading.Lock()
-
-    def of(self, workflow: Workflow, version: str) -> SerialisedTool:
-        known, made_of = self._by_version.get(version, {}).get(workflow.pk), _what_shows(workflow)
-        if known is None or known.made_of != made_of:
-            tool = serialise_tool(workflow_tool(workflow), version)
-            known = SerialisedTool(made_of, tool, len(tool.decode()))
-            with self._changing:
-                self._by_version[version][workflow.pk] = known
-        return known
-
-    def forget_gone(self, catalogue: ExposedCatalogue) -> None:
-        present = {workflow.pk for workflow in catalogue.workflows.values()}
-        with self._changing:
-            for tools in self._by_version.values():
-                for gone in tools.keys() - present:
-                    del tools[gone]
-
-    def forget(self) -> None:
-        with self._changing:
-            self._by_version.clear()
-
-
-serialised_tools = SerialisedTools()
-
-
-def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
-    """Changes whenever the tool does; the hash stands for all that upstream says, the schemas above all."""
-    return (
-        workflow.content_hash,
-        workflow.tool_name,
-        workflow.title,
-        workflow.shown_description,
-        workflow.effective_execution_type,
-        workflow.effective_hints,
-        workflow.shown_icons,
-    )
-
-
-def serialise_tool(tool: Tool, version: str) -> bytes:
-    """One tool as clients of this protocol version read it."""
-    (on_the_wire,) = _on_the_wire([tool], version)["tools"]
-    return _json(on_the_wire)
-
-
-def _on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str, Any]:
-    result = ListToolsResult(tools=tools, **others).model_dump(by_alias=True, mode="json", exclude_none=True)
-    return serialize_server_result(METHOD, version, result)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -11,7 +11,7 @@ from mcp_types import LATEST_PROTOCOL_VERSION
 from catalogue.exposure import ExposedCatalogue, Workflows, shown_by
 from catalogue.models import Toolset
 from mcp_bridge.models import default_scopes
-from mcp_bridge.tool_lists import serialise_tool, serialised_tools
+from mcp_bridge.serialised_tools import serialise_tool, serialised_tools
 from mcp_bridge.tools import built_in_tools, make_of_each
 
 CHARACTERS_PER_TOKEN = 4

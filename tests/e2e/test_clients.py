@@ -35,7 +35,7 @@ async def client_of_2026(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
     async with httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
-        async with Client(transport, mode="2026-07-28") as client:
+        async with Client(transport, mode="2026-07-28", cache=None) as client:
             yield client
 
 

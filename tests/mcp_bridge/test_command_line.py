@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,16 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
         env=stdio_server.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # Shells have it ignored by what they start in the background, such as these tests.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    gate.wait_for_request()
-    process.send_signal(signal.SIGINT)
-    out, told = process.communicate(timeout=30)
-    gate.open()
+    try:
+        gate.wait_for_request()
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=20)
+    finally:
+        gate.open()
+        process.kill()
+        process.wait()
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in told
