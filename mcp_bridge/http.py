@@ -21,10 +21,10 @@ from catalogue.models.toolset import SLUG_FORM
 from catalogue.scopes import Scope as AccessScope
 from mcp_bridge.access import Access, OtherToolset
 from mcp_bridge.builtin_tools import describe_missing_scope, scope_of_tool
-from mcp_bridge.change_stream import ChangeStreams
 from mcp_bridge.direct_answers import UNCACHED, DirectAnswers
 from mcp_bridge.http_checks import check_headers, refusal, without_padding
 from mcp_bridge.models import AccessToken
+from mcp_bridge.notifications.change_stream import ChangeStreams
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import authenticate, metadata_url, recognise, resource_url
 

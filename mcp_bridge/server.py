@@ -41,13 +41,13 @@ from mcp_bridge.declarations import (
 from mcp_bridge.instructions import Instructions
 from mcp_bridge.interruptions import OpenCalls
 from mcp_bridge.log_levels import LogLevels
+from mcp_bridge.notifications.pushed_changes import PushedChanges
+from mcp_bridge.notifications.sights import Sights
+from mcp_bridge.notifications.streams import OpenStreams
+from mcp_bridge.notifications.subscriptions import Subscriptions
 from mcp_bridge.prompts import PromptMethods
-from mcp_bridge.pushed_changes import PushedChanges
 from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
-from mcp_bridge.sights import Sights
-from mcp_bridge.streams import OpenStreams
-from mcp_bridge.subscriptions import Subscriptions
 from mcp_bridge.task_methods import TaskMethods
 from mcp_bridge.tool_lists import ToolLists
 from mcp_bridge.toolset_costs import BudgetWatch

@@ -5,7 +5,7 @@ import pytest
 
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
-from mcp_bridge import change_stream as stream_module
+from mcp_bridge.notifications import change_stream as stream_module
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_source, make_toolset, make_workflow

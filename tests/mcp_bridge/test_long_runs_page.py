@@ -16,8 +16,8 @@ from config.environment import Environment
 from executions.models import Execution
 from executions.polling import advance_due_executions
 from mcp_bridge.builtin_tools.for_executions import LONGEST_WAIT_SECONDS
-from mcp_bridge.streams import MOST_STREAMS
-from mcp_bridge.subscriptions import MOST_TASKS
+from mcp_bridge.notifications.streams import MOST_STREAMS
+from mcp_bridge.notifications.subscriptions import MOST_TASKS
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import ROOT

@@ -8,7 +8,7 @@ from catalogue.curation import disable_workflows
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from executions.models import Execution, State
-from mcp_bridge import subscriptions
+from mcp_bridge.notifications import subscriptions
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_toolset, make_workflow

@@ -15,8 +15,8 @@ from catalogue import watching as catalogue_watching
 from catalogue.models import Workflow
 from executions import watching as executions_watching
 from executions.models import State
-from mcp_bridge import streams
 from mcp_bridge.models import AccessToken
+from mcp_bridge.notifications import streams
 from mcp_bridge.tokens import create_token, forget_tokens
 from tests.executions.engines import in_thread, until
 from tests.factories import make_workflow

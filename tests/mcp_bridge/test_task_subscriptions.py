@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
-from mcp_bridge import subscriptions
 from mcp_bridge.models import AccessToken
+from mcp_bridge.notifications import subscriptions
 from mcp_bridge.tokens import forget_tokens
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until

@@ -20,11 +20,11 @@ from mcp_types import (
 from catalogue.database import run_in_database
 from mcp_bridge.access import Access
 from mcp_bridge.declarations import Context, is_modern
-from mcp_bridge.interests import Interests, admissible_lists, admit_interests
+from mcp_bridge.notifications.interests import Interests, admissible_lists, admit_interests
+from mcp_bridge.notifications.sights import Sights
+from mcp_bridge.notifications.streams import OpenStreams, TooManyStreams
+from mcp_bridge.notifications.telling import TaskChanged, Telling
 from mcp_bridge.resources.methods import RESOURCE_NOT_FOUND
-from mcp_bridge.sights import Sights
-from mcp_bridge.streams import OpenStreams, TooManyStreams
-from mcp_bridge.telling import TaskChanged, Telling
 
 
 class PushedChanges:

@@ -15,9 +15,9 @@ from catalogue.watching import RevisionWatch, watching_revisions
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
 from executions.watching import Watch, watching
-from mcp_bridge.interests import Interests
-from mcp_bridge.sights import Sight, Sights
-from mcp_bridge.streams import Stream
+from mcp_bridge.notifications.interests import Interests
+from mcp_bridge.notifications.sights import Sight, Sights
+from mcp_bridge.notifications.streams import Stream
 from mcp_bridge.task_documents import describe_task
 from mcp_bridge.tool_lists import STALE_SECONDS
 

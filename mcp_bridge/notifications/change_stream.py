@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from mcp_bridge.access import Access
-from mcp_bridge.interests import Interests, admissible_lists
-from mcp_bridge.sights import Sights
-from mcp_bridge.streams import OpenStreams, TooManyStreams
-from mcp_bridge.telling import TaskChanged, Telling
+from mcp_bridge.notifications.interests import Interests, admissible_lists
+from mcp_bridge.notifications.sights import Sights
+from mcp_bridge.notifications.streams import OpenStreams, TooManyStreams
+from mcp_bridge.notifications.telling import TaskChanged, Telling
 
 EVENT_STREAM = "text/event-stream"
 PING_SECONDS = 15.0
