@@ -20,7 +20,7 @@ import httpx2
 import psutil
 import psycopg
 
-from tests.processes import ROOT, free_port
+from tests.processes import ROOT, free_port, running, web_command
 
 START_SECONDS = 90.0
 STOP_SECONDS = 25.0
@@ -149,6 +149,19 @@ def started(variables: Mapping[str, str], command: tuple[str, ...] = QUICKSTART)
         yield product
     finally:
         product.kill()
+
+
+@contextmanager
+def another_web(product: Product, folder: Path, **variables: str) -> Iterator[str]:
+    """The MCP endpoint of one more web process on the product's data."""
+    port = free_port()
+    with running(
+        web_command(port),
+        answers_at=f"http://127.0.0.1:{port}/admin/login/",
+        log=folder / "web.log",
+        environment=product.variables | variables | {"PORT": str(port)},
+    ):
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 @contextmanager

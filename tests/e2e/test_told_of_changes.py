@@ -18,8 +18,8 @@ from mcp.shared.subscriptions import ToolsListChanged
 
 from tests.e2e.browser import Browser
 from tests.e2e.node_tools import FOLDER, node
-from tests.e2e.product import Product, environment, wait_until
-from tests.processes import ROOT, free_port, running, web_command
+from tests.e2e.product import Product, another_web, environment, wait_until
+from tests.processes import ROOT
 
 __all__ = ["node"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -36,14 +36,8 @@ Change = Callable[[], None]
 @pytest.fixture(scope="module")
 def other_web(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The endpoint of a second web process on the product's data."""
-    port = free_port()
-    with running(
-        web_command(port),
-        answers_at=f"http://127.0.0.1:{port}/admin/login/",
-        log=tmp_path_factory.mktemp("other_web") / "web.log",
-        environment=product.variables | {"PORT": str(port)},
-    ):
-        yield f"http://127.0.0.1:{port}/mcp"
+    with another_web(product, tmp_path_factory.mktemp("other_web")) as url:
+        yield url
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.node_tools import FOLDER, PACKAGES, node
-from tests.e2e.product import Product, environment
-from tests.processes import ROOT, free_port, running, web_command
+from tests.e2e.product import Product, another_web, environment
+from tests.processes import ROOT
 
 __all__ = ["node"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -31,14 +31,8 @@ V2_AS_BEFORE = {"release": "v2", "mode": "legacy"}
 @pytest.fixture(scope="module")
 def many_pages(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Another web process on the product's data, whose lists take several pages."""
-    port = free_port()
-    with running(
-        web_command(port),
-        answers_at=f"http://127.0.0.1:{port}/admin/login/",
-        log=tmp_path_factory.mktemp("many_pages") / "web.log",
-        environment=product.variables | SEVERAL_PAGES | {"PORT": str(port)},
-    ):
-        yield f"http://127.0.0.1:{port}/mcp"
+    with another_web(product, tmp_path_factory.mktemp("many_pages"), **SEVERAL_PAGES) as url:
+        yield url
 
 
 def ask(node: Path, asked: Mapping[str, Any]) -> dict[str, Any]:

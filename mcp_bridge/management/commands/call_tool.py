@@ -25,7 +25,6 @@ class Command(BaseCommand):
         parser.add_argument(
             "arguments", metavar="JSON", nargs="?", default="{}", help="the arguments, a JSON object"
         )
-
         add_toolset_option(parser, what="call it as one who comes through this toolset")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -37,11 +36,19 @@ class Command(BaseCommand):
         text = "\n".join(getattr(block, "text", "") for block in result.content)
         if result.is_error:
             raise CommandError(text)
-        self.stdout.write(text)
+        self.stdout.write(_readable(result, text))
 
     async def _tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         if sys.stderr.isatty():
             self.stderr.write(f"{message or ''} {progress:.0f}{' %' if total else ''}".strip())
+
+
+def _readable(result: CallToolResult, text: str) -> str:
+    """Values laid out for people; the text for models is as dense as can be."""
+    value = result.structured_content
+    if value is None or isinstance(value, str):
+        return text
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def _arguments(text: str) -> dict[str, Any]:
