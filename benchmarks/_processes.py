@@ -80,6 +80,13 @@ def bare_server(folder: Path, answer: bytes) -> Iterator[McpServer]:
         yield McpServer(f"{base_url}/mcp", process)
 
 
+@contextmanager
+def model_and_shop(folder: Path) -> Iterator[str]:
+    """The base URL of a model server and an API that answer at once."""
+    with _uvicorn("benchmarks._model_and_shop:application", folder, answers="/ready") as server:
+        yield server[0]
+
+
 def _connect(engine: ExampleEngine) -> None:
     from catalogue.curation import enable_workflows
     from catalogue.discovery import refresh_source

@@ -1,19 +1,29 @@
 """The connectors of this process: one per source and event loop, shared, made anew when settings change."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import atexit
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pydantic import SecretStr, ValidationError
+from loguru import logger
+from pydantic import ValidationError
 
+from catalogue.engine_settings import settings_of
 from catalogue.models import Source
 from catalogue.secrets import CredentialsUnreadable
+from catalogue.told_changes import Listening
+from connectors.background import finish_in_background_loop
 from connectors.errors import Misconfigured
-from connectors.protocol import ADDRESS, Connector
+from connectors.hints import FieldProblem
+from connectors.protocol import Connector
+from connectors.redaction import Redactor
 from connectors.registry import connector_class
+
+CLOSING_SECONDS = 8.0
 
 
 @dataclass(slots=True)
@@ -22,6 +32,17 @@ class _Shared:
     connector: Connector
     users: int = 0
     retired: bool = False
+    listening: Listening | None = None
+    """To an engine that says by itself when its listing changes."""
+
+    def retire(self) -> None:
+        """Nobody is to use it any more beside those who do."""
+        self.retired = True
+        if self.listening is not None:
+            self.listening.end()
+        if not self.users:
+            _closing.add(closing := asyncio.ensure_future(self.connector.aclose()))
+            closing.add_done_callback(_closing.discard)
 
 
 _connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _Shared]] = WeakKeyDictionary()
@@ -44,8 +65,19 @@ async def connector_for(source: Source) -> AsyncIterator[Connector]:
 
 async def close_connectors() -> None:
     """Close everything that lives on the running loop."""
-    for shared in _connectors.pop(asyncio.get_running_loop(), {}).values():
-        await shared.connector.aclose()
+    closing = list(_connectors.pop(asyncio.get_running_loop(), {}).values())
+    for shared in closing:
+        if shared.listening is not None:
+            shared.listening.end()
+    await asyncio.gather(*(shared.connector.aclose() for shared in closing))
+
+
+def close_background_connectors() -> None:
+    """Close what lives on the background loop before the process ends; programs would outlive it."""
+    finish_in_background_loop(close_connectors, seconds=CLOSING_SECONDS)
+
+
+atexit.register(close_background_connectors)
 
 
 def make_connector(source: Source) -> Connector:
@@ -59,18 +91,22 @@ def make_connector(source: Source) -> Connector:
         ) from None
     except CredentialsUnreadable as error:
         raise Misconfigured(str(error)) from None
+    except Misconfigured:
+        raise
+    except Exception as error:  # noqa: BLE001 - another package's connector may raise anything
+        told = Redactor(source.credentials.values()).text(f"{type(error).__name__}: {error}")
+        logger.error("The connector of source {} could not be made: {}", source.name, told)
+        raise Misconfigured(f"The connector of source {source.name} could not be made: {told}") from None
 
 
 def secret_fields(kind: str) -> list[str]:
     """The settings of this kind that are stored encrypted. Raises Misconfigured for an unknown kind."""
-    fields = connector_class(kind).Config.model_fields
-    return [name for name, field in fields.items() if _is_secret(field.annotation)]
+    return [setting.name for setting in settings_of(kind).values() if setting.secret]
 
 
 def address_fields(kind: str) -> list[str]:
     """The settings that say where secrets are sent. Raises Misconfigured for an unknown kind."""
-    fields = connector_class(kind).Config.model_fields
-    return [name for name, field in fields.items() if field.json_schema_extra == ADDRESS]
+    return [setting.name for setting in settings_of(kind).values() if setting.hints.address]
 
 
 def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list[str]]:
@@ -83,12 +119,21 @@ def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list
         config.model_validate(settings)
     except ValidationError as error:
         problems: dict[str, list[str]] = {}
-        for problem in error.errors(include_url=False, include_input=False, include_context=False):
-            field, *inside = map(str, problem["loc"] or [""])
-            message = problem["msg"].removeprefix("Value error, ")
-            problems.setdefault(field, []).append(f"{'.'.join(inside)}: {message}" if inside else message)
+        for field, message in _problems(error):
+            problems.setdefault(field, []).append(message)
         return problems
     return {}
+
+
+def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Field and message, without the values: they may be secret."""
+    for problem in error.errors(include_url=False, include_input=False):
+        field, *inside = map(str, problem["loc"] or [""])
+        raised = problem.get("ctx", {}).get("error")
+        if not field and isinstance(raised, FieldProblem):
+            field = raised.field
+        message = problem["msg"].removeprefix("Value error, ")
+        yield field, f"{'.'.join(inside)}: {message}" if inside else message
 
 
 def _share(source: Source) -> _Shared:
@@ -97,12 +142,18 @@ def _share(source: Source) -> _Shared:
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))
+    if fresh.connector.capabilities.tells_of_changes:
+        let_go = partial(_let_go, loop_connectors, fresh, source.pk)
+        fresh.listening = Listening(source, fresh.connector, let_go=let_go)
     if known is not None:
-        known.retired = True
-        if not known.users:
-            _closing.add(closing := asyncio.ensure_future(known.connector.aclose()))
-            closing.add_done_callback(_closing.discard)
+        known.retire()
     return fresh
+
+
+def _let_go(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int) -> None:
+    if loop_connectors.get(source_id) is shared:
+        del loop_connectors[source_id]
+        shared.retire()
 
 
 _closing: set[asyncio.Future[None]] = set()
@@ -114,11 +165,5 @@ async def _close_if_done(shared: _Shared) -> None:
         await shared.connector.aclose()
 
 
-def _is_secret(annotation: Any) -> bool:
-    return annotation is SecretStr or SecretStr in getattr(annotation, "__args__", ())
-
-
 def _sentence(error: ValidationError) -> str:
-    """Field by field, without the values: they may be secret."""
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
+    return "; ".join(f"{field}: {message}" if field else message for field, message in _problems(error))

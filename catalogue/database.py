@@ -63,10 +63,19 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 async def run_in_database(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Run a synchronous unit of work in a thread; its connection goes back to the pool afterwards."""
+    """Run a synchronous unit of work in a thread; its connection goes back to the pool afterwards.
+
+    Once the interpreter is ending there are no threads any more, and whoever wants one is cancelled.
+    """
     context = contextvars.copy_context()
     call = partial(context.run, _with_clean_connection, partial(unit, *args, **kwargs))
-    return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+    try:
+        hop: asyncio.Future[Result] = asyncio.get_running_loop().run_in_executor(_threads(), call)
+    except RuntimeError:
+        if threading.main_thread().is_alive():
+            raise
+        raise asyncio.CancelledError("the process ends") from None
+    return await hop
 
 
 def _with_clean_connection(unit: Callable[[], Any]) -> Any:

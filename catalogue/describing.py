@@ -9,6 +9,7 @@ from typing import Any
 
 from catalogue.exposure import ExposedCatalogue
 from catalogue.inputs import describe_inputs, describe_outputs, summarise_inputs
+from catalogue.interactions import describe_interactions
 from catalogue.models import Workflow
 from catalogue.outages import Outage, current_outages, outages_seen_through
 
@@ -55,11 +56,12 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
         "source": workflow.source.name,
         "execution_type": workflow.effective_execution_type,
         "timeout_seconds": workflow.effective_timeout_seconds,
-        "cache_seconds": workflow.cache_seconds,
+        "cache_seconds": workflow.effective_cache_seconds,
         "hints": workflow.effective_hints,
         "icons": workflow.shown_icons,
         "input_schema": workflow.input_schema,
         "output_schema": workflow.output_schema,
+        **describe_interactions(workflow),
     }
     failing = [outage for outage in current_outages() if outage.source == workflow.source.name]
     return described | ({"unavailable_source": _describe_outages(failing)[0]} if failing else {})

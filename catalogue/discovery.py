@@ -4,11 +4,11 @@ One source at a time, under a lease; a listing that fails changes nothing but th
 """
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, QuerySet
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
@@ -19,6 +19,7 @@ from catalogue.reconciliation import Superseded, read_listing, reconcile
 from connectors.background import run_in_background_loop
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Unreachable
+from connectors.protocol import Health
 
 LISTING_TIMEOUT_SECONDS = 300.0
 LEASE = timedelta(seconds=LISTING_TIMEOUT_SECONDS + 60)
@@ -33,7 +34,7 @@ class RefreshRefused(Exception):
 def refresh_source(
     source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL
 ) -> DiscoveryRun:
-    """List the source's workflows and reconcile the catalogue with them.
+    """List the source's workflows and reconcile the catalogue with them; check those that list nothing.
 
     Returns the finished run, also for a listing that failed. Raises RefreshRefused when the source is
     switched off, deleted or being refreshed already.
@@ -68,7 +69,7 @@ def sources_to_list_at_start() -> list[int]:
     """The ids of the sources that are refreshed by themselves at all (A1.1)."""
     if not settings.CATALOGUE["discovery_enabled"]:
         return []
-    return [source.pk for source in Source.objects.filter(enabled=True) if _refresh_interval(source)]
+    return [source.pk for source in Source.objects.filter(enabled=True) if source.effective_refresh_interval]
 
 
 def _claim(source: Source) -> Source:
@@ -92,8 +93,7 @@ def _held(source: Source) -> QuerySet[Source]:
 def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     log = logger.bind(source=source.name)
     try:
-        listing = read_listing(run_in_background_loop(_list(source)))
-        reconcile(source, listing, run)
+        told = _take_in(source, run)
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
@@ -104,29 +104,43 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
         ours = ConnectorError("An error of ours, not of the engine; the log has the details.")
         _record_failure(source, run, ours)
     else:
-        _record_success(source, run)
+        _record_success(source, run, told)
     return run
 
 
-async def _list(source: Source) -> list[WorkflowDefinition | RejectedDefinition]:
+def _take_in(source: Source, run: DiscoveryRun) -> str:
+    """What came of it, in a sentence. Raises ConnectorError, and Superseded like `reconcile`."""
+    answer = run_in_background_loop(_ask(source))
+    if not isinstance(answer, Health):
+        reconcile(source, read_listing(answer), run)
+        return f"{run.found} workflows listed."
+    if not answer.ok:
+        raise ConnectorError(answer.message)
+    return f"Its workflows are declared here. {answer.message}"
+
+
+async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+    """The engine's listing; of an engine that lists nothing, whether it can be reached."""
     try:
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:
+            if not connector.capabilities.lists_workflows:
+                return await connector.check()
             return [item async for item in connector.discover()]
     except TimeoutError:
         raise Unreachable(f"The listing took longer than {LISTING_TIMEOUT_SECONDS:g} s.") from None
 
 
-def _record_success(source: Source, run: DiscoveryRun) -> None:
+def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
     run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
     now = timezone.now()
-    interval = _refresh_interval(source)
+    interval = source.effective_refresh_interval
     _held(source).update(
         health_state=Source.HealthState.OK,
-        health_message=f"{run.found} workflows listed.",
+        health_message=told,
         failing_since=None,
         failures=0,
         last_refreshed_at=now,
-        next_refresh_at=now + timedelta(seconds=interval) if interval else None,
+        next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
     )
     log = logger.bind(source=source.name)
     # At every listing the same lines would hide the new ones.
@@ -141,7 +155,8 @@ def _record_success(source: Source, run: DiscoveryRun) -> None:
             skipped["reason"],
         )
     log.info(
-        "Discovery: {} found, {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
+        "Discovery: {} {} found, {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
+        told,
         run.found,
         run.added,
         run.updated,
@@ -167,7 +182,7 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
         health_message=error.message,
         failing_since=Coalesce("failing_since", now),
         failures=F("failures") + 1,
-        next_refresh_at=now + timedelta(seconds=wait) if wait else None,
+        next_refresh_at=_unless_moved(source, now + timedelta(seconds=wait) if wait else None),
     )
     logger.bind(source=source.name, error=type(error).__name__).warning(
         "Discovery failed, the last good list stays; next try {}: {}",
@@ -176,11 +191,11 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
     )
 
 
-def _refresh_interval(source: Source) -> int:
-    """Seconds; 0 for never by itself."""
-    own = source.refresh_interval
-    default = settings.CATALOGUE["discovery_interval"]
-    return default if own is None else own
+def _unless_moved(source: Source, planned: datetime | None) -> Case:
+    """Who made the source due while it was listed wants another listing than that one."""
+    as_found = Q(next_refresh_at=source.next_refresh_at)
+    field = Source._meta.get_field("next_refresh_at")
+    return Case(When(as_found, then=Value(planned, output_field=field)), default=F("next_refresh_at"))
 
 
 def _retry_wait(source: Source, error: ConnectorError) -> float:
@@ -188,7 +203,7 @@ def _retry_wait(source: Source, error: ConnectorError) -> float:
 
     0 where nothing is tried again by itself.
     """
-    if not _refresh_interval(source):
+    if not source.effective_refresh_interval:
         return 0.0
     backoff: float = min(FIRST_RETRY_SECONDS * 2 ** min(source.failures, 10), LONGEST_RETRY_SECONDS)
     asked = error.retry_after if isinstance(error, Unreachable) else None

@@ -27,7 +27,8 @@ class JSONTextField(AnyTextField):
         return None if value is None else json.loads(value)
 
     def get_prep_value(self, value: Any) -> str | None:
-        return None if value is None else json.dumps(value, separators=(",", ":"))
+        """JSON's null where the column has to hold something."""
+        return None if value is None and self.null else json.dumps(value, separators=(",", ":"))
 
     def to_python(self, value: Any) -> Any:
         """Text from a form or a fixture is read as JSON; everything else is a value already."""

@@ -24,14 +24,18 @@ class Input:
     type: str
     description: str
     default: Any
+    place: Place
+    """Its schema."""
 
 
 @dataclass(slots=True)
-class _Inputs:
+class Inputs:
+    """The properties of an object, and which of them it must have."""
+
     properties: dict[str, Input] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
 
-    def add(self, others: "_Inputs") -> None:
+    def add(self, others: "Inputs") -> None:
         self.properties = others.properties | self.properties
         self.required |= others.required
 
@@ -71,28 +75,31 @@ def describe_outputs(schema: dict[str, Any] | None) -> dict[str, dict[str, Any]]
     }
 
 
+def inputs_at(place: Place) -> Inputs:
+    """Those of a schema and of all that it is composed of."""
+    found = _inputs_at(place, {})
+    for name in found.required - found.properties.keys():
+        found.properties[name] = Input("any", "", None, place.at({}))
+    return found
+
+
 def _short(name: str) -> str:
     line = " ".join(name.split())
     return line if len(line) <= LONGEST_NAME else line[:LONGEST_NAME] + "..."
 
 
-def _find_inputs(schema: dict[str, Any] | None) -> _Inputs:
-    if not isinstance(schema, dict):
-        return _Inputs()
-    found = _inputs_at(Place(schema, schema), {})
-    for name in found.required - found.properties.keys():
-        found.properties[name] = Input("any", "", None)
-    return found
+def _find_inputs(schema: dict[str, Any] | None) -> Inputs:
+    return inputs_at(Place(schema, schema)) if isinstance(schema, dict) else Inputs()
 
 
-def _inputs_at(place: Place, known: dict[int, _Inputs]) -> _Inputs:
+def _inputs_at(place: Place, known: dict[int, Inputs]) -> Inputs:
     """Those of a schema and of all that it is composed of; a part that leads back to itself adds nothing."""
     schema = place.schema
     if not isinstance(schema, dict) or len(known) > MOST_PARTS:
-        return _Inputs()
+        return Inputs()
     if id(schema) in known:
         return known[id(schema)]
-    found = known[id(schema)] = _Inputs()
+    found = known[id(schema)] = Inputs()
     properties, required = schema.get("properties"), schema.get("required")
     if isinstance(properties, dict):
         found.properties = {name: _input(place.at(inner)) for name, inner in properties.items()}
@@ -112,9 +119,9 @@ def _parts_that_all_apply(place: Place) -> Iterator[Place]:
     yield from place.each("allOf")
 
 
-def _inputs_of_alternatives(alternatives: list[Place], known: dict[int, _Inputs]) -> _Inputs:
+def _inputs_of_alternatives(alternatives: list[Place], known: dict[int, Inputs]) -> Inputs:
     """Any of them may be given; required is only what each of them requires."""
-    found = _Inputs()
+    found = Inputs()
     each = [_inputs_at(alternative, known) for alternative in alternatives]
     for inputs in each:
         found.add(inputs)
@@ -129,4 +136,4 @@ def _input(place: Place) -> Input:
         own = schema.get("description")
         description = description or (own if isinstance(own, str) else "")
         default = schema.get("default") if default is None else default
-    return Input(word_for_type(place), description, default)
+    return Input(word_for_type(place), description, default, place)

@@ -20,6 +20,8 @@ RESERVED = frozenset(
         "get_execution_status",
         "cancel_execution",
         "list_executions",
+        "query_execution",
+        "signal_execution",
         "ClearCache",
         "enable",
         "disable",
@@ -34,7 +36,8 @@ A workflow of such a name gets its id added.
 def make_tool_name(*, name: str, upstream_id: str, source_name: str, taken: set[str]) -> str:
     """The first free one of: name, name_id, name_id_source, name_id_digest, then with a number."""
     plain = _sanitised(name)[:MAX_LENGTH] or "workflow"
-    with_id = _joined(plain, _sanitised(upstream_id))
+    # Where the engine knows workflows by their names, the source's tells them apart.
+    with_id = plain if upstream_id == name else _joined(plain, _sanitised(upstream_id))
     with_source = _joined(with_id, _sanitised(source_name))
     # For ids that differ only in what a name cannot hold: counting up would take ever longer.
     digest = hashlib.sha256(f"{source_name} {upstream_id}".encode()).hexdigest()[:8]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from django.db import models, transaction
 from django.db.models import Count, Q
+from django.db.models.functions import Coalesce
 
 if TYPE_CHECKING:
     from catalogue.models import Source, Workflow  # noqa: F401
@@ -52,6 +53,12 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
     def runnable(self) -> WorkflowQuerySet:
         """What the rows alone allow to be exposed; the filters have the last word (`catalogue.exposure`)."""
         return self.present().filter(enabled=True, source__enabled=True)
+
+    def cached(self) -> WorkflowQuerySet:
+        """Those whose results are cached: what `Workflow.effective_cache_seconds` says, for the database."""
+        return self.annotate(kept_seconds=Coalesce("cache_seconds", "upstream_cache_seconds", 0)).filter(
+            kept_seconds__gt=0
+        )
 
     def for_lists(self) -> WorkflowQuerySet:
         """Without what may be large and only a page of its own shows."""

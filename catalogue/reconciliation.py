@@ -11,6 +11,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
 from catalogue.presentation import read_hints, read_icons
@@ -23,6 +24,7 @@ BATCH = 500
 
 UPSTREAM_FIELDS = (
     "name",
+    "upstream_title",
     "description",
     "category",
     "version",
@@ -34,11 +36,24 @@ UPSTREAM_FIELDS = (
     "schema_problem",
     "hints",
     "icons",
+    "upstream_timeout_seconds",
+    "upstream_cache_seconds",
+    "queries",
+    "signals",
     "metadata",
     "content_hash",
     "changed_at",
     "missing_since",
 )
+ADDED_LATER = {
+    "upstream_title",
+    "hints",
+    "icons",
+    "upstream_timeout_seconds",
+    "upstream_cache_seconds",
+    "queries",
+    "signals",
+}
 COMPARED_FIELDS = ("source", "upstream_id", "tool_name", "content_hash", "changed_at", "missing_since")
 
 
@@ -69,12 +84,15 @@ def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Li
     return listing
 
 
-def reconcile(source: Source, listing: Listing, run: DiscoveryRun) -> None:
+def reconcile(
+    source: Source, listing: Listing, run: DiscoveryRun, *, is_whole: bool = True, enable: bool | None = None
+) -> None:
     """Add, update, bring back and mark missing, and count it all on the run.
 
-    Raises Superseded, and changes nothing then.
+    A listing that is not the whole one leaves alone what it does not mention. `enable` decides on new
+    workflows in place of the source's policy. Raises Superseded, and changes nothing then.
     """
-    changes = _apply(source, listing)
+    changes = _apply(source, listing, is_whole=is_whole, enable=enable)
     run.added, run.updated, run.returned = len(changes.new), len(changes.updated), len(changes.returned)
     run.unchanged, run.missing = changes.unchanged, len(changes.missing)
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
@@ -96,11 +114,15 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         raise _Skipped(str(error)) from None
     hints, hint_problems = read_hints(item.annotations)
     icons, icon_problems = read_icons(item.icons)
-    if problems := [*filter(None, [checked.problem]), *hint_problems, *icon_problems]:
+    queries, query_problems = read_interactions(item.queries)
+    signals, signal_problems = read_interactions(item.signals)
+    of_parts = [*hint_problems, *icon_problems, *query_problems, *signal_problems]
+    if problems := [*filter(None, [checked.problem]), *of_parts]:
         listing.flagged.append({"id": item.id, "name": item.name, "reason": " ".join(problems)})
     layer = {
         "upstream_id": item.id,
         "name": item.name,
+        "upstream_title": item.title,
         "description": item.description,
         "category": item.category,
         "version": item.version,
@@ -112,14 +134,18 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         "schema_problem": checked.problem,
         "hints": hints,
         "icons": icons,
+        "upstream_timeout_seconds": item.timeout_seconds,
+        "upstream_cache_seconds": item.cache_seconds,
+        "queries": queries,
+        "signals": signals,
         "metadata": item.metadata,
     }
     listing.layers[item.id] = layer | {"content_hash": _content_hash(layer)}
 
 
 def _content_hash(layer: dict[str, Any]) -> str:
-    """Workflows without hints and icons keep the hash that they had before there were any."""
-    told = {name: value for name, value in layer.items() if value or name not in ("hints", "icons")}
+    """Workflows without what was added later keep the hash that they had before."""
+    told = {name: value for name, value in layer.items() if value or name not in ADDED_LATER}
     canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -139,7 +165,7 @@ class _Changes:
 
 
 @transaction.atomic
-def _apply(source: Source, listing: Listing) -> _Changes:
+def _apply(source: Source, listing: Listing, *, is_whole: bool, enable: bool | None) -> _Changes:
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()
     if current is None:
@@ -148,19 +174,31 @@ def _apply(source: Source, listing: Listing) -> _Changes:
         raise Superseded("The source's settings were changed during the listing.")
     if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
         raise Superseded("A later listing of the source was begun meanwhile.")
-    changes = _compare(current, listing)
+    exposed = current.new_workflows == Source.NewWorkflows.EXPOSED
+    changes = _compare(current, listing, enable=exposed if enable is None else enable)
+    if not is_whole:
+        changes.missing = []
     _write(changes)
     return changes
 
 
-def _compare(source: Source, listing: Listing) -> _Changes:
+def _compare(source: Source, listing: Listing, *, enable: bool) -> _Changes:
     now, changes = timezone.now(), _Changes()
     known = {workflow.upstream_id: workflow for workflow in source.workflows.only(*COMPARED_FIELDS)}
     names = _Names(source)
     for upstream_id, upstream in listing.layers.items():
         workflow = known.pop(upstream_id, None)
         if workflow is None:
-            changes.new.append(_new_workflow(source, upstream, names.make(upstream), now))
+            changes.new.append(
+                Workflow(
+                    source=source,
+                    tool_name=names.make(upstream),
+                    enabled=enable,
+                    first_seen_at=now,
+                    changed_at=now,
+                    **upstream,
+                )
+            )
         else:
             _compare_one(workflow, upstream, changes, now)
     changes.missing = [workflow.pk for workflow in known.values() if workflow.missing_since is None]
@@ -186,13 +224,6 @@ class _Names:
         )
         self._taken.add(name)
         return name
-
-
-def _new_workflow(source: Source, upstream: dict[str, Any], tool_name: str, now: datetime) -> Workflow:
-    enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
-    return Workflow(
-        source=source, tool_name=tool_name, enabled=enabled, first_seen_at=now, changed_at=now, **upstream
-    )
 
 
 def _compare_one(workflow: Workflow, upstream: dict[str, Any], changes: _Changes, now: datetime) -> None:

@@ -69,11 +69,15 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
     """The schema that results may be promised to follow, or None when it is none or unusable."""
     if not isinstance(raw, dict) or raw.get("type") != "object":
         return None
+    return None if find_schema_problem(raw) else bounded_copy(raw)
+
+
+def find_schema_problem(raw: dict[str, Any]) -> str:
+    """Why this is no JSON Schema that can be used; empty for one that is, whatever it describes."""
     try:
-        schema = bounded_copy(raw)
-    except (UnsafeSchema, BrokenSchema):
-        return None
-    return None if _compile_problem(schema) else schema
+        return _compile_problem(bounded_copy(raw))
+    except (UnsafeSchema, BrokenSchema) as error:
+        return printable(str(error))
 
 
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:

@@ -1,18 +1,23 @@
 """Adding and changing connections to engines, for every door."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
+from loguru import logger
 
 from catalogue.connections import address_fields, connector_for, make_connector, secret_fields
 from catalogue.models import Revision, Source
 from connectors.background import run_in_background_loop
-from connectors.errors import Misconfigured
-from connectors.protocol import Health
+from connectors.errors import ConnectorError, Misconfigured
+from connectors.protocol import Connector, Health
 
+CHECK_TIMEOUT_SECONDS = 60.0
 UPDATABLE = ("name", "enabled", "new_workflows", "refresh_interval", "max_concurrent")
 
 
@@ -158,12 +163,31 @@ def _check_is_object(config: object) -> None:
 
 def check_source(source: Source) -> Health:
     """Try to talk to the engine now. Never raises for what the engine or the settings do wrong."""
-    return run_in_background_loop(_check(source))
+    return run_in_background_loop(_check(connector_for(source)))
 
 
-async def _check(source: Source) -> Health:
+def check_candidate(source: Source) -> Health:
+    """The same with settings that are not stored, by a connector that nobody else uses."""
+    return run_in_background_loop(_check(_connector_of_candidate(source)))
+
+
+@asynccontextmanager
+async def _connector_of_candidate(source: Source) -> AsyncIterator[Connector]:
+    connector = make_connector(source)
     try:
-        async with connector_for(source) as connector:
+        yield connector
+    finally:
+        await connector.aclose()
+
+
+async def _check(opened: AbstractAsyncContextManager[Connector]) -> Health:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), opened as connector:
             return await connector.check()
-    except Misconfigured as error:
+    except TimeoutError:
+        return Health(ok=False, message=f"No answer within {CHECK_TIMEOUT_SECONDS:g} s.")
+    except ConnectorError as error:
         return Health(ok=False, message=error.message)
+    except Exception:  # noqa: BLE001 - a connector's own mistake is told like an engine's
+        logger.exception("A connector failed in a way of its own")
+        return Health(ok=False, message="An error of ours, not of the engine; the log has the details.")

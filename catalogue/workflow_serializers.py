@@ -58,11 +58,21 @@ class UpstreamSerializer(serializers.ModelSerializer[Workflow]):
         read_only_fields = fields
 
 
+class InteractionSerializer(serializers.Serializer[Any]):
+    """What runs can be asked or told while they go on."""
+
+    name = serializers.CharField()
+    description = serializers.CharField()
+    inputSchema = JSONObjectField()  # noqa: N815 - as MCP has it
+
+
 class UpstreamDetailSerializer(UpstreamSerializer):
     """What the engine says of a workflow, in full."""
 
     hints = HintsField()
     icons = IconSerializer(many=True)
+    queries = InteractionSerializer(many=True, help_text="What its runs can be asked.")
+    signals = InteractionSerializer(many=True, help_text="What its runs can be told.")
     metadata = JSONObjectField()
     schema_problem = serializers.CharField(
         help_text="Why the engine's input schema was replaced by one that takes any object."
@@ -73,6 +83,8 @@ class UpstreamDetailSerializer(UpstreamSerializer):
             *UpstreamSerializer.Meta.fields,
             "hints",
             "icons",
+            "queries",
+            "signals",
             "metadata",
             "schema_problem",
             "content_hash",
@@ -125,7 +137,9 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
     hints = HintsField(source="effective_hints", help_text="What clients are told that it does.")
     offered_as_prompt = serializers.BooleanField(help_text="Clients show it to people as a command, too.")
     cache_seconds = serializers.IntegerField(
-        allow_null=True, help_text="How long a result answers the same arguments again. Null: never."
+        source="effective_cache_seconds",
+        allow_null=True,
+        help_text="How long a result answers the same arguments again. Null: never.",
     )
     exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
     visibility = serializers.SerializerMethodField(help_text="If not exposed, the first thing in the way.")
@@ -255,11 +269,11 @@ class OverridesSerializer(StrictSerializer):
         help_text="Clients show it to people as a command of its own, too."
     )
     cache_seconds = serializers.IntegerField(
-        min_value=1,
+        min_value=0,
         max_value=LONGEST_CACHING,
         allow_null=True,
         help_text="Seconds that a result answers the same arguments again, whoever asks. For what changes "
-        "nothing and answers all callers alike. Null: every call runs.",
+        "nothing and answers all callers alike. 0: every call runs. Null: what the engine says, if anything.",
     )
 
 

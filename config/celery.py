@@ -70,6 +70,11 @@ def _configure() -> None:
                 "schedule": 10.0,
                 "options": {"expires": 10},
             },
+            "end-interrupted-requests": {
+                "task": "orchestration.end_interrupted_requests",
+                "schedule": 10.0,
+                "options": {"expires": 10},
+            },
             "prune-executions": {
                 "task": "executions.prune_executions",
                 "schedule": 600.0,

@@ -4,14 +4,18 @@ The README's table of settings shows exactly these fields (a test compares them)
 """
 
 import difflib
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from connectors.allowed_hosts import AllowedHosts
+from connectors.operator import StdioCommand
 
 PREFIX = "CATALOGUE_"
 DATABASES = ("sqlite", "postgres", "postgresql")
@@ -104,6 +108,13 @@ class Environment(BaseSettings):
         ge=4_000,
         le=100_000_000,
     )
+    inline_content_bytes: int = _variable(
+        "CATALOGUE_INLINE_CONTENT_BYTES",
+        4 * 1024 * 1024,
+        "Bytes of pictures, sounds and files that an MCP answer carries; of what is more, a link.",
+        ge=4_096,
+        le=1024 * 1024 * 1024,
+    )
     max_concurrent_executions: int = _variable(
         "CATALOGUE_MAX_CONCURRENT_EXECUTIONS",
         1000,
@@ -168,6 +179,47 @@ class Environment(BaseSettings):
         le=1024 * 1024 * 1024,
     )
 
+    stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
+        "CATALOGUE_STDIO_COMMANDS",
+        {},
+        "Commands that sources of MCP servers may start, as JSON: name to list of words; "
+        "docs/upstream-mcp.md has more.",
+    )
+    http_tool_hosts: str = _variable(
+        "CATALOGUE_HTTP_TOOL_HOSTS",
+        "",
+        "Host names and networks that are not public and that HTTP tools may reach, comma-separated, such as "
+        "`billing.internal,10.1.0.0/16`.",
+    )
+    openai_base_url: str = _variable(
+        "OPENAI_BASE_URL",
+        "https://api.openai.com/v1",
+        "The model server of `POST /workflow`: any that speaks the API of chat completions.",
+    )
+    openai_api_key: SecretStr = _variable("OPENAI_API_KEY", SecretStr(""), "Its key, where it wants one.")
+    openai_model: str = _variable(
+        "OPENAI_MODEL", "", "The model that chooses tools; without one `POST /workflow` says so."
+    )
+    model_timeout: float = _variable(
+        "CATALOGUE_MODEL_TIMEOUT", 60.0, "Seconds that one answer of the model may take.", gt=0, le=3600
+    )
+    model_retries: int = _variable(
+        "CATALOGUE_MODEL_RETRIES",
+        2,
+        "Times that the model is asked again when it is busy or cannot be reached.",
+        ge=0,
+        le=10,
+    )
+    model_context_tokens: int = _variable(
+        "CATALOGUE_MODEL_CONTEXT_TOKENS",
+        16_000,
+        "Longest prompt, in estimated tokens; of more tools than fit, the likeliest are described.",
+        ge=1_000,
+        le=10_000_000,
+    )
+    model_answer_tokens: int = _variable(
+        "CATALOGUE_MODEL_ANSWER_TOKENS", 2_000, "Longest answer of the model.", ge=100, le=1_000_000
+    )
     page_size: int = _variable(
         "CATALOGUE_PAGE_SIZE",
         1000,
@@ -187,6 +239,26 @@ class Environment(BaseSettings):
     @classmethod
     def _upper(cls, value: Any) -> Any:
         return value.upper() if isinstance(value, str) else value
+
+    @field_validator("stdio_commands", mode="before")
+    @classmethod
+    def _commands_by_name(cls, value: Any) -> Any:
+        try:
+            commands = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            commands = None
+        if not isinstance(commands, dict):
+            raise ValueError('must be JSON such as {"files": ["npx", "-y", "some-mcp-server"]}')
+        return {
+            name: {"command": command} if isinstance(command, list) else command
+            for name, command in commands.items()
+        }
+
+    @field_validator("http_tool_hosts")
+    @classmethod
+    def _lists_hosts(cls, value: str) -> str:
+        AllowedHosts.parse(value)
+        return value
 
     @field_validator("database_url", "celery_broker_url")
     @classmethod

@@ -15,6 +15,8 @@ QUIET_LOGGERS = {
     "httpx2": "WARNING",
     "httpcore2": "WARNING",
     "mcp": "WARNING",
+    # It quotes what engines send; the connector tells the same in words of its own.
+    "mcp.client": "CRITICAL",
     "uvicorn.access": "WARNING",
     "celery.app.trace": "WARNING",
     "celery.beat": "WARNING",

@@ -1,5 +1,6 @@
 """Django's settings, derived from `config.environment`."""
 
+import re
 import secrets
 import sqlite3
 import sys
@@ -9,9 +10,11 @@ from urllib.parse import urlsplit
 
 import dj_database_url
 from django.urls import reverse_lazy
+from pydantic import SecretStr
 
 from config.environment import BASE_DIR, read_environment
 from config.logging import configure_logging
+from connectors.operator import StdioCommand
 
 ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
@@ -67,6 +70,7 @@ INSTALLED_APPS = [
     "catalogue",
     "executions",
     "mcp_bridge",
+    "orchestration",
     "config.apps.ProductConfig",
 ]
 
@@ -89,7 +93,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [],
+        # Before those of the apps, to replace some of unfold's.
+        "DIRS": [BASE_DIR / "config" / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -184,12 +189,14 @@ SPECTACULAR_SETTINGS = {
         {"name": "Root", "description": "Where everything is."},
         {"name": "Sources", "description": "Connections to engines."},
         {"name": "Workflows", "description": "What engines offer, and what curators made of it."},
+        {"name": "Tools", "description": "HTTP calls that are declared here as tools."},
         {"name": "Toolsets", "description": "Parts of what is exposed, each with an MCP address of its own."},
         {
             "name": "Discovery runs",
             "description": "What each listing of a source found, changed and skipped.",
         },
         {"name": "Executions", "description": "The record of every run."},
+        {"name": "Requests in words", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
     ],
     "SERVE_INCLUDE_SCHEMA": False,
@@ -202,6 +209,10 @@ SPECTACULAR_SETTINGS = {
         "ErrorKind": "executions.models.ErrorKind",
         "ExecutionState": "executions.models.State",
         "HealthState": "catalogue.models.Source.HealthState",
+        "RequestFailure": "orchestration.stages.Failure",
+        "RequestStage": "orchestration.stages.Stage",
+        "RequestStatus": "orchestration.models.WorkflowRequest.Status",
+        "StageState": "orchestration.stages.StageState",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
@@ -221,6 +232,7 @@ class CatalogueSettings(TypedDict):
     execution_timeout: int
     inline_wait: float
     inline_result_characters: int
+    inline_content_bytes: int
     max_concurrent_executions: int
     max_concurrent_per_caller: int
     max_queued_executions: int
@@ -230,6 +242,15 @@ class CatalogueSettings(TypedDict):
     status_check_interval: float
     max_request_bytes: int
     max_payload_bytes: int
+    stdio_commands: dict[str, StdioCommand]
+    http_tool_hosts: str
+    openai_base_url: str
+    openai_api_key: SecretStr
+    openai_model: str
+    model_timeout: float
+    model_retries: int
+    model_context_tokens: int
+    model_answer_tokens: int
     page_size: int
     list_ttl: float
 
@@ -241,6 +262,7 @@ CATALOGUE: CatalogueSettings = {
     "execution_timeout": ENVIRONMENT.execution_timeout,
     "inline_wait": ENVIRONMENT.inline_wait,
     "inline_result_characters": ENVIRONMENT.inline_result_characters,
+    "inline_content_bytes": ENVIRONMENT.inline_content_bytes,
     "max_concurrent_executions": ENVIRONMENT.max_concurrent_executions,
     "max_concurrent_per_caller": ENVIRONMENT.max_concurrent_per_caller,
     "max_queued_executions": ENVIRONMENT.max_queued_executions,
@@ -250,6 +272,15 @@ CATALOGUE: CatalogueSettings = {
     "status_check_interval": ENVIRONMENT.status_check_interval,
     "max_request_bytes": ENVIRONMENT.max_request_bytes,
     "max_payload_bytes": ENVIRONMENT.max_payload_bytes,
+    "stdio_commands": ENVIRONMENT.stdio_commands,
+    "http_tool_hosts": ENVIRONMENT.http_tool_hosts,
+    "openai_base_url": ENVIRONMENT.openai_base_url,
+    "openai_api_key": ENVIRONMENT.openai_api_key,
+    "openai_model": ENVIRONMENT.openai_model,
+    "model_timeout": ENVIRONMENT.model_timeout,
+    "model_retries": ENVIRONMENT.model_retries,
+    "model_context_tokens": ENVIRONMENT.model_context_tokens,
+    "model_answer_tokens": ENVIRONMENT.model_answer_tokens,
     "page_size": ENVIRONMENT.page_size,
     "list_ttl": ENVIRONMENT.list_ttl,
 }
@@ -308,6 +339,17 @@ UNFOLD = {
                 "items": [
                     _page("Executions", "play_circle", "executions", "execution"),
                     _page("Result cache", "bolt", "executions", "cachepolicy"),
+                    # Its address is also the beginning of the next one's.
+                    _page("Requests in words", "chat", "orchestration", "workflowrequest")
+                    | {"active": lambda request: re.search(r"/workflowrequest/(?!try/)", request.path)},
+                    {
+                        "title": "Try a request",
+                        "icon": "maps_ugc",
+                        "link": reverse_lazy("admin:orchestration_workflowrequest_try_it"),
+                        "permission": lambda request: request.user.has_perm(
+                            "orchestration.add_workflowrequest"
+                        ),
+                    },
                     _page("Retention", "auto_delete", "executions", "retention"),
                 ],
             },

@@ -6,12 +6,19 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
-from catalogue.api import DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
+from catalogue.api import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
+from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
+from catalogue.kinds_api import ConnectorViewSet
+from catalogue.openapi.api import OpenApiImportViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.root import ApiRoot
+from catalogue.temporal_import_api import TemporalImportViewSet
 from executions.api import ExecutionViewSet
 from executions.cache_api import ResultCacheViewSet
+from executions.engine_runs_api import EngineRunViewSet
 from mcp_bridge.api import ToolsetViewSet
+from orchestration.api import WorkflowRequestViewSet
+from orchestration.api import WorkflowViewSet as RequestInWords
 
 
 class Router(SimpleRouter):
@@ -24,17 +31,25 @@ class Router(SimpleRouter):
 
 api = Router()
 api.register("sources", SourceViewSet, "source")
+api.register(f"sources/(?P<source>{NAME})/runs", EngineRunViewSet, "engine-run")
+api.register("connectors", ConnectorViewSet, "connector")
+api.register("temporal-imports", TemporalImportViewSet, "temporal-import")
+api.register("openapi-imports", OpenApiImportViewSet, "openapi-import")
+api.register("tools", ToolViewSet, "tool")
 api.register("workflows", WorkflowViewSet, "workflow")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
+api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
+    re_path(r"^tools/?$", RootToolViewSet.as_view({"get": "list", "post": "create"}), name="tools"),
+    re_path(r"^workflow/?$", RequestInWords.as_view({"post": "create"}), name="workflow"),
     re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="api-schema"),
     re_path(r"^api/?$", ApiRoot.as_view(), name="api-root"),
     path("api/", include(api.urls)),
-    re_path(r"^api(/|$)", NoSuchEndpoint.as_view()),
+    re_path(r"^(?:api|tools|workflow)(/|$)", NoSuchEndpoint.as_view()),
 ]

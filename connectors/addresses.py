@@ -1,81 +1,125 @@
-"""Where engines may live: on company networks, never where clouds hand out credentials."""
+"""Where connections may go: engines may live on company networks, HTTP tools only reach what is public.
+
+Nobody gets to link-local and cloud metadata addresses, by whatever name or spelling.
+"""
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 import httpcore2
 import httpx2
 
+from connectors.allowed_hosts import AllowedHosts
 from connectors.errors import Misconfigured
-
-METADATA_ADDRESSES = {
-    ipaddress.ip_address(text)
-    for text in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
-}
-"""Where clouds hand out credentials, besides the link-local range."""
-BROADCAST = ipaddress.ip_address("255.255.255.255")
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
+from connectors.operator import allowed_http_tool_hosts
+from connectors.special_addresses import IPAddress, never_contacted, not_public
 
 
-def normalise_base_url(text: str) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddressPolicy:
+    """Which addresses may be contacted."""
+
+    public_only: bool = False
+    """Only addresses of the public internet, and what is in `opened`."""
+    opened: AllowedHosts = field(default_factory=AllowedHosts)
+    advice: str = ""
+    """What whoever needs another address has to do; a sentence."""
+
+    def objection(self, address: str, *, host: str = "", port: int = 0) -> str:
+        """Why this IP address of `host` may not be contacted; empty when it may, or when it is a name."""
+        try:
+            parsed = _parsed(address)
+        except ValueError:
+            return ""
+        if reason := never_contacted(parsed):
+            return reason
+        if not self.public_only or self.opened.cover(host or address, parsed, port):
+            return ""
+        return not_public(parsed)
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The IP addresses of a host that may be contacted, in the resolver's order.
+
+        Raises Misconfigured when there are only others, httpcore2.ConnectError when the name is unknown.
+        """
+        found = []
+        with contextlib.suppress(OSError, UnicodeError):
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if not found:
+            raise httpcore2.ConnectError(f"the name {host} could not be resolved")
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        allowed = [address for address in addresses if not self.objection(address, host=host, port=port)]
+        if not allowed:
+            objection = self.objection(addresses[0], host=host, port=port)
+            advice = self.advice_about(addresses[0])
+            raise Misconfigured(f"{host} is {addresses[0]}, {objection}: not contacted. {advice}".rstrip())
+        return allowed
+
+    def advice_about(self, address: str) -> str:
+        """Empty where nothing helps."""
+        return "" if never_contacted(_parsed(address)) else self.advice
+
+
+def _parsed(address: str) -> IPAddress:
+    """Without the zone. Raises ValueError for a name."""
+    return ip_address(address.partition("%")[0])
+
+
+ENGINE_ADDRESSES = AddressPolicy()
+
+
+def http_tool_addresses() -> AddressPolicy:
+    """Where HTTP tools may go, as the operator has it now."""
+    return AddressPolicy(
+        public_only=True,
+        opened=allowed_http_tool_hosts(),
+        advice="An operator can allow it in the environment variable CATALOGUE_HTTP_TOOL_HOSTS and restart.",
+    )
+
+
+def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
     """The address without a trailing slash. Raises ValueError, never quoting a password."""
     try:
         url = httpx2.URL(text.strip())
     except httpx2.InvalidURL:
         raise ValueError("This is not a valid URL.") from None
-    if url.scheme not in ("http", "https"):
-        raise ValueError("The URL must start with http:// or https://.")
-    if not url.host:
-        raise ValueError("The URL names no host.")
-    if url.port is not None and not 1 <= url.port <= 65535:
-        raise ValueError("The URL's port must be from 1 to 65535.")
-    if url.userinfo:
-        raise ValueError("The URL must not contain a user name or password; use the credentials' own fields.")
-    if url.query or url.fragment:
-        raise ValueError("The URL must end before any '?' or '#'.")
-    if objection := address_objection(url.host):
-        raise ValueError(f"The URL points to {url.host}, {objection}.")
+    if objection := _url_objection(url):
+        raise ValueError(objection)
+    if objection := policy.objection(url.host, port=port_of(url)):
+        advice = policy.advice_about(url.host)
+        raise ValueError(f"The URL points to {url.host}, {objection}. {advice}".rstrip())
     return str(url).rstrip("/")
+
+
+def _url_objection(url: httpx2.URL) -> str:
+    if url.scheme not in ("http", "https"):
+        return "The URL must start with http:// or https://."
+    if not url.host:
+        return "The URL names no host."
+    if url.port is not None and not 1 <= url.port <= 65535:
+        return "The URL's port must be from 1 to 65535."
+    if url.userinfo:
+        return "The URL must not contain a user name or password; use the credentials' own fields."
+    if url.query or url.fragment:
+        return "The URL must end before any '?' or '#'."
+    return ""
+
+
+def port_of(url: httpx2.URL) -> int:
+    """Also where the URL leaves it to the scheme."""
+    if url.port is not None:
+        return url.port
+    return 443 if url.scheme == "https" else 80
 
 
 def address_objection(host: str) -> str:
     """Why no engine may live at this IP address; empty when one may, or when it is a name."""
-    try:
-        address = _unwrapped(ipaddress.ip_address(host.partition("%")[0]))
-    except ValueError:
-        return ""
-    if address.is_link_local or address in METADATA_ADDRESSES:
-        return "a link-local or cloud metadata address"
-    if address.is_multicast or address == BROADCAST:
-        return "a multicast or broadcast address"
-    return "an unspecified address" if address.is_unspecified else ""
-
-
-def _unwrapped(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that an IPv6 address of a transition mechanism stands for."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+    return ENGINE_ADDRESSES.objection(host)
 
 
 async def resolve_allowed(host: str, port: int) -> list[str]:
-    """The IP addresses of a host that an engine may have, in the resolver's order.
-
-    Raises Misconfigured when there are only others, httpcore2.ConnectError when the name is unknown.
-    """
-    found = []
-    with contextlib.suppress(OSError, UnicodeError):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    if not found:
-        raise httpcore2.ConnectError(f"the name {host} could not be resolved")
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    allowed = [address for address in addresses if not address_objection(address)]
-    if not allowed:
-        raise Misconfigured(f"{host} is {addresses[0]}, {address_objection(addresses[0])}: not contacted.")
-    return allowed
+    """`AddressPolicy.resolve` for engines."""
+    return await ENGINE_ADDRESSES.resolve(host, port)

@@ -1,8 +1,9 @@
 """One event loop in a thread of its own, for doors that are not asynchronous themselves."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
@@ -22,3 +23,10 @@ def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
     Clients that live on that loop keep their connections from one call to the next.
     """
     return asyncio.run_coroutine_threadsafe(coroutine, _background_loop()).result()
+
+
+def finish_in_background_loop(finish: Callable[[], Coroutine[Any, Any, None]], *, seconds: float) -> None:
+    """Run it there before the process ends, for so long at most; nothing where nobody ever used that loop."""
+    if _background_loop.cache_info().currsize:
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(finish(), _background_loop()).result(seconds)

@@ -10,6 +10,8 @@ def _printable(value: Any) -> Any:
     """Drop what no database column or terminal should get: NUL, other controls, lone surrogates."""
     if not isinstance(value, str):
         return value
+    if value.isprintable():
+        return value.strip()
     kept = (
         char
         for char in value
@@ -27,8 +29,34 @@ def _none_as_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
+def _text_or_nothing(value: Any) -> Any:
+    return value[:255] if isinstance(value, str) else ""
+
+
+def _seconds_or_none(value: Any) -> Any:
+    usable = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
+    return value if usable else None
+
+
+MAX_SECONDS = 2_592_000
+"""30 days."""
 Text = Annotated[str, BeforeValidator(_printable)]
 Identifier = Annotated[str, BeforeValidator(_printable), BeforeValidator(_number_as_text)]
+
+
+OptionalText = Annotated[Text, BeforeValidator(_text_or_nothing)]
+OptionalSeconds = Annotated[int | None, BeforeValidator(_seconds_or_none)]
+
+
+class Interaction(BaseModel):
+    """A question that a run answers, or something that it can be told, while it goes on."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    name: Text = Field(min_length=1, max_length=255)
+    description: Text = Field(default="", max_length=2_000)
+    input_schema: dict[str, Any] | None = Field(default=None, alias="inputSchema")
+    """JSON Schema of an object."""
 
 
 class WorkflowDefinition(BaseModel):
@@ -41,6 +69,8 @@ class WorkflowDefinition(BaseModel):
 
     id: Identifier = Field(min_length=1, max_length=255)
     name: Text = Field(min_length=1, max_length=255)
+    title: OptionalText = ""
+    """For people; empty: the name is good enough."""
     description: Text = Field(min_length=1, max_length=20_000)
     category: Text = Field(default="workflow", max_length=100)
     version: Identifier = Field(default="1.0.0", max_length=100)
@@ -55,6 +85,12 @@ class WorkflowDefinition(BaseModel):
     annotations: Any = None
     """MCP's hints, unchecked as well; those and the icons never make a workflow unusable."""
     icons: Any = None
+    timeout_seconds: OptionalSeconds = None
+    """As upstream proposes; None: the product's default."""
+    cache_seconds: OptionalSeconds = None
+    """How long a result may answer the same arguments again; None: not at all."""
+    queries: list[Interaction] = Field(default_factory=list)
+    signals: list[Interaction] = Field(default_factory=list)
     metadata: Annotated[dict[str, Any], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
 
 

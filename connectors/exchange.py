@@ -36,7 +36,7 @@ TRANSPORT_ERRORS = (
 )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange:
     """Filled as the answer arrives; its errors are made to be raised, and show no secret."""
 
@@ -54,6 +54,14 @@ class Exchange:
         """Method and path; a query may carry tokens."""
         return self.redactor.text(f"{self.method} {self.url.path}")
 
+    def __repr__(self) -> str:
+        return f"Exchange({self})"
+
+    @property
+    def place(self) -> str:
+        """The URL without its query."""
+        return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
+
     async def watch(self, event: str, info: Mapping[str, Any]) -> None:
         """The pool's trace: only it can tell whether a deadline passed before or after the sending."""
         if event.endswith(".send_request_headers.started"):
@@ -68,6 +76,11 @@ class Exchange:
     def encoding(self) -> str:
         encoding = str(self.headers.get("content-encoding", "")).strip().lower()
         return "" if encoding == "identity" else encoding
+
+    @property
+    def location(self) -> str:
+        """Where a redirect points, as it was written; it may hold secrets."""
+        return str(self.headers.get("location", ""))
 
     def words(self) -> str:
         """The engine's own, redacted before they are cut so that no half of a secret remains."""
@@ -134,7 +147,8 @@ class Exchange:
         return self.redactor.text(str(self.headers.get(name, "")))
 
     def _details(self) -> dict[str, Any]:
-        return {"request": str(self), "status": self.status, "answer": self.words()}
+        told = {"request": str(self), "status": self.status, "answer": self.words()}
+        return told | ({"truncated": True} if self.truncated else {})
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:

@@ -1,7 +1,7 @@
 """Connections that reach only the addresses that were checked.
 
 GuardedTransport    httpx2 over a connection pool of our own
-└── GuardedNetwork  resolves names, and refuses addresses where no engine may live
+└── GuardedNetwork  resolves names, and refuses addresses that its policy forbids
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from connectors.addresses import resolve_allowed
+from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy
 from connectors.errors import Misconfigured
 from connectors.http_limits import HttpLimits
 
@@ -29,7 +29,8 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     whoever owns the name may answer differently then. TLS still verifies the name, not the address.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
         self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -58,7 +59,7 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     async def _resolve(self, host: str, port: int, deadline: float) -> list[str]:
         try:
             async with asyncio.timeout_at(deadline):
-                return await resolve_allowed(host, port)
+                return await self._policy.resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"the name {host} was not resolved in time") from None
 
@@ -112,13 +113,19 @@ def _is_readable(connected: Any) -> bool:
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """httpx2's own transport builds its pool without a network backend, so this one builds it with ours."""
 
-    def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        *,
+        limits: HttpLimits,
+        tls: ssl.SSLContext | None,
+        policy: AddressPolicy = ENGINE_ADDRESSES,
+    ) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_connections,
             keepalive_expiry=IDLE_SECONDS,
-            network_backend=GuardedNetwork(),
+            network_backend=GuardedNetwork(policy),
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

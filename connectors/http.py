@@ -1,22 +1,27 @@
 """JSON over HTTP to engines: the only module that builds HTTP clients."""
 
 import asyncio
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urljoin
 
 import httpx2
-from loguru import logger
 
-from connectors.addresses import normalise_base_url
-from connectors.errors import InvalidAnswer, Misconfigured, Rejected
-from connectors.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
-from connectors.guarded_network import GuardedTransport, tls_context
+from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url
+from connectors.answer import Answer
+from connectors.credentials import NO_CREDENTIALS, Credentials
+from connectors.errors import InvalidAnswer, Misconfigured
+from connectors.exchange import Exchange
+from connectors.guarded_network import tls_context
 from connectors.http_limits import HttpLimits
 from connectors.json_limits import MAX_DEPTH, UnreadableJSON, parse_json
+from connectors.queries import with_query, with_query_of_ours
 from connectors.redaction import Redactor, shorten
+from connectors.redirects import Hop, Journey, travel
+from connectors.request_bodies import written
+from connectors.request_headers import own_headers, sendable, with_lower_names
+from connectors.wire import Wire
 
 USER_AGENT = "workflow-catalogue"
 REFUSAL_BYTES = 64_000
@@ -39,25 +44,78 @@ class EngineClient:
         limits: HttpLimits | None = None,
         verify_tls: bool = True,
         ca_file: str = "",
+        policy: AddressPolicy = ENGINE_ADDRESSES,
     ) -> None:
         """`secrets` are masked wherever an engine echoes them. Raises Misconfigured for unusable settings."""
         try:
-            self._base_url = normalise_base_url(base_url)
+            self._base_url = normalise_base_url(base_url, policy=policy)
         except ValueError as error:
             raise Misconfigured(f"Base URL: {error}") from None
         self._limits = limits or HttpLimits()
         self._redactor = Redactor(secrets)
         tls = tls_context(verify=verify_tls, ca_file=ca_file) if self._base_url.startswith("https:") else None
-        self._transport = GuardedTransport(limits=self._limits, tls=tls)
+        self._wire = Wire(limits=self._limits, tls=tls, policy=policy)
+        self._wire_elsewhere: Wire | None = None
+        self._policy, self._ca_file = policy, ca_file
         self._headers = {
             "accept": "application/json",
             "accept-encoding": "identity",
             "user-agent": USER_AGENT,
-            **_sendable(headers or {}),
+            **sendable(headers or {}),
         }
+
+    @property
+    def redactor(self) -> Redactor:
+        """Knows this client's secrets, also the credentials of all exchanges so far."""
+        return self._redactor
 
     def __repr__(self) -> str:
         return f"EngineClient({self._base_url})"
+
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
+        repeatable: bool,
+        follow_redirects: bool = False,
+    ) -> Answer:
+        """One whole exchange: every status is an answer, also that of a redirect that was not followed.
+
+        `target` is as in `request_json`; empty, it is the base URL itself. Raises Misconfigured when the
+        address may not be contacted or a header cannot be sent; Unreachable when no answer came;
+        InvalidAnswer when it is too large or compressed; OutcomeUnknown instead of these, with
+        `repeatable=False` only, where it is open what happened.
+        """
+        for secret in credentials.secrets():
+            self._redactor.learn(secret)
+        first = Hop(
+            method,
+            with_query(self._url(target), query),
+            with_lower_names(self._headers) | own_headers(headers or {}),
+            content,
+        )
+        until, started = self._deadline(), time.perf_counter()
+
+        async def send(hop: Hop) -> Exchange:
+            return await self._hop(hop, credentials, repeatable=repeatable, until=until)
+
+        journey = await travel(first, send) if follow_redirects else Journey(await send(first))
+        seconds = time.perf_counter() - started
+        self._refuse_unreadable(journey.last)
+        return Answer(
+            journey.last.status,
+            journey.last.headers,
+            bytes(journey.last.body),
+            seconds,
+            journey.last.place,
+            journey.carried_out,
+            journey.not_followed,
+        )
 
     async def request_json(
         self,
@@ -65,16 +123,20 @@ class EngineClient:
         target: str,
         *,
         body: Any = None,
+        form: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
         max_depth: int = MAX_DEPTH,
     ) -> Any:
-        """Send `body` as JSON and return the JSON of a 2xx answer; everything else is an error.
+        """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; everything else is an error.
 
         `target` is a path below the base URL, or a whole URL of the same origin. With `repeatable=False`
         whatever leaves open if the engine acted is OutcomeUnknown.
         """
-        exchange = await self._succeed(method, target, body=body, headers=headers, repeatable=repeatable)
+        content_type, sent = written(body, form)
+        exchange = await self._succeed(
+            method, target, content=sent, headers={**(headers or {}), **content_type}, repeatable=repeatable
+        )
         content = bytes(exchange.body)
         try:
             return self._redactor.answer(parse_json(content, max_depth=max_depth), content)
@@ -95,27 +157,27 @@ class EngineClient:
         return str(url)
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        await self._wire.aclose()
+        if self._wire_elsewhere:
+            await self._wire_elsewhere.aclose()
 
     async def _succeed(
         self,
         method: str,
         target: str,
         *,
-        body: Any = None,
+        content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
     ) -> Exchange:
         exchange = Exchange(method, self._url(target), repeatable, self._redactor)
-        content_type = {} if body is None else {"content-type": "application/json"}
-        request = httpx2.Request(
-            method,
-            exchange.url,
-            content=_json_bytes(body),
-            headers=self._headers | _sendable(headers or {}) | content_type,
-            extensions={"timeout": self._timeouts, "trace": exchange.watch},
+        failure = await self._wire.carry_out(
+            exchange,
+            headers=self._headers | sendable(headers or {}),
+            content=content,
+            until=self._deadline(),
+            refusal_bytes=REFUSAL_BYTES,
         )
-        failure = await self._carry_out(request, exchange)
         # Raised here, where no transport error is being handled: those may quote what was sent.
         if exchange.refused:
             raise exchange.refusal()
@@ -124,34 +186,33 @@ class EngineClient:
         self._refuse_unreadable(exchange)
         return exchange
 
-    async def _carry_out(self, request: httpx2.Request, exchange: Exchange) -> str:
-        """Fill the exchange as far as the engine lets us; return why it ended early, if it did."""
-        started = time.perf_counter()
-        failure = ""
-        try:
-            async with asyncio.timeout(self._limits.total_seconds):
-                await self._read_answer(request, exchange)
-        except TimeoutError:
-            failure = f"no complete answer within {self._limits.total_seconds:g} s"
-        except TRANSPORT_ERRORS as error:
-            failure = failure_reason(error, self._limits)
-        seconds = time.perf_counter() - started
-        logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, seconds)
-        return failure
+    async def _hop(self, hop: Hop, credentials: Credentials, *, repeatable: bool, until: float) -> Exchange:
+        url, headers = hop.url, hop.headers
+        if hop.at_home:
+            url = with_query_of_ours(url, credentials.query)
+            headers = headers | own_headers(credentials.headers)
+        exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
+        wire = self._wire if hop.at_home else self._elsewhere()
+        failure = await wire.carry_out(
+            exchange,
+            headers=headers,
+            content=hop.content,
+            until=until,
+            refusal_bytes=self._limits.max_response_bytes,
+        )
+        if failure:
+            raise exchange.unanswered(failure)
+        return exchange
 
-    async def _read_answer(self, request: httpx2.Request, exchange: Exchange) -> None:
-        # Not through a client: redirects, cookies and authentication are not for us, and cost 0.2 ms.
-        response = await self._transport.handle_async_request(request)
-        exchange.status, exchange.headers = response.status_code, response.headers
-        limit = REFUSAL_BYTES if exchange.refused else self._limits.max_response_bytes
-        try:
-            async for chunk in response.aiter_raw():
-                exchange.body += chunk
-                if len(exchange.body) > limit:
-                    exchange.truncated = True
-                    break
-        finally:
-            await response.aclose()
+    def _elsewhere(self) -> Wire:
+        """For other origins: whoever chose not to verify the configured one did not mean these."""
+        if self._wire_elsewhere is None:
+            tls = tls_context(verify=True, ca_file=self._ca_file)
+            self._wire_elsewhere = Wire(limits=self._limits, tls=tls, policy=self._policy)
+        return self._wire_elsewhere
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._limits.total_seconds
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:
@@ -162,35 +223,10 @@ class EngineClient:
 
     def _url(self, target: str) -> httpx2.URL:
         try:
-            url = httpx2.URL(self._base_url + target if target.startswith("/") else target)
+            url = httpx2.URL(self._base_url + target if target.startswith("/") or not target else target)
         except httpx2.InvalidURL:
             raise Misconfigured("The path makes no valid URL.") from None
         base = httpx2.URL(self._base_url)
         if (url.scheme, url.netloc) != (base.scheme, base.netloc) or url.userinfo:
             raise Misconfigured(f"The URL is not on {self._base_url}.")
         return url
-
-    @property
-    def _timeouts(self) -> dict[str, float | None]:
-        limits = self._limits
-        # A short wait for the pool leaves a start enough of its time: once sent, being late makes it unknown.
-        return httpx2.Timeout(
-            limits.read_seconds, connect=limits.connect_seconds, pool=limits.connect_seconds
-        ).as_dict()
-
-
-def _json_bytes(body: Any) -> bytes | None:
-    if body is None:
-        return None
-    try:
-        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise Rejected("The arguments cannot be written as JSON, so they were not sent.") from None
-
-
-def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers, checked here because the HTTP library's complaint would quote their values."""
-    for name, value in headers.items():
-        if not (value.isascii() and value.isprintable() and value == value.strip()):
-            raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
-    return dict(headers)

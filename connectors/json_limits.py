@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -20,25 +21,28 @@ class UnreadableJSON(ValueError):
 
 MAX_DEPTH = 100
 
+ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
-def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+
+def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None) -> Any:
     """Read one JSON text in UTF-8; numbers are finite, nesting is at most `max_depth` deep.
 
     Half a surrogate pair (a text cut inside an emoji) becomes "?", since nothing could store or send it.
-    Raises UnreadableJSON, and nothing else.
+    `object_of` makes objects of their keys and values, for whoever cares about keys that stand twice. Raises
+    UnreadableJSON, and nothing else.
     """
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
     if _opening_brackets(data) > max_depth and _depth(data) > max_depth:
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
-    parsed = _parse(data)
-    return _without_lone_surrogates(parsed) if LONE_SURROGATE.search(data) else parsed
+    parsed = _parse(data, object_of)
+    return _without_lone_surrogates(parsed, object_of) if LONE_SURROGATE.search(data) else parsed
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
     # "from None" throughout: these errors carry the whole text, which may hold secrets.
     try:
-        return DECODER.decode(data.decode("utf-8-sig"))
+        return _decoder(object_of).decode(data.decode("utf-8-sig"))
     except UnreadableJSON:
         raise
     except UnicodeDecodeError as error:
@@ -73,8 +77,15 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _without_lone_surrogates(parsed: Any) -> Any:
-    return json.loads(json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace"))
+def _without_lone_surrogates(parsed: Any, object_of: ObjectOf | None) -> Any:
+    text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(text, object_pairs_hook=object_of)
+
+
+def _decoder(object_of: ObjectOf | None) -> json.JSONDecoder:
+    if object_of is None:
+        return DECODER
+    return json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=object_of)
 
 
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

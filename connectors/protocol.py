@@ -1,18 +1,16 @@
 """The protocol that every engine connector speaks, and the values that cross it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import Unsupported
-
-ADDRESS: dict[str, JsonValue] = {"address": True}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +24,23 @@ class Capabilities:
     """Runs can be looked up by the key that they were started with."""
     min_poll_seconds: float = 1.0
     """Never ask for one run's status more often than this."""
+    can_wait: bool = False
+    """`wait` hears of a run's end as it happens."""
+    starts_can_be_broken_off: bool = False
+    """The answer to a start is the run's result, and cancelling the task that awaits it cancels the run."""
+    terminates_after_seconds: float | None = None
+    """A run that goes on so long after it was to be cancelled is ended by `terminate`; None: never."""
+    can_query: bool = False
+    can_signal: bool = False
+    can_list_runs: bool = False
+    lists_workflows: bool = True
+    """`discover` asks the engine; False: the workflows are declared here, and `discover` yields nothing."""
+    keeps_runs: bool = True
+    """A run can be asked about later; False: the answer to its start was all that there is."""
+    tells_of_changes: bool = False
+    """The engine says by itself when its listing has changed."""
+    differ_by_workflow: bool = False
+    """What is said here of runs holds for some workflows only: `capabilities_for` says for which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +62,8 @@ class WorkflowRef:
     name: str
     metadata: dict[str, Any] = field(default_factory=dict)
     """The engine-specific part of the definition, as discovered."""
+    timeout_seconds: float | None = None
+    """How long a run of it may take; who starts it sees to that, engines may do so as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +94,8 @@ class RunSnapshot:
     """Any JSON value; meaningful once the run is completed (some engines also fill it on failure)."""
     error: str = ""
     """The engine's words for a failure or cancellation, fit for a user."""
+    content: Sequence[dict[str, Any]] | None = None
+    """MCP's content blocks, from engines that answer with such; `output` is then what programs read."""
     progress: float | None = None
     """Percent, 0 to 100; None when the engine does not say."""
     progress_message: str = ""
@@ -99,6 +118,54 @@ class Started:
     raw: dict[str, Any] = field(default_factory=dict)
 
 
+ReportProgress = Callable[[RunSnapshot], None]
+"""Hears how far a run is. Cheap, and never raises: call it as often as the engine says something."""
+
+
+def ignore_progress(snapshot: RunSnapshot) -> None:
+    """For who does not want to hear of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFilter:
+    """Which of an engine's runs to list; what is left empty does not matter."""
+
+    workflow: str = ""
+    """The engine's name or id of the workflow."""
+    run: str = ""
+    """What the run's id begins with."""
+    states: frozenset[RunState] = frozenset()
+    started_after: datetime | None = None
+    started_before: datetime | None = None
+    engine_query: str = ""
+    """A condition in the engine's own query language, in addition."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedRun:
+    """A run in an engine's own list, whoever started it."""
+
+    run_id: str
+    workflow: str
+    """The engine's name or id of the workflow."""
+    state: RunState
+    told_state: str
+    """The engine's own word for the state."""
+    key: UUID | None = None
+    """The key that the run was started with, where the list tells it."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    """What else the list tells; JSON values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPage:
+    runs: Sequence[ListedRun]
+    next_cursor: str = ""
+    """Empty on the last page."""
+
+
 class Connector(Protocol):
     """One engine behind one small async protocol.
 
@@ -113,8 +180,9 @@ class Connector(Protocol):
     Config: ClassVar[type[BaseModel]]
     """The source's settings.
 
-    Fields of type SecretStr are stored encrypted and never shown again. Fields with `ADDRESS` in
-    `json_schema_extra` say where those secrets are sent: whoever changes one has to enter them again.
+    Titles, descriptions, defaults and bounds make the admin's form. Fields of type SecretStr are stored
+    encrypted and never shown again. `connectors.hints` has what else can be said of a field: above all that
+    it is an `address`, to which those secrets are sent; whoever changes one has to enter them again.
     """
 
     def __init__(self, config: Any) -> None: ...
@@ -134,11 +202,23 @@ class Connector(Protocol):
         """
         ...
 
-    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
-        """Start one run. Raises OutcomeUnknown whenever the run may have been started."""
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
+        """Start one run. Raises OutcomeUnknown whenever the run may have been started.
+
+        `report` is for engines whose answer to the start is the result: it hears of the run meanwhile.
+        """
         ...
 
-    async def poll(self, run: RunRef) -> RunSnapshot: ...
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        """The run as it is now. Raises NotFound for one that the engine does not know."""
+        ...
 
     async def cancel(self, run: RunRef) -> None:
         """Ask the engine to cancel; the state that results is learnt by polling.
@@ -147,12 +227,52 @@ class Connector(Protocol):
         """
         ...
 
+    async def aclose(self) -> None:
+        """Let go of connections; nothing else is called after this."""
+        ...
+
+    # The rest is for connectors whose capabilities say so; the others may leave it out.
+
+    def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
+        """For connectors that run some workflows in one way and some in another."""
+        return self.capabilities
+
+    async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
+        """The run as soon as it has ended, or as it is after `seconds`. Raises what `poll` raises.
+
+        It may be cancelled at any time.
+        """
+        raise Unsupported("This engine does not say by itself when a run ends.")
+
+    async def terminate(self, run: RunRef) -> None:
+        """End a run that does not follow its cancellation. Raises what `cancel` raises."""
+        raise Unsupported("This engine cannot terminate a run.")
+
+    async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
+        """Ask a run that goes on, or has ended, something; any JSON value. It changes nothing."""
+        raise Unsupported("This engine's runs cannot be asked anything.")
+
+    async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
+        """Tell a run that goes on something. Raises OutcomeUnknown whenever it may have been told."""
+        raise Unsupported("This engine's runs cannot be told anything.")
+
+    async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
+        """Runs of the engine, the latest first, whoever started them. Raises Rejected for a bad filter."""
+        raise Unsupported("This engine cannot list its runs.")
+
+    def tell_of_changes(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, on the loop of the connector, whenever the listing may have changed."""
+        raise Unsupported("This engine does not say when its listing changes.")
+
     async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
         """The run that was started with this key, None where the engine has none.
 
-        Only called where `capabilities.can_find_runs`; a connector without it may leave it out. It says None
-        only if the engine said so: whoever is told that may start the run once more.
+        It says None only if the engine said so: whoever is told that may start the run once more.
         """
         raise Unsupported("This engine cannot look a run up by the key of its start.")
 
-    async def aclose(self) -> None: ...
+
+def capabilities_for(connector: Connector, workflow: WorkflowRef) -> Capabilities:
+    """What holds for the runs of this workflow."""
+    of_all = connector.capabilities
+    return connector.capabilities_for(workflow) if of_all.differ_by_workflow else of_all

@@ -13,7 +13,17 @@ from connectors.json_limits import UnreadableJSON, parse_json
 MASK = "***"
 SHORTEST_IN_VALUES = 8
 """A shorter secret could be an ordinary word of an id or a result, which must not change."""
-WORD_KEYS = ("error", "message", "detail", "msg", "reason", "title", "description", "errors")
+WORD_KEYS = (
+    "error",
+    "message",
+    "detail",
+    "msg",
+    "reason",
+    "title",
+    "description",
+    "errors",
+    "exception_message",
+)
 """Where engines put what they have to say, best first."""
 TAG = re.compile(r"<[^<>]*>")
 
@@ -22,7 +32,15 @@ class Redactor:
     """Knows a client's secrets, in the spellings in which an engine may echo them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {secret for secret in secrets if secret}
+        self._know({secret for secret in secrets if secret})
+
+    def learn(self, secret: str) -> None:
+        """One more, such as a token that was got a moment ago."""
+        if secret and secret not in self._known:
+            self._know(self._known | {secret})
+
+    def _know(self, known: set[str]) -> None:
+        self._known = known
         self._anywhere = _pattern_of(known)
         long_ones = {secret for secret in known if len(secret) >= SHORTEST_IN_VALUES}
         self._in_values = _pattern_of(long_ones)

@@ -1,9 +1,11 @@
 """Which connector serves which kind of source; other packages add theirs through an entry point."""
 
 from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
+from loguru import logger
+
+from connectors.acceptance import objection_to
 from connectors.errors import Misconfigured
 from connectors.protocol import Connector
 
@@ -11,22 +13,94 @@ ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
 BUILT_IN = {
     "simplified": "connectors.simplified:SimplifiedConnector",
+    "temporal": "connectors.temporal:TemporalConnector",
+    "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
+    "prefect": "connectors.prefect:PrefectConnector",
+    "http": "connectors.http_tools:HttpConnector",
 }
 
 
 def connector_kinds() -> list[str]:
-    """Every kind that a source can have, sorted."""
-    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+    """Every kind that this installation declares, sorted, whether its connector can be used or not."""
+    return sorted({*BUILT_IN, *_added_kinds()})
+
+
+def usable_connectors() -> dict[str, type[Connector]]:
+    """The connectors of all kinds that a source can have, by kind, sorted."""
+    found = {kind: _find(kind) for kind in connector_kinds()}
+    return {kind: connector for kind, connector in found.items() if not isinstance(connector, str)}
+
+
+def connector_problems() -> list[str]:
+    """What keeps connectors of other packages from being used, each in a sentence that names the package."""
+    clashes = [_clash_with_built_in(point) for point in _added() if point.name in BUILT_IN]
+    return clashes + [problem for kind in _added_kinds() if isinstance(problem := _find(kind), str)]
+
+
+def connector_class(kind: str) -> type[Connector]:
+    """The connector for a kind. Raises Misconfigured, saying why, where there is none that can be used."""
+    found = _find(kind)
+    if isinstance(found, str):
+        raise Misconfigured(found)
+    return found
+
+
+def forget_connectors() -> None:
+    """Look for connectors anew, for tests that install some."""
+    _find.cache_clear()
 
 
 @cache
-def connector_class(kind: str) -> type[Connector]:
-    """The connector for a kind. Raises Misconfigured for an unknown one, naming those that exist."""
+def _find(kind: str) -> type[Connector] | str:
+    """The connector for a kind, or what is in its way; that is logged when somebody first asks."""
+    points = _points(kind)
+    if not points:
+        return f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}."
+    if len(points) > 1:
+        packages = " and ".join(map(_package, points))
+        found: type[Connector] | str = (
+            f"Several packages bring a connector for the kind {kind}: {packages}. Uninstall all but one."
+        )
+    else:
+        found = _load(points[0])
+    if isinstance(found, str):
+        logger.error("{}", found)
+    return found
+
+
+def _points(kind: str) -> list[EntryPoint]:
     if path := BUILT_IN.get(kind):
-        module_name, class_name = path.split(":")
-        built_in: type[Connector] = getattr(import_module(module_name), class_name)
-        return built_in
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
-        added: type[Connector] = point.load()
-        return added
-    raise Misconfigured(f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}.")
+        return [EntryPoint(kind, path, ENTRY_POINT_GROUP)]
+    return [point for point in _added() if point.name == kind]
+
+
+def _load(point: EntryPoint) -> type[Connector] | str:
+    unusable = f"The connector for the kind {point.name}, which {_package(point)} brings, cannot be used"
+    try:
+        connector = point.load()
+    except Exception as error:  # noqa: BLE001 - another package's code may raise anything
+        logger.opt(exception=error).debug("{}", unusable)
+        return f"{unusable}: importing it failed with {type(error).__name__}: {error}"
+    objection = objection_to(connector, point.name)
+    return f"{unusable}: {objection}" if objection else connector
+
+
+def _added() -> list[EntryPoint]:
+    return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value))
+
+
+def _added_kinds() -> list[str]:
+    return sorted({point.name for point in _added()} - set(BUILT_IN))
+
+
+def _clash_with_built_in(point: EntryPoint) -> str:
+    return (
+        f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
+        "the built-in one is used. The package has to choose another name."
+    )
+
+
+def _package(point: EntryPoint) -> str:
+    """`its-package 1.0 (its.module:Connector)`."""
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "this product"
+    return f"{package} ({point.value})"

@@ -18,16 +18,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.database import lend_connection
-from catalogue.permissions import Access, is_administrator
+from catalogue.permissions import Access
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from connectors.background import run_in_background_loop
 from executions.api_filters import ExecutionFilters
-from executions.callers import Caller
 from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
 from executions.freshness import want_fresh
+from executions.interaction_api import InteractionActions
 from executions.models import Execution
 from executions.nudging import ask_for_a_poll
 from executions.reading import UnknownExecution
@@ -35,7 +35,6 @@ from executions.refusals import (
     Busy,
     IdempotencyConflict,
     InvalidArguments,
-    InvalidIdempotencyKey,
     StartRefused,
     UnknownTool,
 )
@@ -46,6 +45,8 @@ from executions.resolving import (
     resolve_as_not_started,
     resolve_as_started,
 )
+from executions.rest_callers import caller_of
+from executions.rest_headers import idempotency_key_of, wants_fresh
 from executions.serializers import (
     CancellationSerializer,
     ExecutionDetailSerializer,
@@ -53,7 +54,7 @@ from executions.serializers import (
     ResolveSerializer,
     StartSerializer,
 )
-from executions.starting import StartRequest, create_execution, read_idempotency_key
+from executions.starting import StartRequest, create_execution
 from executions.waiting import start_and_wait
 
 CANCEL_CODES = {
@@ -102,7 +103,9 @@ RETRY_AFTER = OpenApiParameter(
     ),
 )
 @extend_schema(tags=["Executions"])
-class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
+class ExecutionViewSet(
+    InteractionActions, mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]
+):
     queryset = Execution.objects.none()
     filterset_class = ExecutionFilters
     lookup_value_regex = "[0-9a-fA-F-]{36}"
@@ -112,6 +115,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         "create": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
         "resolve": Access(Scope.ADMIN, "executions.change_execution"),
+        **InteractionActions.access,
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
@@ -167,8 +171,8 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             arguments=asked.validated_data["arguments"],
             caller=caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=_idempotency_key(request),
-            fresh=_wants_fresh(request),
+            idempotency_key=idempotency_key_of(request),
+            fresh=wants_fresh(request),
         )
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
@@ -251,29 +255,6 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         if code == status.HTTP_409_CONFLICT:
             raise Refusal(code, cancellation.message, kind="execution", **told)
         return Response(told, code)
-
-
-def caller_of(request: Request) -> Caller:
-    """A token calls in its own name, a member of staff in theirs."""
-    token: Any = request.auth
-    if token is not None:
-        caller: Caller = token.caller
-        return caller
-    user: Any = request.user
-    return Caller(key=f"user:{user.pk}", name=user.get_username(), sees_everything=is_administrator(request))
-
-
-def _idempotency_key(request: Request) -> str:
-    sent = request.headers.get(IDEMPOTENCY_KEY.name)
-    try:
-        return "" if sent is None else read_idempotency_key(sent)
-    except InvalidIdempotencyKey as error:
-        raise _refusal(error) from None
-
-
-def _wants_fresh(request: Request) -> bool:
-    directives = request.headers.get(CACHE_CONTROL.name, "").split(",")
-    return "no-cache" in [directive.strip().lower() for directive in directives]
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:

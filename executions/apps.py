@@ -3,3 +3,6 @@ from django.apps import AppConfig
 
 class ExecutionsConfig(AppConfig):
     name = "executions"
+
+    def ready(self) -> None:
+        from executions import declared_cache  # noqa: F401 - it takes its part in imports

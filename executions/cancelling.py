@@ -10,6 +10,7 @@ from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Unsupported
 from executions.advancing import advance_and_let_go, begin, hold_and_read
 from executions.callers import Caller
+from executions.conversing import capabilities_of
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.waking import wake
@@ -49,6 +50,7 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
     if (why_not := await _why_not_cancellable(execution)) is not None:
         return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
     await run_in_database(execution.request_cancel, by or caller.name)
+    wake(execution.pk)
     await asyncio.shield(begin(_try_now(execution)))
     return _told(await run_in_database(find_execution, execution_id, caller=caller))
 
@@ -59,7 +61,10 @@ async def _why_not_cancellable(execution: Execution) -> str | None:
         return None
     try:
         async with connector_for(execution.workflow.source) as connector:
-            if connector.capabilities.can_cancel:
+            capabilities = capabilities_of(connector, execution)
+            if capabilities.can_cancel or (
+                execution.state == State.STARTING and capabilities.starts_can_be_broken_off
+            ):
                 return None
     except ConnectorError as error:
         return error.message

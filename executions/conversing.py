@@ -11,7 +11,7 @@ from loguru import logger
 
 from catalogue.connections import connector_for
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
-from connectors.protocol import Connector
+from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 
 Answer = TypeVar("Answer")
@@ -27,6 +27,11 @@ def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]
     """The connector of the execution's source. Entering it raises Misconfigured."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     return connector_for(execution.workflow.source)
+
+
+def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:
+    """What holds for this run: a connector may run some workflows in one way and some in another."""
+    return capabilities_for(connector, execution.run.workflow)
 
 
 async def ask(

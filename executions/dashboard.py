@@ -30,6 +30,10 @@ class Card:
     """Text and kind."""
 
 
+further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}
+"""By permission: what the rooms above count; they add themselves."""
+
+
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """What people may not look at, they get no numbers of."""
     allowed = request.user.has_perm
@@ -37,7 +41,7 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
         "catalogue.view_source": (_sources,),
         "catalogue.view_workflow": (_workflows,),
         "executions.view_execution": (_under_way, _unconfirmed, _executions),
-    }
+    } | further_cards
     tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
     return context | {
         "cards": [make() for permission, makers in cards.items() if allowed(permission) for make in makers],

@@ -1,6 +1,8 @@
 """Following a run at the engine: polls, cancels and the deadline."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -14,6 +16,7 @@ from executions.conversing import (
     LONGEST_INTERVAL_SECONDS,
     READ_SECONDS,
     ask,
+    capabilities_of,
     connector_of,
     log_of,
     next_try_after,
@@ -21,9 +24,22 @@ from executions.conversing import (
 from executions.models import Execution
 from executions.models.polls import Poll, record_polls
 from executions.recording import record, record_together
+from executions.waking import woken_by
 
+SHORTEST_WAIT_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 10.0
+"""Of one request to an engine that says by itself when a run ends; then its progress is looked at, and the
+record. Within these bounds a fifth of the run's age."""
 FORGIVEN_NOT_FOUND = 3
 """Engines that record a start late answer "not found" for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the engine said, and how long to leave it in peace."""
+
+    snapshot: RunSnapshot
+    interval: timedelta
 
 
 async def follow(execution: Execution, *, waited_for: bool) -> None:
@@ -35,22 +51,68 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
     overdue, let_go = execution.deadline_at <= timezone.now(), not waited_for
     try:
         async with connector_of(execution) as connector:
-            if execution.cancel_sent_at is None and (overdue or execution.cancel_requested_at is not None):
-                await _send_cancel(connector, execution)
-            if (not_before := _earliest_poll(execution, connector.capabilities)) > timezone.now():
-                await record(execution.wait_for_next_poll, next_attempt_at=not_before, let_go=let_go)
-                return
-            snapshot = await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
-            interval = poll_interval(execution, connector.capabilities, waited_for=waited_for)
+            capabilities = capabilities_of(connector, execution)
+            await _send_its_end(connector, execution, overdue=overdue)
+            if waited_for and not overdue and capabilities.can_wait:
+                look = await _wait(connector, execution)
+            else:
+                look = await _poll(connector, execution, waited_for=waited_for)
+            grace = capabilities.terminates_after_seconds
     except ConnectorError as error:
         await record(_record_failed_poll, execution, error, overdue=overdue, let_go=let_go)
+        return
+    if isinstance(look, datetime):
+        await record(execution.wait_for_next_poll, next_attempt_at=look, let_go=let_go)
+    elif let_go and not overdue and _goes_on(execution, look.snapshot, look.interval):
+        # Whole seconds, so that many have the same.
+        seconds = ceil(look.interval.total_seconds())
+        await record_together(_record_polls, (execution, look.snapshot), seconds=seconds)
     else:
-        if let_go and not overdue and _goes_on(execution, snapshot, interval):
-            # Whole seconds, so that many have the same.
-            seconds = ceil(interval.total_seconds())
-            await record_together(_record_polls, (execution, snapshot), seconds=seconds)
-        else:
-            await record(_record_snapshot, execution, snapshot, interval, overdue=overdue, let_go=let_go)
+        interval = min(look.interval, _grace_left(execution, grace))
+        await record(_record_snapshot, execution, look.snapshot, interval, overdue=overdue, let_go=let_go)
+
+
+async def _poll(connector: Connector, execution: Execution, *, waited_for: bool) -> _Look | datetime:
+    """What it said; or before when it must not be asked."""
+    capabilities = capabilities_of(connector, execution)
+    if (not_before := _earliest_poll(execution, capabilities)) > timezone.now():
+        return not_before
+    snapshot = await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
+    return _Look(snapshot, poll_interval(execution, capabilities, waited_for=waited_for))
+
+
+async def _wait(connector: Connector, execution: Execution) -> _Look | datetime:
+    """Have the engine say when the run ends, until its progress is to be shown or somebody stirs us.
+
+    Who stirs us changed the record, so that it has to be read again at once.
+    """
+    asked_at = timezone.now()
+    seconds = max(0.0, min(_longest_wait(execution), (execution.deadline_at - asked_at).total_seconds()))
+    stirred = asyncio.Event()
+    waiting = asyncio.create_task(
+        ask(
+            connector.wait(execution.run, seconds=seconds),
+            seconds=seconds + READ_SECONDS,
+            otherwise=Unreachable,
+        )
+    )
+    waiting.add_done_callback(lambda _: stirred.set())
+    try:
+        with woken_by(execution.pk, stirred, looks_on=True):
+            await stirred.wait()
+    finally:
+        was_heard = waiting.done()
+        waiting.cancel()
+    if not was_heard:
+        return timezone.now()
+    # A connector that does not really wait must not be asked again and again.
+    shortest = timedelta(seconds=capabilities_of(connector, execution).min_poll_seconds)
+    return _Look(waiting.result(), max(timedelta(), shortest - (timezone.now() - asked_at)))
+
+
+def _longest_wait(execution: Execution) -> float:
+    age = (timezone.now() - (execution.started_at or execution.created_at)).total_seconds()
+    return max(SHORTEST_WAIT_SECONDS, min(age / 5, LONGEST_WAIT_SECONDS))
 
 
 def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_for: bool) -> timedelta:
@@ -68,6 +130,36 @@ def _earliest_poll(execution: Execution, capabilities: Capabilities) -> datetime
     if execution.polled_at is None:
         return execution.created_at
     return execution.polled_at + timedelta(seconds=capabilities.min_poll_seconds)
+
+
+async def _send_its_end(connector: Connector, execution: Execution, *, overdue: bool) -> None:
+    """Tell the engine to cancel a run that is to end; later, if that did not help, to terminate it."""
+    if execution.cancel_sent_at is None:
+        if overdue or execution.cancel_requested_at is not None:
+            await _send_cancel(connector, execution)
+        return
+    grace = capabilities_of(connector, execution).terminates_after_seconds
+    if _grace_left(execution, grace) <= timedelta():
+        await _send_terminate(connector, execution)
+
+
+def _grace_left(execution: Execution, seconds: float | None) -> timedelta:
+    """How long a run that was cancelled may still go on before it is terminated."""
+    if seconds is None or execution.cancel_sent_at is None or execution.terminate_sent_at is not None:
+        return timedelta.max
+    return max(timedelta(), execution.cancel_sent_at + timedelta(seconds=seconds) - timezone.now())
+
+
+async def _send_terminate(connector: Connector, execution: Execution) -> None:
+    try:
+        await ask(connector.terminate(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
+    except (Rejected, NotFound, Unsupported) as error:
+        await run_in_database(execution.mark_terminate_sent, f"The engine refused: {error.message}")
+    except ConnectorError as error:
+        log_of(execution).warning("Terminating at the engine failed: {}", error.message)
+    else:
+        told = "It went on after it was to be cancelled, so the engine was told to terminate it."
+        await run_in_database(execution.mark_terminate_sent, told)
 
 
 async def _send_cancel(connector: Connector, execution: Execution) -> None:

@@ -11,15 +11,24 @@ from django.utils import timezone
 from catalogue.database import in_turn, run_in_database
 from catalogue.models import Workflow
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Unreachable
-from connectors.protocol import RunState, Started
-from executions.conversing import START_SECONDS, ask, connector_of, log_of, next_try_after
+from connectors.protocol import Connector, ReportProgress, RunState, Started, ignore_progress
+from executions.conversing import (
+    START_SECONDS,
+    ask,
+    capabilities_of,
+    connector_of,
+    log_of,
+    next_try_after,
+)
 from executions.following import log_end, record_timeout
+from executions.lasting_starts import BrokenOff, hear_out
 from executions.leases import LEASE
 from executions.looking_up import begin_to_look_up, can_be_looked_up, look_up
 from executions.models import ErrorKind, Execution
 
 FIRST_POLL = timedelta(milliseconds=200)
-"""After a start. B2's interval lies between two polls, and many runs are done by then."""
+"""After a start. B2's interval lies between two polls, and many runs are done by then. Engines that say by
+themselves when a run ends are asked at once."""
 
 DATABASE_RETRY_SECONDS = 0.5
 DATABASE_PATIENCE = timedelta(seconds=90)
@@ -56,33 +65,50 @@ async def send_start(execution: Execution, arguments: dict[str, Any], *, again: 
 
     `again`: it may have been started before, so a refusal now says nothing of what became of that.
     """
+    first_poll = FIRST_POLL
     try:
         async with connector_of(execution) as connector:
-            started = await ask(
-                connector.start(execution.run.workflow, arguments, key=execution.pk),
-                seconds=_longest_start(execution),
-                otherwise=OutcomeUnknown,
-            )
+            if capabilities_of(connector, execution).can_wait:
+                first_poll = timedelta()
+            started = await _ask_to_start(connector, execution, arguments)
+    except BrokenOff:
+        await run_in_database(_record_broken_off, execution)
     except ConnectorError as error:
         await _record_failure(execution, error, unsure=again or isinstance(error, OutcomeUnknown))
     else:
-        await _keep(execution, started)
+        await _keep(execution, started, first_poll)
 
 
-def _longest_start(execution: Execution) -> float:
+async def _ask_to_start(connector: Connector, execution: Execution, arguments: dict[str, Any]) -> Started:
+    can_be_broken_off = capabilities_of(connector, execution).starts_can_be_broken_off
+
+    async def start(report: ReportProgress) -> Started:
+        return await ask(
+            connector.start(execution.run.workflow, arguments, key=execution.pk, report=report),
+            seconds=_longest_start(execution, until_deadline=can_be_broken_off),
+            otherwise=OutcomeUnknown,
+        )
+
+    return await hear_out(execution, start) if can_be_broken_off else await start(ignore_progress)
+
+
+def _longest_start(execution: Execution, *, until_deadline: bool) -> float:
     """In seconds. Synchronous workflows answer when they are done, which their timeout bounds."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
-    if execution.workflow.effective_execution_type != Workflow.ExecutionType.SYNC:
-        return START_SECONDS
-    return max(START_SECONDS, (execution.deadline_at - timezone.now()).total_seconds())
+    left = (execution.deadline_at - timezone.now()).total_seconds()
+    if until_deadline:
+        # Whoever hears the start out breaks it off then, with a word to the engine.
+        return max(0.0, left) + START_SECONDS
+    synchronous = execution.workflow.effective_execution_type == Workflow.ExecutionType.SYNC
+    return max(START_SECONDS, left) if synchronous else START_SECONDS
 
 
-async def _keep(execution: Execution, started: Started) -> None:
+async def _keep(execution: Execution, started: Started, first_poll: timedelta = FIRST_POLL) -> None:
     """Nobody else knows the run's id: a database that is away for a moment must not lose it."""
     give_up_at = timezone.now() + DATABASE_PATIENCE
     while True:
         try:
-            await run_in_database(_record_started, execution, started)
+            await run_in_database(_record_started, execution, started, first_poll)
         except (OperationalError, InterfaceError) as error:
             if timezone.now() > give_up_at:
                 raise
@@ -105,7 +131,7 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
     elif unsure and await can_be_looked_up(execution):
         await run_in_database(begin_to_look_up, execution, error.message)
     elif unsure:
-        await run_in_database(_record_unconfirmed, execution, error.message)
+        await run_in_database(_record_unconfirmed, execution, error.message, error.details)
     else:
         await run_in_database(_record_refused_start, execution, error)
 
@@ -139,7 +165,7 @@ def switched_off(workflow: Workflow) -> str:
 async def _starts_are_idempotent(execution: Execution) -> bool:
     try:
         async with connector_of(execution) as connector:
-            return connector.capabilities.idempotent_start
+            return capabilities_of(connector, execution).idempotent_start
     except Misconfigured:
         return False
 
@@ -161,8 +187,8 @@ def _input_of(execution: Execution) -> dict[str, Any]:
 
 @in_turn
 @transaction.atomic
-def _record_started(execution: Execution, started: Started) -> None:
-    snapshot, first_poll = started.snapshot, timezone.now() + FIRST_POLL
+def _record_started(execution: Execution, started: Started, first_poll_in: timedelta) -> None:
+    snapshot, first_poll = started.snapshot, timezone.now() + first_poll_in
     if snapshot is not None and snapshot.state != RunState.RUNNING:
         if execution.finish_start(started, snapshot):
             log_end(execution)
@@ -177,12 +203,19 @@ def _record_started(execution: Execution, started: Started) -> None:
         log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
 
 
-def _record_unconfirmed(execution: Execution, why: str) -> None:
-    execution.mark_unconfirmed(f"It is not known whether the run was started: {why}")
+def _record_broken_off(execution: Execution) -> None:
+    if execution.cancel_requested_at is None:
+        record_timeout(execution, "and the engine was told to cancel it.")
+    elif execution.cancel("The engine was told to cancel it while it ran."):
+        log_end(execution)
+
+
+def _record_unconfirmed(execution: Execution, why: str, answer: dict[str, Any] | None = None) -> None:
+    execution.mark_unconfirmed(f"It is not known whether the run was started: {why}", answer=answer)
     log_of(execution).warning("Start unconfirmed: {}", why)
 
 
 def _record_refused_start(execution: Execution, error: ConnectorError) -> None:
     kind = ErrorKind.CONFIGURATION if isinstance(error, Misconfigured) else ErrorKind.EXECUTION
-    execution.fail(error.message, kind=kind)
+    execution.refuse_start(error.message, kind=kind, answer=error.details)
     log_of(execution).error("The engine did not start it: {}", error.message)

@@ -7,7 +7,7 @@ from django.utils import timezone
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Misconfigured, Unreachable
 from connectors.protocol import Connector, Started
-from executions.conversing import READ_SECONDS, ask, connector_of, log_of
+from executions.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution
 
 LOOKING_UP = timedelta(seconds=60)
@@ -25,7 +25,8 @@ async def can_be_looked_up(execution: Execution) -> bool:
         return False
     try:
         async with connector_of(execution) as connector:
-            return connector.capabilities.can_find_runs and not connector.capabilities.idempotent_start
+            capabilities = capabilities_of(connector, execution)
+            return capabilities.can_find_runs and not capabilities.idempotent_start
     except Misconfigured:
         return False
     except Exception:  # noqa: BLE001 - said in the next line

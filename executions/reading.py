@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from catalogue.interactions import name_interactions
 from executions.callers import Caller
 from executions.models import Execution, State
 
@@ -24,8 +25,13 @@ def find_execution(execution_id: str, *, caller: Caller) -> Execution:
 
 
 def describe_execution(execution: Execution) -> dict[str, Any]:
-    """State, progress and times; the output once it is there. JSON values only."""
+    """State, progress and times; the output once it is there. JSON values only.
+
+    Of one that runs also the names of what it can be asked and told, where there are any.
+    """
     described = summarise_execution(execution)
+    if execution.state == State.RUNNING and execution.workflow is not None:
+        described |= name_interactions(execution.workflow)
     if execution.state == State.COMPLETED:
         described["output"] = execution.payload.output
         if execution.payload_pruned_at is not None:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
 from executions.callers import Caller
-from executions.conversing import READ_SECONDS, ask, connector_of, log_of
+from executions.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution, State
 from executions.nudging import ask_for_a_poll
 from executions.reading import find_execution
@@ -94,7 +94,7 @@ async def _ask_about(execution: Execution, run_id: str) -> datetime:
     try:
         async with connector_of(execution) as connector:
             await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
-            pause = connector.capabilities.min_poll_seconds
+            pause = capabilities_of(connector, execution).min_poll_seconds
     except NotFound as error:
         raise UnknownRun(
             f"The engine knows no run {run_id} of this workflow: {error.message} Nothing was changed."

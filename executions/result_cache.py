@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 from django.db.models import F, QuerySet, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
@@ -49,7 +50,7 @@ def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str)
 
     For calls that nothing else stands in the way of. A hit takes up no room within the limits.
     """
-    if workflow.cache_seconds is None or request.fresh:
+    if workflow.effective_cache_seconds is None or request.fresh:
         return None
     if (found := _find_usable(workflow, digest)) is None:
         return None
@@ -66,7 +67,7 @@ def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str)
 def _find_usable(workflow: Workflow, digest: str) -> CachedResult | None:
     found = CachedResult.find(cache_key(workflow, digest))
     # By what the curator says now: a time that was shortened holds for what is cached already.
-    if found is None or not found.answers(timezone.now(), seconds=workflow.cache_seconds or 0):
+    if found is None or not found.answers(timezone.now(), seconds=workflow.effective_cache_seconds or 0):
         return None
     return found
 
@@ -74,7 +75,7 @@ def _find_usable(workflow: Workflow, digest: str) -> CachedResult | None:
 @in_turn
 @transaction.atomic
 def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: CachedResult) -> Execution:
-    now, output = timezone.now(), found.kept.output
+    now, output, content = timezone.now(), found.kept.output, found.kept.content
     execution = new_execution(
         request,
         workflow,
@@ -92,11 +93,12 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
         workflow,
         ("cached", _describe_origin(found)),
         output=None if shares else output,
+        content=None if shares else content,
         shares_output=shares,
     )
     if not found.use(now):
         raise _Gone
-    execution.payload.output = output
+    execution.payload.output, execution.payload.content = output, content
     return execution
 
 
@@ -107,7 +109,7 @@ def _describe_origin(found: CachedResult) -> str:
 
 def mark_for_cache(workflow: Workflow, *, digest: str) -> dict[str, Any]:
     """The fields of an execution that is about to run, if its result is to be cached."""
-    if workflow.cache_seconds is None or not CachePolicy.current().enabled:
+    if workflow.effective_cache_seconds is None or not CachePolicy.current().enabled:
         return {}
     clearings = CacheUse.objects.filter(pk=workflow.pk).values_list("clearings", flat=True).first()
     return {"cache_key": cache_key(workflow, digest), "cache_clearings": clearings or 0}
@@ -164,7 +166,8 @@ def clean() -> int:
 def _shortened(now: datetime) -> Iterator[QuerySet[CachedResult]]:
     """What is older than the curator allows since it was cached."""
     allowed = CacheUse.objects.filter(entries__gt=0).order_by("pk")
-    for workflow, seconds in allowed.values_list("pk", "workflow__cache_seconds"):
+    kept_for = Coalesce("workflow__cache_seconds", "workflow__upstream_cache_seconds")
+    for workflow, seconds in allowed.values_list("pk", kept_for):
         oldest = now - timedelta(seconds=seconds or 0)
         yield CachedResult.objects.filter(workflow=workflow, created_at__lte=oldest)
 

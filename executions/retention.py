@@ -5,8 +5,8 @@ Several processes may prune at the same time: each takes rows that no other one 
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -42,14 +42,39 @@ class Pruned:
     payloads: int = 0
     timelines: int = 0
     discovery_runs: int = 0
+    others: Mapping[str, int] = field(default_factory=dict)
+    """By name, of what other rooms keep for as long; only where there were any."""
     all_done: bool = True
     """False where the time was up before everything was removed."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.executions} executions, {self.payloads} payloads, {self.timelines} timelines, "
-            f"{self.discovery_runs} discovery runs, {self.cached_results} cached results"
-        )
+        counts = {
+            "executions": self.executions,
+            "payloads": self.payloads,
+            "timelines": self.timelines,
+            "discovery runs": self.discovery_runs,
+            "cached results": self.cached_results,
+            **self.others,
+        }
+        return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+PruneBatch = Callable[[datetime], int]
+"""Removes a batch of what had ended before, and returns how much that was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptAlike:
+    """What another room keeps for as long as executions, and as their payloads."""
+
+    name: str
+    """In the plural, as it is told."""
+    prune_records: PruneBatch
+    payloads: str
+    prune_payloads: PruneBatch
+
+
+kept_alike: list[KeptAlike] = []
 
 
 def prune(*, seconds: float | None = None) -> Pruned:
@@ -65,8 +90,10 @@ def prune(*, seconds: float | None = None) -> Pruned:
                 counts[kind] += removed
                 if not removed:
                     del due[kind]
-    pruned = Pruned(all_done=not due, **counts)
-    if counts.total():
+    total, names = counts.total(), [name for kept in kept_alike for name in (kept.name, kept.payloads)]
+    others = {name: removed for name in names if (removed := counts.pop(name, 0))}
+    pruned = Pruned(all_done=not due, others=others, **counts)
+    if total:
         logger.info("Retention removed {}{}", pruned, "" if pruned.all_done else "; more is due")
     return pruned
 
@@ -82,12 +109,15 @@ def _what_is_cached(retention: Retention, now: datetime) -> dict[str, Callable[[
 
 def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
     """The kinds that are not kept for ever, each with what removes one batch of it."""
-    kinds: dict[str, tuple[int, Callable[[datetime], int]]] = {
+    kinds: dict[str, tuple[int, PruneBatch]] = {
         "executions": (retention.keep_records_days, _prune_records),
         "payloads": (retention.keep_payloads_days, _prune_payloads),
         "timelines": (retention.keep_events_days, _prune_timelines),
         "discovery_runs": (retention.keep_discovery_runs_days, _prune_discovery_runs),
     }
+    for kept in kept_alike:
+        kinds[kept.name] = (retention.keep_records_days, kept.prune_records)
+        kinds[kept.payloads] = (retention.keep_payloads_days, kept.prune_payloads)
     return {
         kind: partial(prune_batch, now - timedelta(days=days))
         for kind, (days, prune_batch) in kinds.items()
@@ -105,7 +135,7 @@ def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
 
 @transaction.atomic
 def _prune_records(ended_before: datetime) -> int:
-    if keys := _take(_ended(ended_before)):
+    if keys := take_batch(_ended(ended_before)):
         _empty_payloads(_that_share_output_of(keys))
         Execution.objects.filter(pk__in=keys).delete()
     return len(keys)
@@ -114,7 +144,7 @@ def _prune_records(ended_before: datetime) -> int:
 @transaction.atomic
 def _prune_payloads(ended_before: datetime) -> int:
     """The row stays: which version ran for which client is no payload."""
-    if keys := _take(_ended(ended_before).filter(payload_pruned_at=None)):
+    if keys := take_batch(_ended(ended_before).filter(payload_pruned_at=None)):
         _empty_payloads([*keys, *_that_share_output_of(keys)])
     return len(keys)
 
@@ -122,7 +152,8 @@ def _prune_payloads(ended_before: datetime) -> int:
 def _empty_payloads(keys: list[Any]) -> None:
     if keys:
         payloads = ExecutionPayload.objects.filter(pk__in=keys)
-        payloads.update(input=None, output=None, start_answer=None, status_answer=None, shares_output=False)
+        emptied = dict.fromkeys(("input", "output", "content", "start_answer", "status_answer"))
+        payloads.update(**emptied, shares_output=False)
         Execution.objects.filter(pk__in=keys).update(payload_pruned_at=timezone.now())
 
 
@@ -134,7 +165,7 @@ def _that_share_output_of(keys: list[Any]) -> list[Any]:
 
 @transaction.atomic
 def _prune_timelines(ended_before: datetime) -> int:
-    if keys := _take(_ended(ended_before).filter(events_pruned_at=None)):
+    if keys := take_batch(_ended(ended_before).filter(events_pruned_at=None)):
         ExecutionEvent.objects.filter(execution__in=keys).delete()
         Execution.objects.filter(pk__in=keys).update(events_pruned_at=timezone.now())
     return len(keys)
@@ -142,7 +173,7 @@ def _prune_timelines(ended_before: datetime) -> int:
 
 @transaction.atomic
 def _prune_discovery_runs(ended_before: datetime) -> int:
-    keys = _take(DiscoveryRun.objects.filter(finished_at__lt=ended_before))
+    keys = take_batch(DiscoveryRun.objects.filter(finished_at__lt=ended_before))
     if keys:
         DiscoveryRun.objects.filter(pk__in=keys).delete()
     return len(keys)
@@ -155,7 +186,7 @@ def _ended(before: datetime) -> models.QuerySet[Execution]:
     return ended.filter(~models.Exists(is_cached))
 
 
-def _take(due: models.QuerySet[Any]) -> list[Any]:
+def take_batch(due: models.QuerySet[Any]) -> list[Any]:
     """The keys of a batch, the oldest first, which nobody else changes until the transaction ends."""
     oldest = due.order_by("finished_at").select_for_update(skip_locked=True)
     return list(oldest.values_list("pk", flat=True)[:BATCH])

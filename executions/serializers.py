@@ -117,6 +117,13 @@ class ExecutionDetailSerializer(ExecutionSerializer):
     )
     input = AnyJSONField(source="payload.input", help_text="The arguments.")
     output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
+    content = serializers.ListField(
+        child=serializers.DictField(),
+        source="payload.content",
+        allow_null=True,
+        help_text="The result as MCP content blocks (text, image, audio, ...), from engines that answer with "
+        "such; also what one says of a failure. Null otherwise.",
+    )
     start_answer = AnyJSONField(
         source="payload.start_answer", help_text="The engine's raw answer to the start."
     )
@@ -146,6 +153,7 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "events_removed_at",
             "input",
             "output",
+            "content",
             "start_answer",
             "status_answer",
             "cut",

@@ -154,6 +154,7 @@ class _Follower:
         try:
             self._execution = created = await run_in_database(self._create)
             created.in_hand = self._owns and not created.is_settled
+            created.news = self._news
         except Exception as error:  # noqa: BLE001 - raised in `created`, for whoever waits
             self._failure = error
             if self._is_abandoned and not isinstance(error, StartRefused):

@@ -11,8 +11,7 @@ from typing import Any
 from django.conf import settings
 
 from catalogue.models import Workflow
-from executions.models import Execution, State
-from executions.reading import describe_execution
+from executions.models import Execution
 
 BEGINNING = 2_000
 """Characters of a large output that are shown unasked."""
@@ -78,26 +77,33 @@ def promised_output_schema(workflow: Workflow) -> dict[str, Any] | None:
     return schema
 
 
+def has_structure(execution: Execution) -> bool:
+    """Whether the output is data, and not just what engines that answer with blocks repeat of their texts.
+
+    Only where the workflow promises an output can such a text be meant as one.
+    """
+    output, workflow = execution.payload.output, execution.workflow
+    if execution.payload.content is None or (output is not None and not isinstance(output, str)):
+        return True
+    return output is not None and workflow is not None and workflow.output_schema is not None
+
+
 def why_no_output(execution: Execution) -> str:
-    """Why a completed run has no output to show; empty where it has one."""
+    """Why a completed run has nothing to show; empty where it has something."""
     if execution.payload_pruned_at is not None:
         return (
             f"The run completed, but its output is kept no longer: the retention removed it on "
             f"{execution.payload_pruned_at:%Y-%m-%d}. Call the tool again if the result is still needed."
         )
-    if "output" in [entry["payload"] for entry in execution.payload.cut]:
+    is_nothing_left = execution.payload.output is None and execution.payload.content is None
+    if is_nothing_left and what_was_cut(execution):
         return "The run completed, but its output was too large to keep."
     return ""
 
 
-def describe_within_bounds(execution: Execution) -> dict[str, Any]:
-    """As `describe_execution` does; of a large output only the beginning, the size and where the rest is."""
-    described = describe_execution(execution)
-    if execution.state != State.COMPLETED or fits_inline(text := write_output(described["output"])):
-        return described
-    del described["output"]
-    return described | {
-        "output_beginning": text[:BEGINNING],
-        "output_characters": len(text),
-        "output_resource": result_address(execution),
-    }
+def what_was_cut(execution: Execution) -> str:
+    """In a sentence, what of a result was too large to keep; empty where all of it is there."""
+    told = {"output": "structured content", "content": "content blocks"}
+    cut = {entry["payload"]: entry["bytes"] for entry in execution.payload.cut}
+    lost = [f"{words} ({cut[name]:,} bytes)" for name, words in told.items() if name in cut]
+    return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""

@@ -3,28 +3,30 @@
 import json
 from typing import Any
 
-from mcp_types import CallToolResult, ResourceLink, TextContent
+from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import find_argument_problems
 from executions.models import Execution, State
 from executions.reading import describe_execution
+from mcp_bridge.content import FIRST_VERSIONS, blocks_of
 from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID
 from mcp_bridge.outputs import (
     BEGINNING,
     fits_inline,
+    has_structure,
     media_type,
     promised_output_schema,
     result_address,
+    what_was_cut,
     why_no_output,
     write_output,
 )
+from mcp_bridge.showing import Room, show_blocks
 
 ToolAnswer = CallToolResult | dict[str, Any]
 """A tool's result, or the task that stands for it."""
 PROPOSED_WAIT_SECONDS = 30
-FIRST_WITH_LINKS = "2025-06-18"
-"""The first protocol version whose results may hold links to resources."""
 
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
@@ -48,7 +50,7 @@ def execution_result(
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
     elif execution.is_settled:
-        result = text_result(_failure_text(execution), is_error=True)
+        result = _failure_result(execution, protocol_version, may_be_large)
     else:
         result = _handle_result(execution)
     result.meta = {EXECUTION_ID: str(execution.pk)}
@@ -60,18 +62,50 @@ def execution_result(
 def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
     if problem := why_no_output(execution):
         return text_result(f"{problem} {_reference(execution)}", is_error=True)
-    output = execution.payload.output
-    told, links = write_output(output), []
-    if not (fits := may_be_large or fits_inline(told)):
-        told, links = _beginning(execution, told), _links(execution, told, protocol_version)
-    promised = execution.workflow.output_schema if execution.workflow else None
-    if promised is not None and (problems := find_argument_problems(promised, output)):
-        broken = "\n".join(f"- {problem}" for problem in problems)
-        told = f"The run completed, but its output breaks the engine's own output schema:\n{broken}\n\n{told}"
-        return CallToolResult(content=[TextContent(text=told), *links], is_error=True)
+    output, content = execution.payload.output, _content(execution, protocol_version, may_be_large)
+    if words := _broken_promise(execution):
+        return CallToolResult(content=_preceded(words, content, execution), is_error=True)
     # Clients that validate demand structured content where the tool has an output schema, large or not.
-    structured = _structured(output, protocol_version) if fits or _is_promised(execution) else None
-    return CallToolResult(content=[TextContent(text=told), *links], structured_content=structured)
+    shows = may_be_large or _is_promised(execution) or fits_inline(write_output(output))
+    structured = _structured(execution, protocol_version) if shows else None
+    return CallToolResult(content=content, structured_content=structured)
+
+
+def _content(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
+    """The blocks that the engine gave, or its output as text."""
+    blocks, missing = blocks_of(execution), what_was_cut(execution)
+    if execution.payload.content is not None:
+        room = Room.boundless() if may_be_large else Room.usual()
+        content = show_blocks(execution, blocks, protocol_version=protocol_version, room=room)
+    else:
+        content = _output_as_text(execution, protocol_version, may_be_large)
+    return [*content, TextContent(text=f"{missing} {_reference(execution)}")] if missing else content
+
+
+def _output_as_text(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
+    told = write_output(execution.payload.output)
+    if may_be_large or fits_inline(told):
+        return [TextContent(text=told)]
+    return [TextContent(text=_beginning(execution, told)), *_links(execution, told, protocol_version)]
+
+
+def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
+    """The words first: apart from blocks that have to stay as they came, within a text of ours."""
+    first, *others = content or [TextContent(text="")]
+    if execution.payload.content is not None or not isinstance(first, TextContent):
+        return [TextContent(text=words), *content]
+    return [TextContent(text=f"{words}\n\n{first.text}"), *others]
+
+
+def _broken_promise(execution: Execution) -> str:
+    """How the output breaks the schema that its workflow has; empty where it does not."""
+    promised = execution.workflow.output_schema if execution.workflow else None
+    if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
+        return ""
+    if what_was_cut(execution):
+        return "The run completed, but its output could not be kept whole."
+    broken = "\n".join(f"- {problem}" for problem in problems)
+    return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
 
 
 def _beginning(execution: Execution, text: str) -> str:
@@ -86,7 +120,7 @@ def _beginning(execution: Execution, text: str) -> str:
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
     """For clients; older ones know no such block and would refuse the whole result."""
-    if not is_version_at_least(protocol_version, FIRST_WITH_LINKS):
+    if not is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
         return []
     return [
         ResourceLink(
@@ -100,7 +134,11 @@ def _links(execution: Execution, text: str, protocol_version: str) -> list[Resou
     ]
 
 
-def _structured(output: Any, protocol_version: str) -> Any:
+def _structured(execution: Execution, protocol_version: str) -> Any:
+    """None where the engine gave nothing but blocks."""
+    output = execution.payload.output
+    if not has_structure(execution):
+        return None
     # Handshake versions allow only an object as structured content.
     fits = isinstance(output, dict) or protocol_version in MODERN_PROTOCOL_VERSIONS
     return output if fits else {"result": output}
@@ -111,15 +149,27 @@ def _is_promised(execution: Execution) -> bool:
     return execution.workflow is not None and promised_output_schema(execution.workflow) is not None
 
 
-def _failure_text(execution: Execution) -> str:
+def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+    """What the engine said of it in blocks of its own comes as it came; then our part."""
+    if execution.state != State.FAILED or not execution.payload.content:
+        return text_result(_failure_text(execution, execution.error), is_error=True)
+    content = _content(execution, protocol_version, may_be_large)
+    has_words = any(block.text for block in blocks_of(execution))
+    told = _failure_text(execution, "see above." if has_words else execution.error)
+    structured = None if execution.payload.output is None else _structured(execution, protocol_version)
+    return CallToolResult(
+        content=[*content, TextContent(text=told)], structured_content=structured, is_error=True
+    )
+
+
+def _failure_text(execution: Execution, why: str) -> str:
     advice = {
         State.FAILED: "Check the arguments and try again, or tell the person who runs the workflow.",
         State.CANCELLED: "Call the tool again if the result is still needed.",
         State.TIMED_OUT: "Try again with less work, or ask an administrator for a longer timeout.",
         State.UNCONFIRMED: "Do not call it again: it may be running. An administrator has to find out.",
     }[State(execution.state)]
-    happened = f"{execution.tool_name} {execution.get_state_display()}: {execution.error}"
-    return f"{happened}\n{advice} {_reference(execution)}"
+    return f"{execution.tool_name} {execution.get_state_display()}: {why}\n{advice} {_reference(execution)}"
 
 
 def _handle_result(execution: Execution) -> CallToolResult:

@@ -1,5 +1,6 @@
 """The MCP server: what it answers to each method. Transports are elsewhere."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from catalogue.connections import close_connectors
+from catalogue.connections import close_background_connectors, close_connectors
 from executions.advancing import finish_steps
 from executions.refusals import UnknownTool
 from mcp_bridge.access import Access
@@ -118,6 +119,8 @@ class _Bridge:
             with anyio.CancelScope(shield=True):
                 await finish_steps()
                 await close_connectors()
+                # Uvicorn ends itself by the signal that it got, and so does nothing at exit.
+                await asyncio.to_thread(close_background_connectors)
 
     async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> dict[str, Any]:
         """For what comes here; over HTTP nearly all is answered before it does, from the same bytes."""

@@ -165,7 +165,7 @@ class ToolLists:
                 self.current(view)
 
     def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
-        built_in = built_in_tools(view.scopes).values()
+        built_in = built_in_tools(catalogue.seen_through(view.toolset), view.scopes).values()
         workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
         serialised = [*make_of_each(partial(serialised_tools.of, version=view.version), workflows, catalogue)]
         return ToolList(

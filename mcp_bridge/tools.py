@@ -8,6 +8,7 @@ from loguru import logger
 from mcp_types import Icon, Tool, ToolAnnotations
 
 from catalogue.exposure import NOTHING, ExposedCatalogue, Workflows
+from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.scopes import Scope
 from mcp_bridge.access import Access
@@ -21,13 +22,27 @@ def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     """What `tools/list` shows, in a stable order."""
     workflows = listed_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
     tools = (tool for _, tool in make_of_each(workflow_tool, workflows.values(), catalogue))
-    return [*built_in_tools(access.scopes).values(), *tools]
+    return [*built_in_tools(catalogue.seen_through(access.toolset), access.scopes).values(), *tools]
+
+
+def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
+    """Those that these scopes allow, by name; those that talk to runs only where a workflow declares how."""
+    kinds = set()
+    if any(workflow.queries for workflow in seen.values()):
+        kinds.add(InteractionKind.QUERY)
+    if any(workflow.signals for workflow in seen.values()):
+        kinds.add(InteractionKind.SIGNAL)
+    return _built_in_tools(scopes, frozenset(kinds))
 
 
 @cache
-def built_in_tools(scopes: frozenset[str]) -> Mapping[str, Tool]:
-    """Those that these scopes allow, by name."""
-    return {name: tool.tool for name, tool in BUILT_IN_TOOLS.items() if tool.scope in scopes}
+def _built_in_tools(scopes: frozenset[str], kinds: frozenset[InteractionKind]) -> Mapping[str, Tool]:
+    useful = {None, *kinds}
+    return {
+        name: tool.tool
+        for name, tool in BUILT_IN_TOOLS.items()
+        if tool.scope in scopes and tool.takes_part_in in useful
+    }
 
 
 def listed_workflows(

@@ -10,12 +10,11 @@ from mcp_types import LATEST_PROTOCOL_VERSION
 
 from catalogue.exposure import ExposedCatalogue, Workflows, shown_by
 from catalogue.models import Toolset
+from catalogue.token_estimates import tokens_for
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.models import default_scopes
 from mcp_bridge.serialised_tools import serialise_tool, serialised_tools
 from mcp_bridge.tools import built_in_tools, make_of_each
-
-CHARACTERS_PER_TOKEN = 4
-"""An estimate for English and JSON; each model's own count differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class ListCost:
 
     @property
     def tokens(self) -> int:
-        return -(-self.characters // CHARACTERS_PER_TOKEN)
+        return tokens_for(self.characters)
 
     def __str__(self) -> str:
         tools = "1 tool" if self.tools == 1 else f"{self.tools:,} tools"
@@ -106,7 +105,8 @@ def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCos
 def _weigh(
     workflows: Workflows, catalogue: ExposedCatalogue, *, mode: str, budget: int | None
 ) -> ToolsetCost:
-    built_in = _sizes_of_built_in_tools()
+    listed = built_in_tools(workflows, frozenset(default_scopes()))
+    built_in = [_size_of_built_in_tool(name) for name in listed]
     serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
     sizes = [tool.characters for _, tool in make_of_each(serialise, workflows.values(), catalogue)]
     return ToolsetCost(
@@ -123,9 +123,8 @@ def _cost_of_array(sizes: list[int]) -> ListCost:
 
 
 @cache
-def _sizes_of_built_in_tools() -> list[int]:
-    tools = built_in_tools(frozenset(default_scopes())).values()
-    return [len(serialise_tool(tool, LATEST_PROTOCOL_VERSION).decode()) for tool in tools]
+def _size_of_built_in_tool(name: str) -> int:
+    return len(serialise_tool(BUILT_IN_TOOLS[name].tool, LATEST_PROTOCOL_VERSION).decode())
 
 
 class _Remembered:

@@ -15,6 +15,8 @@ from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists
 from mcp_bridge.toolset_costs import forget_costs
 
+pytest.register_assert_rewrite("connectors.testing")
+
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
@@ -51,13 +53,17 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
         connection.close_pool()
 
 
-class EndToEndTogether(LoadScopeScheduling):
-    """Gives one worker all of `tests/e2e/`, which share a product and would take each other's time."""
+TOGETHER = ("tests/e2e/", "tests/connectors/contracts/test_prefect.py")
+"""Tests that share what takes long to start, a product or a server, and would take each other's time."""
+
+
+class SharingTogether(LoadScopeScheduling):
+    """Gives all that share something to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "e2e" if nodeid.startswith("tests/e2e/") else nodeid
+        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    return EndToEndTogether(config, log) if config.getoption("dist") == "load" else None
+    return SharingTogether(config, log) if config.getoption("dist") == "load" else None

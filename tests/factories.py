@@ -5,10 +5,14 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+from django.utils import timezone
+
 from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.toolsets import write_toolset
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from orchestration.models import WorkflowRequest
+from orchestration.stages import Stage, StageState
 
 _numbers = itertools.count(1)
 NOWHERE = "http://127.0.0.1:9"
@@ -115,6 +119,35 @@ def make_execution(
 
 def make_event(execution: Execution, kind: str, message: str = "") -> ExecutionEvent:
     return ExecutionEvent.objects.create(execution=execution, kind=kind, message=message)
+
+
+def make_workflow_request(instructions: str = "What runs longest?", **fields: Any) -> WorkflowRequest:
+    """The record of a request in words that succeeded (or as the fields say); no model was asked."""
+    request = WorkflowRequest(
+        **{
+            "instructions": instructions,
+            "tool_ids": [],
+            "caller": "token:1",
+            "caller_name": "a front end",
+            "status": WorkflowRequest.Status.SUCCESS,
+        }
+        | fields
+    )
+    begun = request.created_at
+    if request.deadline_at is None:
+        request.deadline_at = begun + timedelta(seconds=120)
+    if request.finished_at is None and request.status != WorkflowRequest.Status.RUNNING:
+        request.finished_at = begun + timedelta(seconds=2)
+    request.save(force_insert=True)
+    return request
+
+
+def stage_entry(stage: Stage, state: StageState = StageState.DONE, **fields: Any) -> dict[str, Any]:
+    """One of a request's `stages`, of half a second."""
+    started_at = fields.pop("started_at", timezone.now()).isoformat()
+    seconds = None if state == StageState.RUNNING else 0.5
+    told = {"stage": stage.value, "state": state.value, "started_at": started_at, "seconds": seconds}
+    return told | {"message": ""} | fields
 
 
 def _complete_times(execution: Execution) -> None:

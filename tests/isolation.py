@@ -9,11 +9,13 @@ import shutil
 import tempfile
 
 PRODUCT_VARIABLES = ("SECRET_KEY", "PORT", "LOG_LEVEL", "LOG_FORMAT")
+PREFIXES = ("CATALOGUE_", "OPENAI_")
+"""Whoever has a model configured must not have it asked by tests."""
 
 
 def isolate() -> None:
     for name in list(os.environ):
-        if name in PRODUCT_VARIABLES or name.startswith("CATALOGUE_"):
+        if name in PRODUCT_VARIABLES or name.startswith(PREFIXES):
             del os.environ[name]
     folder = tempfile.mkdtemp(prefix="workflow-catalogue-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -10,6 +10,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 
 from catalogue.admin.base import ButtonsMixin, ReadOnlyMixin
 from catalogue.admin.rendering import ago, badge, duration, exactly, link, paragraphs, shortened, table
+from catalogue.http_tools.configs import KIND
 from catalogue.models import DiscoveryRun
 
 OUTCOME_BADGES = {
@@ -18,12 +19,16 @@ OUTCOME_BADGES = {
     DiscoveryRun.Outcome.FAILED: "danger",
 }
 COUNTS = ("added", "updated", "unchanged", "returned", "missing")
+CHECKED = "Its tools are declared here; the API was reached"
+"""Of a source that lists nothing."""
 RUN_HEADERS = ("Started", "Outcome", "Trigger", "Took", "What it did")
 
 
 def describe_counts(run: DiscoveryRun) -> str:
     """`8 workflows found: 2 added, 6 unchanged; 1 skipped, 1 with its schema replaced`."""
     changes = ", ".join(f"{getattr(run, name)} {name}" for name in COUNTS if getattr(run, name))
+    if run.source.kind == KIND:
+        return changes or CHECKED
     skipped = f"; {run.skipped_count} skipped" if run.skipped_count else ""
     return f"{run.found} workflows found{': ' if changes else ''}{changes}{skipped}"
 

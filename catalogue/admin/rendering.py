@@ -83,7 +83,11 @@ def shortened(text: str, length: int = 60) -> str:
 
 def pretty_json(value: Any) -> SafeString:
     """Indented, and cut with its whole size said."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return text_block(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def text_block(text: str) -> SafeString:
+    """Letter by letter with its own line breaks, and cut with its whole size said."""
     note = ""
     if len(text) > SHOWN_CHARACTERS:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
@@ -100,7 +104,7 @@ def icon_or_address(address: str) -> SafeString:
 
 def paragraphs(text: str) -> SafeString:
     """The text with its own line breaks."""
-    return format_html('<div class="whitespace-pre-line break-words">{}</div>', text or DASH)
+    return format_html('<div style="white-space: pre-line; overflow-wrap: anywhere">{}</div>', text or DASH)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """A source's form: our own fields, and those of the connector that its kind names."""
 
+import json
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
-from django.core.exceptions import ValidationError
-from pydantic import BaseModel
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin.base import CatalogueForm
-from catalogue.admin.setting_fields import default_of, is_secret, setting_field
+from catalogue.admin.setting_fields import ONLY_IF, SETTING, setting_field
 from catalogue.connections import find_setting_problems
+from catalogue.engine_settings import EMPTY, Setting, settings_of
 from catalogue.models import Source
 from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import (
@@ -21,11 +22,11 @@ from catalogue.sources import (
     update_source,
 )
 from connectors.errors import Misconfigured
-from connectors.registry import connector_class
 
-SETTING = "setting_"
 FORGET = "forget_"
 STORED = "stored; leave empty to keep"
+TEST = "_test"
+"""The button that tries the form's settings instead of saving them."""
 
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ else:
 class SourceForm(SourceModelForm):
     """Made for one kind by `source_form`; secrets are only ever written, never shown."""
 
-    Config: ClassVar[type[BaseModel] | None] = None
+    settings: ClassVar[dict[str, Setting]] = {}
 
     class Meta:
         model = Source
@@ -46,11 +47,11 @@ class SourceForm(SourceModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stored = stored_credentials(self.instance)
-        for name, info in setting_infos(self.Config).items():
+        for name, setting in self.settings.items():
             field = self.fields.get(SETTING + name)
             if field is None:
                 continue
-            if is_secret(info):
+            if setting.secret:
                 self._mark_stored(name, field)
             elif name in self.instance.config:
                 self.initial[SETTING + name] = self.instance.config[name]
@@ -62,18 +63,34 @@ class SourceForm(SourceModelForm):
         else:
             self.fields.pop(FORGET + name, None)
 
+    def is_valid(self) -> bool:
+        """Whether to save; what is only tried is not."""
+        return super().is_valid() and not self.is_tried
+
+    @property
+    def is_tried(self) -> bool:
+        return TEST in self.data
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
-        if self.Config is None:
+        if not self.settings:
             return cleaned
         for name, messages in find_setting_problems(self.kind, self.config | self.credentials).items():
             field = SETTING + name if SETTING + name in self.fields else None
             if field is None or field not in self.errors:
                 self.add_error(field, ValidationError(messages))
-        if not self.errors:
+        if not self.setting_errors:
             self._check_address()
             self._check_connector()
         return cleaned
+
+    @property
+    def setting_errors(self) -> dict[str, list[str]]:
+        """By the field's name in the form, `__all__` for what concerns several."""
+        about_settings = (
+            name for name in self.errors if name == NON_FIELD_ERRORS or name.startswith(SETTING)
+        )
+        return {name: [str(message) for message in self.errors[name]] for name in about_settings}
 
     def _check_address(self) -> None:
         kept = [name for name in self._stored if self.credentials.get(name) and not self._entered(name)]
@@ -85,12 +102,16 @@ class SourceForm(SourceModelForm):
 
     def _check_connector(self) -> None:
         """The settings may be well-formed and still be unusable, such as a file that is not there."""
-        candidate = Source(name=self.cleaned_data["name"], kind=self.kind, config=self.config)
-        candidate.credentials = self.credentials
         try:
-            check_settings(candidate)
+            check_settings(self.candidate())
         except ValidationError as error:
             self.add_error(None, error.messages)
+
+    def candidate(self) -> Source:
+        """The source as the form has it, to be tried and not to be saved."""
+        candidate = Source(name=self.cleaned_data.get("name", ""), kind=self.kind, config=self.config)
+        candidate.credentials = self.credentials
+        return candidate
 
     @property
     def kind(self) -> str:
@@ -99,23 +120,39 @@ class SourceForm(SourceModelForm):
     @property
     def config(self) -> dict[str, Any]:
         """What differs from the connector's defaults, so that better defaults reach old sources."""
-        infos = setting_infos(self.Config)
-        given = {name: self.cleaned_data.get(SETTING + name) for name in infos}
         return {
             name: value
-            for name, value in given.items()
-            if value is not None and not is_secret(infos[name]) and value != default_of(infos[name])
+            for name, setting in self.settings.items()
+            if not setting.secret
+            and self._matters(setting)
+            and (value := self._chosen(setting)) != setting.default
         }
 
     @property
     def credentials(self) -> dict[str, str]:
         """What is stored, as the new values and the boxes to forget change it."""
-        names = [name for name, info in setting_infos(self.Config).items() if is_secret(info)]
+        names = [name for name, setting in self.settings.items() if setting.secret and self._matters(setting)]
+        kept = {name: self._stored[name] for name in names if name in self._stored}
+        forgotten = {name for name in kept if self.cleaned_data.get(FORGET + name)}
         entered = {name: value for name in names if (value := self._entered(name))}
-        kept = {
-            name: value for name, value in self._stored.items() if not self.cleaned_data.get(FORGET + name)
-        }
-        return kept | entered
+        return {name: value for name, value in kept.items() if name not in forgotten} | entered
+
+    def _chosen(self, setting: Setting) -> Any:
+        name = SETTING + setting.name
+        value = self.cleaned_data.get(name)
+        if self.fields[name].widget.value_omitted_from_data(self.data, self.files, self.add_prefix(name)):
+            return self.instance.config.get(setting.name, setting.default)
+        if value in EMPTY and value is not False:
+            return setting.empty if setting.can_be_empty else setting.default
+        return value
+
+    def _matters(self, setting: Setting) -> bool:
+        """What a field holds that another choice has made pointless is neither checked nor stored."""
+        return all(
+            _as_sent(self._chosen(self.settings[name])) in values
+            for name, values in setting.hints.only_if.items()
+            if name in self.settings
+        )
 
     def _entered(self, name: str) -> str:
         return self.cleaned_data.get(SETTING + name) or ""
@@ -135,32 +172,36 @@ class SourceForm(SourceModelForm):
 
 def source_form(kind: str) -> type[SourceForm]:
     """The form for sources of this kind; without settings where no connector knows the kind (any more)."""
-    fields: dict[str, Any] = {"Config": config_class(kind)}
-    for name, info in setting_infos(fields["Config"]).items():
-        fields[SETTING + name] = setting_field(name, info)
-        if is_secret(info) and not info.is_required():
-            fields[FORGET + name] = _forget_field(name, info.title or name)
+    settings = known_settings(kind)
+    fields: dict[str, Any] = {"settings": settings}
+    for name, setting in settings.items():
+        field = fields[SETTING + name] = setting_field(setting, settings)
+        if setting.secret and not setting.required:
+            fields[FORGET + name] = _forget_field(setting, field)
     return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
 
 
-def _forget_field(name: str, title: str) -> forms.Field:
+def _as_sent(value: Any) -> str:
+    """As the conditions of `only_if` have it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _forget_field(setting: Setting, asking: forms.Field) -> forms.Field:
+    conditions = {name: value for name, value in asking.widget.attrs.items() if name == ONLY_IF}
     return forms.BooleanField(
         required=False,
-        label=f"Forget {title}",
+        label=f"Forget {setting.title}",
         help_text="Delete what is stored.",
-        widget=UnfoldBooleanWidget(),
+        widget=UnfoldBooleanWidget(attrs=conditions),
     )
 
 
-def config_class(kind: str) -> type[BaseModel] | None:
+def known_settings(kind: str) -> dict[str, Setting]:
+    """None where no connector can be used for the kind."""
     try:
-        return connector_class(kind).Config
+        return settings_of(kind)
     except Misconfigured:
-        return None
-
-
-def setting_infos(config: type[BaseModel] | None) -> dict[str, Any]:
-    return {} if config is None else config.model_fields
+        return {}
 
 
 def stored_credentials(source: Source) -> dict[str, str]:
@@ -175,8 +216,7 @@ def shown_settings(source: Source) -> list[tuple[str, str]]:
     """Every setting by its title, for people who may only look; of secrets, whether there is one."""
     stored = stored_credentials(source)
     rows = []
-    for name, info in setting_infos(config_class(source.kind)).items():
-        value = source.config.get(name, None if is_secret(info) else default_of(info))
-        told = ("stored" if stored.get(name) else "not stored") if is_secret(info) else str(value)
-        rows.append((info.title or name, told))
+    for name, setting in known_settings(source.kind).items():
+        told = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
+        rows.append((setting.title, told or str(source.config.get(name, setting.default))))
     return rows

@@ -1,19 +1,23 @@
 """Sources: connect an engine, test it, refresh it, see how it does."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.forms import HiddenInput, ModelForm
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.decorators import action
 
 from catalogue.admin.base import ButtonsMixin, button
 from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
+from catalogue.admin.openapi_import import show_openapi_import
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -21,25 +25,22 @@ from catalogue.admin.rendering import (
     duration,
     exactly,
     link,
+    paragraphs,
     shortened,
     side_by_side,
     table,
 )
-from catalogue.admin.setting_fields import is_secret
-from catalogue.admin.source_form import (
-    FORGET,
-    SETTING,
-    config_class,
-    setting_infos,
-    shown_settings,
-    source_form,
-    stored_credentials,
-)
+from catalogue.admin.source_fieldsets import fieldsets_to_fill_in, fieldsets_to_read, label_of
+from catalogue.admin.source_form import SourceForm, shown_settings, source_form
+from catalogue.admin.temporal_import import show_import, tell_of_import
+from catalogue.admin.tools import tell_of_tools
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
+from catalogue.kinds import summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.sources import check_source, disable_sources, enable_sources
+from catalogue.sources import check_candidate, disable_sources, enable_sources
 from connectors.errors import Misconfigured
-from connectors.registry import connector_class, connector_kinds
+from connectors.protocol import Health
+from connectors.registry import connector_class, connector_problems, usable_connectors
 
 HEALTH_BADGES = {
     Source.HealthState.UNKNOWN: "",
@@ -47,21 +48,29 @@ HEALTH_BADGES = {
     Source.HealthState.FAILING: "danger",
 }
 RECENT_RUNS = 5
-OWN_FIELDS = ("name", "enabled")
-DISCOVERY_FIELDS = ("new_workflows", "refresh_interval")
-LIMIT_FIELDS = ("max_concurrent",)
 
 
 @admin.register(Source)
 class SourceAdmin(ButtonsMixin):
+    further_facts: ClassVar[list[Callable[[HttpRequest, Source], tuple[str, Any]]]] = [
+        tell_of_import,
+        tell_of_tools,
+    ]
+    """What the rooms above tell of a source; they add themselves."""
     list_display = (
         "name", "kind", "health", "told", "workflow_counts", "last_refresh", "next_refresh", "enabled",
     )  # fmt: skip
     list_filter = (("health_state", ChoicesDropdownFilter), "enabled")
     search_fields = ("name",)
     actions = ("refresh_selected", "enable_selected", "disable_selected")
-    buttons = ("test_connection", "refresh_now")
+    actions_list = ("import_temporal", "import_openapi")
+    buttons = ("refresh_now",)
     change_form_outer_before_template = "catalogue/admin/source_panel.html"
+    change_form_after_template = "catalogue/admin/source_test_result.html"
+
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/source_form.css",)}
+        js = ("catalogue/admin/source_form.js",)
 
     # The list
 
@@ -102,19 +111,20 @@ class SourceAdmin(ButtonsMixin):
         return super().add_view(request, form_url, extra_context)
 
     def _ask_for_kind(self, request: HttpRequest) -> HttpResponse:
-        connectors = [(kind, connector_class(kind)) for kind in connector_kinds()]
         context = self.admin_site.each_context(request) | {
             "title": "What kind of engine?",
             "opts": self.opts,
             "kinds": [
-                (known.label, known.__doc__, f"?{urlencode({'kind': kind})}") for kind, known in connectors
+                (connector.label, summary_of(connector), f"?{urlencode({'kind': kind})}")
+                for kind, connector in usable_connectors().items()
             ],
+            "problems": connector_problems(),
         }
         return TemplateResponse(request, "catalogue/admin/choose_kind.html", context)
 
     def _kind_to_add(self, request: HttpRequest) -> str:
         """Empty while somebody has to choose; with a single kind there is no choice."""
-        kinds = connector_kinds()
+        kinds = [*usable_connectors()]
         chosen = request.POST.get("kind") or request.GET.get("kind") or (kinds[0] if len(kinds) == 1 else "")
         return chosen if chosen in kinds else ""
 
@@ -130,28 +140,23 @@ class SourceAdmin(ButtonsMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
-            return [(None, {"fields": [*OWN_FIELDS, *DISCOVERY_FIELDS, *LIMIT_FIELDS, "settings_shown"]})]
-        kind = obj.kind if obj else self._kind_to_add(request)
-        first, rest = _setting_lines(kind, obj)
-        return [
-            (None, {"fields": ["name", "kind_label" if obj else "kind", "enabled"]}),
-            (f"Connection: {_label(kind)}", {"fields": first}),
-            ("Discovery", {"fields": DISCOVERY_FIELDS}),
-            ("Limits", {"fields": LIMIT_FIELDS}),
-            ("More settings of the engine", {"fields": rest, "classes": ["collapse"]}),
-        ]
+            return fieldsets_to_read()
+        return fieldsets_to_fill_in(obj.kind if obj else self._kind_to_add(request), obj)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "kind":
             kwargs["widget"] = HiddenInput()
-        return super().formfield_for_dbfield(db_field, request, **kwargs)
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "refresh_interval" and field:
+            field.widget.attrs["placeholder"] = settings.CATALOGUE["discovery_interval"]
+        return field
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> Any:
         return ("kind_label", "settings_shown")
 
     @admin.display(description="kind")
     def kind_label(self, source: Source) -> str:
-        return _label(source.kind)
+        return label_of(source.kind)
 
     @admin.display(description="engine's settings")
     def settings_shown(self, source: Source) -> SafeString:
@@ -162,6 +167,19 @@ class SourceAdmin(ButtonsMixin):
             form.update()
         else:
             obj.pk = form.create().pk
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Come here with a form that was sent only to be tried, or that cannot be saved as it is."""
+        form = context["adminform"].form
+        if isinstance(form, SourceForm) and form.is_bound and form.is_tried:
+            outcome = _try(form)
+            if request.headers.get("X-Requested-With") == "XMLHttpRequest":
+                return JsonResponse(outcome)
+            tell = messages.success if outcome["ok"] else messages.error
+            tell(request, "\n".join(outcome["told"]))
+        return super().render_change_form(request, context, *args, **kwargs)
 
     # Deleting takes everything of the source along; what it ran stays on record.
 
@@ -182,15 +200,6 @@ class SourceAdmin(ButtonsMixin):
 
     # Buttons and actions
 
-    @button("Test connection", icon="network_check")
-    def test_connection(self, request: HttpRequest, source: Source) -> None:
-        health = check_source(source)
-        took = (
-            "" if health.latency_seconds is None else f" ({duration(round(health.latency_seconds * 1000))})"
-        )
-        tell = messages.success if health.ok else messages.error
-        tell(request, f"{source.name}: {health.message}{took}")
-
     @button("Refresh now", icon="refresh", variant="primary")
     def refresh_now(self, request: HttpRequest, source: Source) -> None:
         _refresh_and_tell(request, source)
@@ -209,6 +218,27 @@ class SourceAdmin(ButtonsMixin):
                 request, "Nothing to list: the sources, or discovery as a whole, are switched off."
             )
 
+    @action(  # type: ignore[untyped-decorator]
+        description="Import Temporal file",
+        url_path="import-temporal",
+        icon="upload_file",
+        permissions=["import"],
+    )
+    def import_temporal(self, request: HttpRequest) -> HttpResponse:
+        return show_import(request, self.log_change)
+
+    @action(  # type: ignore[untyped-decorator]
+        description="Import OpenAPI document",
+        url_path="import-openapi",
+        icon="upload_file",
+        permissions=["import"],
+    )
+    def import_openapi(self, request: HttpRequest) -> HttpResponse:
+        return show_openapi_import(request, self.log_change)
+
+    def has_import_permission(self, request: HttpRequest) -> bool:
+        return self.has_add_permission(request) or self.has_change_permission(request)
+
     @admin.action(description="Switch on", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         messages.success(request, f"Switched on: {enable_sources(queryset)}.")
@@ -220,12 +250,13 @@ class SourceAdmin(ButtonsMixin):
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.defer("skipped", "flagged")[:RECENT_RUNS]
         return {
-            "headline": [self.health(obj), obj.health_message],
+            "headline": [self.health(obj), obj.health_message and paragraphs(obj.health_message)],
             "facts": [
                 ("Failing since", exactly(obj.failing_since)),
                 ("Last good listing", exactly(obj.last_refreshed_at)),
                 ("Next listing", exactly(obj.next_refresh_at) if obj.enabled else "none, switched off"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
+                *(tell(request, obj) for tell in self.further_facts),
             ],
             "runs": table(RUN_HEADERS, map(run_row, runs)),
             "all_runs": link(
@@ -233,28 +264,8 @@ class SourceAdmin(ButtonsMixin):
                 "catalogue_discoveryrun_changelist",
                 query=f"?source__id__exact={obj.pk}",
             ),
-            "kind_unknown": config_class(obj.kind) is None,
+            "kind_problem": _problem_of(obj.kind),
         }
-
-
-def _label(kind: str) -> str:
-    try:
-        return connector_class(kind).label
-    except Misconfigured as error:
-        return error.message if kind else ""
-
-
-def _setting_lines(kind: str, source: Source | None) -> tuple[list[Any], list[Any]]:
-    """The fields that somebody has to fill in, and those that have good defaults."""
-    stored = stored_credentials(source) if source else {}
-    first: list[Any] = []
-    rest: list[Any] = []
-    for name, info in setting_infos(config_class(kind)).items():
-        line: Any = SETTING + name
-        if stored.get(name) and not info.is_required():
-            line = (SETTING + name, FORGET + name)
-        (first if info.is_required() or is_secret(info) else rest).append(line)
-    return first, rest
 
 
 def _refresh_and_tell(request: HttpRequest, source: Source) -> None:
@@ -269,3 +280,30 @@ def _refresh_and_tell(request: HttpRequest, source: Source) -> None:
     else:
         kept = "The last good list is kept."
         messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))
+
+
+def _try(form: SourceForm) -> dict[str, Any]:
+    """Whether the form's settings reach the engine, and what is to be told of it."""
+    if form.setting_errors:
+        labels = {name: f"{field.label}: " for name, field in form.fields.items()}
+        problems = form.setting_errors.items()
+        return {
+            "ok": False,
+            "told": [f"{labels.get(name, '')}{message}" for name, told in problems for message in told],
+        }
+    health = check_candidate(form.candidate())
+    return {"ok": health.ok, "told": [_in_words(health)]}
+
+
+def _in_words(health: Health) -> str:
+    if health.latency_seconds is None:
+        return health.message
+    return f"{health.message} ({duration(round(health.latency_seconds * 1000))})"
+
+
+def _problem_of(kind: str) -> str:
+    try:
+        connector_class(kind)
+    except Misconfigured as error:
+        return error.message
+    return ""

@@ -46,14 +46,20 @@ class LimitFilter(EmptinessFilter):
     empty = ("none", "without a limit of its own")
 
 
-class CacheFilter(EmptinessFilter):
+class CacheFilter(DropdownFilter):  # type: ignore[misc]
     """Whether calls may be answered with an earlier result."""
 
     title = "results"
     parameter_name = "cache"
-    column = "cache_seconds"
-    filled = ("cached", "cached")
-    empty = ("never", "never cached")
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("cached", "cached"), ("never", "never cached")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        cached = Workflow.objects.cached().values("pk")
+        if self.value() == "cached":
+            return queryset.filter(pk__in=cached)
+        return queryset.exclude(pk__in=cached) if self.value() == "never" else queryset
 
 
 class SchemaFilter(DropdownFilter):  # type: ignore[misc]

@@ -13,7 +13,6 @@ from unfold.contrib.filters.admin import RelatedDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import (
     badge,
     chip,
@@ -25,6 +24,7 @@ from catalogue.admin.rendering import (
     shortened,
     side_by_side,
 )
+from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     AvailabilityFilter,
     CacheFilter,
@@ -78,8 +78,8 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
 
 
 @admin.register(Workflow)
-class WorkflowAdmin(ButtonsMixin):
-    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
+class WorkflowAdmin(ToolPagesMixin):
+    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [tell_of_declaration]
     """What the rooms above tell of a workflow; they add themselves."""
     form = WorkflowForm
     list_display = (

@@ -4,6 +4,7 @@ import hashlib
 import json
 from typing import ClassVar
 
+from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.utils import timezone
@@ -91,6 +92,12 @@ class Source(Exposing):
     @credentials.setter
     def credentials(self, credentials: dict[str, str]) -> None:
         self.encrypted_credentials = encrypt_credentials(credentials)
+
+    @property
+    def effective_refresh_interval(self) -> int:
+        """Seconds between two listings; 0 for never by itself."""
+        default: int = settings.CATALOGUE["discovery_interval"]
+        return default if self.refresh_interval is None else self.refresh_interval
 
     @property
     def settings_fingerprint(self) -> str:

@@ -37,6 +37,7 @@ class Workflow(Exposing):
     # What upstream says; only discovery writes these.
     upstream_id = models.CharField("engine's id", max_length=255, editable=False)
     name = models.CharField(max_length=255, editable=False)
+    upstream_title = models.CharField("engine's title", max_length=255, blank=True, editable=False)
     description = models.TextField(editable=False)
     category = models.CharField(max_length=100, default="workflow", editable=False, db_index=True)
     version = models.CharField(max_length=100, default="1.0.0", editable=False)
@@ -56,6 +57,14 @@ class Workflow(Exposing):
         default=dict, editable=False, help_text="The engine's own MCP hints: {readOnlyHint: true, ...}."
     )
     icons = JSONTextField(default=list, editable=False, help_text="The engine's own icons: [{src, ...}].")
+    upstream_timeout_seconds = models.PositiveIntegerField("engine's timeout", null=True, editable=False)
+    upstream_cache_seconds = models.PositiveIntegerField("engine's cache time", null=True, editable=False)
+    queries = JSONTextField(
+        default=list,
+        editable=False,
+        help_text="What its runs can be asked: [{name, description, inputSchema}].",
+    )
+    signals = JSONTextField(default=list, editable=False, help_text="What its runs can be told, likewise.")
     metadata = JSONTextField(default=dict, editable=False)
     content_hash = models.CharField(max_length=64, editable=False)
     first_seen_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -71,7 +80,7 @@ class Workflow(Exposing):
     )
     enabled = models.BooleanField(default=False, db_index=True)
     title_override = models.CharField(
-        "title", max_length=255, blank=True, help_text="Empty: the engine's name."
+        "title", max_length=255, blank=True, help_text="Empty: the engine's title, else its name."
     )
     description_override = models.TextField(
         "description", blank=True, help_text="Empty: the engine's description."
@@ -83,7 +92,8 @@ class Workflow(Exposing):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
-        help_text="A run that takes longer is cancelled. Empty: the product's default.",
+        help_text="A run that takes longer is cancelled. Empty: what the engine says, else the product's "
+        "default.",
     )
     inline_wait_seconds = models.PositiveIntegerField(
         null=True,
@@ -144,9 +154,9 @@ class Workflow(Exposing):
         "cache results for",
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
+        validators=[MaxValueValidator(2_592_000)],
         help_text="Seconds that a result answers the same arguments again, whoever asks. For what changes "
-        "nothing and answers all callers alike. Empty: every call runs.",
+        "nothing and answers all callers alike. 0: every call runs. Empty: what the engine says.",
     )
 
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
@@ -177,7 +187,7 @@ class Workflow(Exposing):
 
     @property
     def title(self) -> str:
-        return self.title_override or self.name
+        return self.title_override or self.upstream_title or self.name
 
     @property
     def effective_execution_type(self) -> str:
@@ -185,8 +195,15 @@ class Workflow(Exposing):
 
     @property
     def effective_timeout_seconds(self) -> int:
-        timeout: int = self.timeout_seconds or settings.CATALOGUE["execution_timeout"]
+        own = self.timeout_seconds or self.upstream_timeout_seconds
+        timeout: int = own or settings.CATALOGUE["execution_timeout"]
         return timeout
+
+    @property
+    def effective_cache_seconds(self) -> int | None:
+        """None where every call runs."""
+        decided = self.upstream_cache_seconds if self.cache_seconds is None else self.cache_seconds
+        return decided or None
 
     @property
     def shown_description(self) -> str:

@@ -11,10 +11,13 @@ from catalogue.permissions import AnyoneKnown
 
 ROUTES = {
     "sources": "source-list",
+    "connectors": "connector-list",
+    "tools": "tool-list",
     "workflows": "workflow-list",
     "toolsets": "toolset-list",
     "discovery-runs": "discovery-run-list",
     "executions": "execution-list",
+    "workflow-requests": "workflow-request-list",
     "result-cache": "result-cache-list",
     "schema": "api-schema",
 }

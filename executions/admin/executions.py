@@ -14,12 +14,14 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.base import Button, ReadOnlyMixin, button
 from catalogue.admin.rendering import DASH, ago, duration
 from connectors.background import run_in_background_loop
+from executions.admin.callers import caller_of
+from executions.admin.engine_runs import show_engine_runs
 from executions.admin.filters import CacheFilter, CreatedFilter, SourceFilter, StateFilter
+from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
-from executions.callers import Caller
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
@@ -42,7 +44,7 @@ class RunIdForm(forms.Form):
 
 
 @admin.register(Execution)
-class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
+class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
     list_display = (
         "tool_name", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
@@ -58,11 +60,16 @@ class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
     change_form_outer_before_template = "executions/admin/execution.html"
 
     def get_urls(self) -> list[URLPattern]:
+        guarded = self.admin_site.admin_view
         views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
-            path(f"<uuid:key>/{name}/", self.admin_site.admin_view(view), name=f"executions_execution_{name}")
-            for name, view in views.items()
-        ] + super().get_urls()
+            path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
+            *(
+                path(f"<uuid:key>/{name}/", guarded(view), name=f"executions_execution_{name}")
+                for name, view in views.items()
+            ),
+            *super().get_urls(),
+        ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
         """None: the panel shows the record, and better."""
@@ -104,12 +111,15 @@ class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancellation = run_in_background_loop(cancel_execution(str(execution.pk), caller=_caller(request)))
+        cancellation = run_in_background_loop(cancel_execution(str(execution.pk), caller=caller_of(request)))
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
     def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
         resolvable = obj.state == State.UNCONFIRMED and self.may_press_buttons(request)
-        return describe_page(obj) | {"run_id_form": RunIdForm() if resolvable else None}
+        return describe_page(obj) | {
+            "run_id_form": RunIdForm() if resolvable else None,
+            "interactions": self.shown_interactions(request, obj),
+        }
 
     # Resolving what is unconfirmed
 
@@ -117,13 +127,13 @@ class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
         run_id = request.POST.get("run_id", "").strip()
 
         def resolve() -> Execution:
-            return run_in_background_loop(resolve_as_started(str(key), run_id, caller=_caller(request)))
+            return run_in_background_loop(resolve_as_started(str(key), run_id, caller=caller_of(request)))
 
         return self._resolve(request, key, resolve, f"Resolved: the engine runs it as {run_id}.")
 
     def _it_did_not_run(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
         def resolve() -> Execution:
-            return resolve_as_not_started(str(key), caller=_caller(request))
+            return resolve_as_not_started(str(key), caller=caller_of(request))
 
         return self._resolve(request, key, resolve, "Resolved: the engine did not start it.")
 
@@ -144,7 +154,3 @@ class ExecutionAdmin(ReadOnlyMixin, ButtonsMixin):
             self.log_change(request, execution, done)
             messages.success(request, done)
         return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[key]))
-
-
-def _caller(request: HttpRequest) -> Caller:
-    return Caller(key=f"user:{request.user.pk}", name=request.user.get_username(), sees_everything=True)

@@ -19,6 +19,8 @@ from catalogue.admin.rendering import (
     table,
     to_the_millisecond,
 )
+from executions.admin.content import show_content
+from executions.admin.http_exchange import HttpExchange, show_request, show_response
 from executions.models import Execution, ExecutionPayload, State
 
 STATE_BADGES = {
@@ -34,9 +36,11 @@ STATE_BADGES = {
 PAYLOADS = (
     ("input", "Input"),
     ("output", "Output"),
+    ("content", "Content"),
     ("start_answer", "The engine's answer to the start"),
     ("status_answer", "The engine's last status"),
 )
+RAW = ("start_answer", "status_answer")
 SHOWN_EVENTS = 500
 SHOWN_HASH = 12
 Facts = list[tuple[str, Any]]
@@ -224,5 +228,14 @@ def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> l
         if name in cut:
             shown.append((label, f"Not kept: its {cut[name]:,} bytes are over the limit."))
         elif value is not None:
-            shown.append((label, pretty_json(value)))
+            shown += _show_payload(name, label, value)
     return shown
+
+
+def _show_payload(name: str, label: str, value: Any) -> list[Titled]:
+    if name == "content":
+        return [(label, show_content(value))]
+    if name in RAW and (exchange := HttpExchange.read(value)) is not None:
+        request, response = show_request(exchange.request), show_response(exchange.response)
+        return [("HTTP request", request), ("HTTP response", response)]
+    return [(label, pretty_json(value))]

@@ -60,7 +60,7 @@ class CachePolicyAdmin(ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: CachePolicy) -> dict[str, Any]:
         figures = cache_figures()
-        cached = Workflow.objects.exclude(cache_seconds=None).count()
+        cached = Workflow.objects.cached().count()
         return {
             "headline": [badge("on", "success") if obj.enabled else badge("off", "warning")],
             "facts": [
@@ -124,7 +124,7 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
 
     @admin.display(description="cached for", ordering="workflow__cache_seconds")
     def answers_for(self, use: CacheUse) -> str:
-        seconds = use.workflow.cache_seconds
+        seconds = use.workflow.effective_cache_seconds
         return "not any more" if seconds is None else f"{seconds:,} s"
 
     @admin.display(description="results", ordering="entries")

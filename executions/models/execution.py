@@ -110,11 +110,13 @@ class Execution(Moves):
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
         """The engine ran it to its end before it answered the start."""
+        # Most engines say it once, with the start.
+        told = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
         return self._finish_as_reported(
             [State.STARTING],
             snapshot,
             _started_event(started.run_id),
-            payload={"start_answer": started.raw},
+            payload={"start_answer": started.raw, **told},
             run_id=started.run_id,
             correlation_id=started.correlation_id,
             started_at=timezone.now(),
@@ -158,10 +160,11 @@ class Execution(Moves):
             error=printable(why),
         )
 
-    def mark_unconfirmed(self, why: str) -> bool:
+    def mark_unconfirmed(self, why: str, *, answer: dict[str, Any] | None = None) -> bool:
         return self._move(
             [State.STARTING],
             ("unconfirmed", why),
+            payload={"start_answer": answer} if answer else None,
             state=State.UNCONFIRMED,
             error_kind=ErrorKind.EXECUTION,
             error=printable(why),
@@ -183,6 +186,18 @@ class Execution(Moves):
             polls=models.F("polls") + 1,
             **({"progress_noted_at": now} if news else {}),
             **self.shown_by(snapshot),
+        )
+
+    def record_start_progress(self, snapshot: RunSnapshot) -> bool:
+        """The engine tells how far it is, though its answer to the start, the result, is still to come."""
+        now = timezone.now()
+        news = self.news_in(snapshot, now)
+        noted = {"progress_noted_at": now} if news else {}
+        return self._move(
+            [State.STARTING],
+            *([("progress", news)] if news else []),
+            ours=True,
+            **{"polled_at": now, **noted, **self.shown_by(snapshot)},
         )
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
@@ -259,6 +274,11 @@ class Execution(Moves):
     ) -> bool:
         return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
 
+    def refuse_start(self, why: str, *, kind: ErrorKind, answer: dict[str, Any]) -> bool:
+        """`answer`: the engine's own, raw; empty where there was none."""
+        payload = {"start_answer": answer} if answer else {}
+        return self._finish(State.FAILED, kind=kind, why=why, payload=payload)
+
     def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
         return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
 
@@ -322,6 +342,10 @@ class Execution(Moves):
             ("cancel_sent", "The engine was asked to cancel the run."),
             cancel_sent_at=timezone.now(),
         )
+
+    def mark_terminate_sent(self, outcome: str) -> bool:
+        """The engine was told to end a run that went on after it was to be cancelled; it is told once."""
+        return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
 
     def mark_cancel_refused(self, why: str) -> bool:
         """The engine was told and said no; it is not asked again."""

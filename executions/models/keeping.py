@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 BATCH = 200
 """Results of a transaction: SQLite has one writer, which must not be kept from others for long."""
 READ = (
-    "cache_seconds", "content_hash", "output_schema",
+    "cache_seconds", "upstream_cache_seconds", "content_hash", "output_schema",
     "source__kind", "source__config", "source__encrypted_credentials",
 )  # fmt: skip
 
 
-def keep_result(execution: Moves, output: Any) -> None:
+def keep_result(execution: Moves, output: Any, content: Any) -> None:
     """Cache what an execution came to, in the transaction that records it as completed.
 
     Only of one that began when its workflow's results were cached, if they still are and nothing of what the
@@ -34,34 +34,35 @@ def keep_result(execution: Moves, output: Any) -> None:
     """
     try:
         with transaction.atomic():
-            _keep(execution, output)
+            _keep(execution, output, content)
     except DatabaseError as error:
         logger.bind(execution=execution.pk).warning("The result could not be cached: {}", error)
 
 
-def _keep(execution: Moves, output: Any) -> None:
+def _keep(execution: Moves, output: Any, content: Any) -> None:
     # Not the workflow in memory: a curator may have decided otherwise while it ran.
     known = Workflow.objects.filter(executions=execution.pk)
     workflow, policy = known.select_related("source").only(*READ).first(), CachePolicy.current()
-    if workflow is None or not policy.enabled or not _is_worth_keeping(execution, workflow, output):
+    if workflow is None or not policy.enabled or not _is_worth_keeping(execution, workflow, output, content):
         return
-    if (size := size_of(output)) > policy.largest_result:
+    sizes = [size_of(output), *([size_of(content)] if content is not None else [])]
+    if max(sizes) > settings.CATALOGUE["max_payload_bytes"]:
+        return
+    if (size := sum(sizes)) > policy.largest_result:
         CacheUse.add(workflow.pk, oversized=1)
         return
     if any(use.clearings == execution.cache_clearings for use in CacheUse.lock([workflow.pk])):
-        CachedResult.put(execution, workflow, size=size, output=output)
+        CachedResult.put(execution, workflow, size=size, output=output, content=content)
         if CacheUse.total_bytes() > policy.max_bytes:
             # In a transaction of its own: it locks what belongs to other workflows.
             transaction.on_commit(evict_excess, robust=True)
 
 
-def _is_worth_keeping(execution: Moves, workflow: Workflow, output: Any) -> bool:
+def _is_worth_keeping(execution: Moves, workflow: Workflow, output: Any, content: Any) -> bool:
     """Whether it answers the same call again: whole, as promised, and of what the workflow is now."""
-    if workflow.cache_seconds is None or output is None:
+    if workflow.effective_cache_seconds is None or (output is None and content is None):
         return False
     if cache_key(workflow, execution.arguments_hash) != execution.cache_key:
-        return False
-    if size_of(output) > settings.CATALOGUE["max_payload_bytes"]:
         return False
     return workflow.output_schema is None or not find_argument_problems(workflow.output_schema, output)
 

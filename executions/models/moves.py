@@ -46,12 +46,12 @@ class Moves(ExecutionRecord):
                 allowed,
                 *events,
                 (state.value, why),
-                payload={"output": snapshot.output, **payload},
+                payload={**_result_of(snapshot), **payload},
                 **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
                 **changes,
             )
             if moved and is_to_be_cached:
-                keep_result(self, snapshot.output)
+                keep_result(self, snapshot.output, snapshot.content)
         return moved
 
     def _finish(
@@ -61,13 +61,15 @@ class Moves(ExecutionRecord):
         kind: ErrorKind | None = None,
         why: str,
         snapshot: RunSnapshot | None = None,
+        payload: dict[str, Any] | None = None,
         allowed: Iterable[str] = ACTIVE,
     ) -> bool:
+        told = {} if snapshot is None else {**_result_of(snapshot), "status_answer": snapshot.raw}
         return self._move(
             allowed,
             (state.value, why),
             ours=True,
-            payload={} if snapshot is None else {"output": snapshot.output, "status_answer": snapshot.raw},
+            payload={**told, **(payload or {})},
             **self._end(state, kind=kind, why=why, snapshot=snapshot),
         )
 
@@ -125,6 +127,11 @@ class Moves(ExecutionRecord):
             if not isinstance(value, models.expressions.Combinable):
                 setattr(self, name, value)
         return True
+
+
+def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
+    content = {} if snapshot.content is None else {"content": list(snapshot.content)}
+    return {"output": snapshot.output, **content}
 
 
 def _unless_past(field: str) -> models.Case:

@@ -22,6 +22,9 @@ class ExecutionPayload(models.Model):
     )
     input = JSONTextField(default=dict, null=True, help_text="Empty once the retention has removed it.")
     output = JSONTextField(null=True)
+    content = JSONTextField(
+        null=True, help_text="The output as MCP content blocks, from engines that answer with such."
+    )
     start_answer = JSONTextField(null=True, help_text="The engine's raw answer to the start.")
     status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")
     metadata = JSONTextField(default=dict, help_text="Which version of the workflow ran, for which client.")
@@ -38,9 +41,10 @@ class ExecutionPayload(models.Model):
     def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
         """With the output in its place, also where it is kept with another run."""
         payload = super().from_db(*args, **options)
-        if {"output", "shares_output"} <= payload.__dict__.keys() and payload.shares_output:
+        if {"output", "content", "shares_output"} <= payload.__dict__.keys() and payload.shares_output:
             origin = cls.objects.filter(execution__answered_from_cache=payload.pk)
-            payload.output = origin.values_list("output", flat=True).first()
+            kept = origin.values_list("output", "content").first()
+            payload.output, payload.content = kept or (None, None)
         return payload
 
     @classmethod

@@ -1,6 +1,8 @@
 """What is kept of an execution, apart from its payloads and its timeline."""
 
+import asyncio
 import uuid
+from dataclasses import replace
 
 from django.db import models
 from django.utils import timezone
@@ -18,6 +20,7 @@ class ExecutionRecord(models.Model):
         REST = "rest", "REST"
         ADMIN = "admin", "admin"
         COMMAND = "command", "command line"
+        WORKFLOW = "workflow", "request in words"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     # Without an index of its own: execution_by_workflow begins with it.
@@ -111,10 +114,15 @@ class ExecutionRecord(models.Model):
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_requested_by = models.CharField(max_length=255, blank=True)
     cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was told.")
+    terminate_sent_at = models.DateTimeField(
+        null=True, help_text="When the engine was told to end it, as it had not followed the cancellation."
+    )
     cancel_refusal = models.TextField(blank=True, help_text="The engine's words where it refused to cancel.")
 
     in_hand = False
     """Not stored: a request of this process waits for it, and answers with what it becomes."""
+    news: asyncio.Event | None = None
+    """Not stored: set whenever that request has something to tell."""
 
     class Meta:
         abstract = True
@@ -248,4 +256,5 @@ class ExecutionRecord(models.Model):
         """Raises ValueError for an execution whose workflow has been deleted."""
         if self.workflow is None:
             raise ValueError("The workflow of this execution was deleted.")
-        return RunRef(workflow=self.workflow.ref, run_id=self.run_id, key=self.id)
+        workflow = replace(self.workflow.ref, timeout_seconds=self.timeout_seconds)
+        return RunRef(workflow=workflow, run_id=self.run_id, key=self.id)

@@ -131,7 +131,7 @@ class CachedResult(models.Model):
     execution = models.ForeignKey(
         "executions.Execution", null=True, on_delete=models.SET_NULL, related_name="+"
     )
-    size = models.PositiveBigIntegerField(help_text="Bytes of the output as JSON.")
+    size = models.PositiveBigIntegerField(help_text="Bytes of the output and its content blocks as JSON.")
     created_at = models.DateTimeField(help_text="When the run ended.")
     expires_at = models.DateTimeField(db_index=True)
     last_used_at = models.DateTimeField(db_index=True)
@@ -153,7 +153,9 @@ class CachedResult(models.Model):
     def find(cls, key: str) -> CachedResult | None:
         """With its output at hand, however old it is; None also where an admin has switched the cache off."""
         for found in cls.objects.raw(FIND, [key]):
-            found.kept = CachedOutput(result=found, output=json.loads(vars(found)["output_text"]))
+            texts = vars(found)["output_text"], vars(found)["content_text"] or "null"
+            output, content = map(json.loads, texts)
+            found.kept = CachedOutput(result=found, output=output, content=content)
             return found
         return None
 
@@ -170,12 +172,13 @@ class CachedResult(models.Model):
         return same.update(hits=F("hits") + 1, last_used_at=now) == 1
 
     @classmethod
-    def put(cls, execution: Moves, workflow: Workflow, *, size: int, output: object) -> None:
+    def put(cls, execution: Moves, workflow: Workflow, *, size: int, output: object, content: object) -> None:
         """Keep the output of an execution that has just completed; its workflow's `CacheUse` is locked.
 
         It takes the place of an older one.
         """
-        assert workflow.cache_seconds is not None and execution.finished_at is not None, "see keep_result"
+        seconds = workflow.effective_cache_seconds
+        assert seconds is not None and execution.finished_at is not None, "see keep_result"
         key, ended_at = execution.cache_key, execution.finished_at
         before = cls.objects.filter(key=key).first()
         kept = cls(
@@ -185,11 +188,11 @@ class CachedResult(models.Model):
             execution_id=execution.pk,
             size=size,
             created_at=ended_at,
-            expires_at=ended_at + timedelta(seconds=workflow.cache_seconds),
+            expires_at=ended_at + timedelta(seconds=seconds),
             last_used_at=ended_at,
         )
         kept.save(force_insert=before is None, force_update=before is not None)
-        CachedOutput(result=kept, output=output).save(
+        CachedOutput(result=kept, output=output, content=content).save(
             force_insert=before is None, force_update=before is not None
         )
         grown = size if before is None else size - before.size
@@ -203,13 +206,14 @@ class CachedOutput(models.Model):
         CachedResult, on_delete=models.CASCADE, primary_key=True, related_name="kept"
     )
     output = JSONTextField()
+    content = JSONTextField(null=True, help_text="The output as MCP content blocks, if the engine gave such.")
 
     def __str__(self) -> str:
         return f"output of {self.result_id}"
 
 
 FIND = f"""
-    SELECT result.*, kept.output AS output_text
+    SELECT result.*, kept.output AS output_text, kept.content AS content_text
     FROM {CachedResult._meta.db_table} result
     JOIN {CachedOutput._meta.db_table} kept ON kept.result_id = result.id
     WHERE result.key = %s AND NOT EXISTS (SELECT 1 FROM {CachePolicy._meta.db_table} WHERE NOT enabled)

@@ -25,13 +25,13 @@ class Retention(models.Model):
         90,
         "keep executions for",
         "After this an execution that has ended is removed with all that belongs to it: who ran what, "
-        "when, and how it ended, with the engine's words for an error.",
+        "when, and how it ended, with the engine's words for an error. Requests in words go at the same age.",
     )
     keep_payloads_days = _days(
         30,
         "keep payloads for",
-        "After this the input, the output and the engine's raw answers are removed; the execution stays and "
-        "says so.",
+        "After this the input, the output and the engine's raw answers are removed, and what requests in "
+        "words say; the record stays and says so.",
     )
     keep_events_days = _days(
         30, "keep timelines for", "After this the timeline is removed; the execution stays and says so."

@@ -1,12 +1,15 @@
-"""The tools that are always there: find a workflow, run it, ask how far it is, cancel it."""
+"""The tools of our own: find a workflow, run it, ask how far it is, talk to it, cancel it."""
 
 from catalogue.scopes import Scope
 from mcp_bridge.builtin_tools.for_caching import CACHING_TOOLS
 from mcp_bridge.builtin_tools.for_executions import EXECUTION_TOOLS
+from mcp_bridge.builtin_tools.for_interactions import INTERACTION_TOOLS
 from mcp_bridge.builtin_tools.for_workflows import WORKFLOW_TOOLS
 from mcp_bridge.builtin_tools.tool import BuiltInTool, call_built_in
 
-BUILT_IN_TOOLS = {tool.name: tool for tool in (*WORKFLOW_TOOLS, *EXECUTION_TOOLS, *CACHING_TOOLS)}
+BUILT_IN_TOOLS = {
+    tool.name: tool for tool in (*WORKFLOW_TOOLS, *EXECUTION_TOOLS, *CACHING_TOOLS, *INTERACTION_TOOLS)
+}
 
 
 def scope_of_tool(name: str) -> Scope:

@@ -13,15 +13,11 @@ from executions.reading import describe_execution, summarise_execution
 from executions.watching import watch_until_settled
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ProgressNotifications, ToolCall
-from mcp_bridge.outputs import (
-    BEGINNING,
-    NoSuchPart,
-    describe_within_bounds,
-    take_part,
-    why_no_output,
-    write_output,
-)
+from mcp_bridge.content import Block, blocks_of
+from mcp_bridge.documents import describe_within_bounds, result_text
+from mcp_bridge.outputs import BEGINNING, NoSuchPart, Part, take_part, why_no_output
 from mcp_bridge.results import document_result, next_step
+from mcp_bridge.showing import Room, rest_of_block, show_blocks
 
 LONGEST_WAIT_SECONDS = 50
 """Below the 60 s after which common clients give up."""
@@ -36,12 +32,30 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         seconds=arguments.get("wait_seconds", 0),
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
-    return document_result(await run_in_database(_status, execution, arguments.get("output_offset")))
+    return await run_in_database(_status, execution, arguments, call.protocol_version)
 
 
-def _status(execution: Execution, offset: int | None) -> dict[str, Any]:
-    if execution.state == State.COMPLETED and offset is not None:
-        return _part_of_output(execution, int(offset))
+def _status(execution: Execution, arguments: Arguments, protocol_version: str) -> CallToolResult:
+    """The document, then what of the result is no text."""
+    blocks: list[Block] = []
+    if execution.state in (State.COMPLETED, State.FAILED):
+        blocks = blocks_of(execution)
+    if blocks and (number := arguments.get("content_block")) is not None:
+        blocks = [_block(blocks, int(number))]
+        document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
+    elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
+        blocks, document = [], _part_of_output(execution, int(offset))
+    else:
+        document = _describe(execution)
+    result = document_result(document)
+    without_text = [block for block in blocks if block.size]
+    result.content += show_blocks(
+        execution, without_text, protocol_version=protocol_version, room=Room.usual()
+    )
+    return result
+
+
+def _describe(execution: Execution) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
         return described | _rest(execution, BEGINNING)
@@ -52,24 +66,48 @@ def _status(execution: Execution, offset: int | None) -> dict[str, Any]:
     return described if execution.is_settled else described | next_step(execution)
 
 
+def _block(blocks: list[Block], number: int) -> Block:
+    """Raises NoSuchPart."""
+    if number >= len(blocks):
+        raise NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
+    return blocks[number]
+
+
+def _describe_block(execution: Execution, block: Block, offset: int) -> dict[str, Any]:
+    """Raises NoSuchPart."""
+    part = take_part(block.words, offset=offset)
+    document = _describe_part(execution, part) | {"content_block": block.number}
+    if part.next_offset is None:
+        return document
+    return document | _asking_for(rest_of_block(execution, block.number, part.next_offset))
+
+
 def _part_of_output(execution: Execution, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
     if problem := why_no_output(execution):
         raise NoSuchPart(problem)
-    part = take_part(write_output(execution.payload.output), offset=offset)
-    document = {
+    text, _ = result_text(execution)
+    part = take_part(text, offset=offset)
+    document = _describe_part(execution, part)
+    return document if part.next_offset is None else document | _rest(execution, part.next_offset)
+
+
+def _describe_part(execution: Execution, part: Part) -> dict[str, Any]:
+    return {
         "execution_id": str(execution.pk),
         "state": execution.state,
         "output_part": part.text,
         "output_offset": part.offset,
         "output_characters": part.total,
     }
-    return document if part.next_offset is None else document | _rest(execution, part.next_offset)
 
 
 def _rest(execution: Execution, offset: int) -> dict[str, Any]:
+    return _asking_for({"execution_id": str(execution.pk), "output_offset": offset})
+
+
+def _asking_for(arguments: dict[str, Any]) -> dict[str, Any]:
     # Not `next`, which programs follow until a run has ended.
-    arguments = {"execution_id": str(execution.pk), "output_offset": offset}
     return {"rest": {"tool": "get_execution_status", "arguments": arguments}}
 
 
@@ -121,6 +159,11 @@ EXECUTION_TOOLS = (
                 "type": "integer",
                 "minimum": 0,
                 "description": "Of a large output the part that begins there, as `rest` of an answer has it.",
+            },
+            "content_block": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Of a result of several blocks (pictures, files, ...) the one wanted, from 0.",
             },
         },
         required=("execution_id",),

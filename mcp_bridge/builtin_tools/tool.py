@@ -6,8 +6,10 @@ from typing import Any
 
 from mcp_types import Tool, ToolAnnotations
 
+from catalogue.interactions import InteractionKind
 from catalogue.schemas import find_argument_problems
 from catalogue.scopes import Scope
+from executions.interacting import InteractionRefused
 from executions.listing import UnknownCursor
 from executions.reading import UnknownExecution
 from executions.refusals import InvalidArguments, StartRefused
@@ -31,6 +33,8 @@ class BuiltInTool:
     read_only: bool = True
     hints: ToolAnnotations | None = None
     """Where they differ from what `read_only` stands for."""
+    takes_part_in: InteractionKind | None = None
+    """Listed only for callers who see a workflow that declares such; can be called at any time."""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
     @property
@@ -56,5 +60,5 @@ async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments)
         return text_result(str(InvalidArguments(tool.name, problems)), is_error=True)
     try:
         return await tool.call(call, arguments)
-    except (StartRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
+    except (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
         return text_result(str(error), is_error=True)

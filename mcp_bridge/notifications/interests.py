@@ -27,7 +27,7 @@ SCOPES: Mapping[ServerEvent, tuple[Scope, ...]] = {
     ResourcesListChanged(): (Scope.READ,),
 }
 """Of which any lets a caller hear of it: without them its list is always empty."""
-STATE, RESULT = EXECUTION_RESOURCES
+STATE, *RESULTS = EXECUTION_RESOURCES
 
 Addresses = Mapping[uuid.UUID, Collection[str]]
 """As the listener wrote them, by the execution that they are about."""
@@ -76,7 +76,7 @@ def admit_interests(
 ) -> Interests:
     """What of it there is and the caller may see; what is foreign and what is unknown are left out alike."""
     resources = list(_find_resources(access, addresses))
-    states, results = _addresses_of(STATE, resources), _addresses_of(RESULT, resources)
+    states, results = _addresses_of([STATE], resources), _addresses_of(RESULTS, resources)
     keys = [key for text in dict.fromkeys(tasks) if (key := _execution_key(text)) is not None]
     visible = _visible_executions(access, {*states, *results, *keys})
     return Interests(
@@ -106,10 +106,12 @@ def _readable_of_catalogue(resources: Iterable[tuple[ResourceKind, Reading]]) ->
                 yield reading.uri
 
 
-def _addresses_of(wanted: ResourceKind, resources: Iterable[tuple[ResourceKind, Reading]]) -> Addresses:
+def _addresses_of(
+    wanted: Collection[ResourceKind], resources: Iterable[tuple[ResourceKind, Reading]]
+) -> Addresses:
     found: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
     for kind, reading in resources:
-        if kind is wanted and (key := _execution_key(reading.variables["id"].lower())) is not None:
+        if kind in wanted and (key := _execution_key(reading.variables["id"].lower())) is not None:
             found[key].append(reading.uri)
     return found
 

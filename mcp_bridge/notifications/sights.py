@@ -101,6 +101,6 @@ def _read(uri: str, access: Access) -> Any:
     """What is at an address of the catalogue's, which whoever has the same view finds there too."""
     try:
         kind, variables = find_kind(uri)
-        return [content.text for content in kind.read(Reading(access, uri, variables)).contents]
+        return kind.read(Reading(access, uri, variables)).contents
     except UnknownResource:
         return None

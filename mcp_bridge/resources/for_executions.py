@@ -2,10 +2,9 @@
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
 from mcp.shared.uri_template import UriTemplate
-from mcp_types import TextResourceContents
 
 from catalogue.scopes import Scope
 from executions.listing import list_own_executions
@@ -13,23 +12,13 @@ from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution
 from executions.watching import find_fresh_execution
 from mcp_bridge.access import Access
-from mcp_bridge.outputs import (
-    NoSuchPart,
-    Part,
-    describe_within_bounds,
-    media_type,
-    result_address,
-    take_part,
-    why_no_output,
-    write_output,
-)
-from mcp_bridge.resources.resource import TEXT, Found, Reading, ResourceKind, UnknownResource
+from mcp_bridge.documents import describe_within_bounds, result_text
+from mcp_bridge.outputs import NoSuchPart, result_address, take_part, why_no_output, write_output
+from mcp_bridge.resources.in_parts import binary_contents, read_block, read_offset, tell_part
+from mcp_bridge.resources.resource import Contents, Found, Reading, ResourceKind, UnknownResource
 
-META = "workflow-catalogue/"
 SUGGESTED = 200
 """Of a caller's executions, the newest that completion knows."""
-LONGEST_OFFSET = 15
-"""Digits."""
 
 
 def _read_execution(reading: Reading) -> Found:
@@ -42,28 +31,20 @@ def _read_execution(reading: Reading) -> Found:
 
 
 def _read_result(reading: Reading) -> Found:
-    """The whole output, or a part of it and where the next one is."""
-    output = _output(execution := _find_execution(reading))
+    """The whole output, or a part of it and where the next one is; with the first, what is no text."""
+    execution = _find_execution(reading)
+    _check_has_result(execution)
+    text, mime_type = result_text(execution)
+    offset = read_offset(reading)
     try:
-        part = take_part(write_output(output), offset=_offset(reading))
+        part = take_part(text, offset=offset)
     except NoSuchPart as error:
         raise UnknownResource(str(error)) from None
     if part.is_whole:
-        return reading.holds(part.text, mime_type=media_type(output))
-    return Found(list(_contents(reading, execution, part)))
-
-
-def _contents(reading: Reading, execution: Execution, part: Part) -> Iterable[TextResourceContents]:
-    told: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
-    if part.next_offset is None:
-        yield TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=told)
-        return
-    following = result_address(execution, offset=part.next_offset)
-    told[f"{META}next"] = following
-    yield TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=told)
-    # Models do not get to see `_meta`.
-    note = f"Characters {part.offset + 1:,} to {part.end:,} of {part.total:,}. The next part is {following}"
-    yield TextResourceContents(uri=following, mime_type=TEXT, text=note)
+        contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
+    else:
+        contents = [*tell_part(reading, part, address=partial(result_address, execution))]
+    return Found(contents if offset else [*contents, *binary_contents(execution)])
 
 
 def _find_execution(reading: Reading) -> Execution:
@@ -73,7 +54,7 @@ def _find_execution(reading: Reading) -> Execution:
         raise UnknownResource(str(error)) from None
 
 
-def _output(execution: Execution) -> object:
+def _check_has_result(execution: Execution) -> None:
     """Raises UnknownResource, saying how the run is."""
     address = f"execution://{execution.pk}"
     if not execution.is_settled:
@@ -87,7 +68,11 @@ def _output(execution: Execution) -> object:
         )
     if problem := why_no_output(execution):
         raise UnknownResource(problem)
-    return execution.payload.output
+
+
+def _read_block(reading: Reading) -> Found:
+    """Also of a run that failed: engines may say in blocks why."""
+    return read_block(reading, _find_execution(reading))
 
 
 def _id(reading: Reading) -> str:
@@ -100,13 +85,6 @@ def _id(reading: Reading) -> str:
     if not is_ours:
         raise UnknownExecution(text)
     return text
-
-
-def _offset(reading: Reading) -> int:
-    text = reading.variables.get("offset") or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_OFFSET):
-        raise UnknownResource("offset has to be a whole number of characters, 0 or more.")
-    return int(text)
 
 
 def _suggest_executions(access: Access, typed: str) -> Iterable[str]:
@@ -144,6 +122,19 @@ EXECUTION_RESOURCES = (
         # Also for whoever may only run: a call's own large result is found here.
         scopes=frozenset({Scope.READ, Scope.RUN}),
         read=_read_result,
+        suggestions={"id": _suggest_completed},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}/result/content/{number}{?offset}"),
+        name="execution_content",
+        title="A content block of a result",
+        description=(
+            "A picture, a sound, a file or a text of a result that consists of such, counted from 0. Large "
+            "ones come in parts: `offset` is the byte to begin at, of texts the character."
+        ),
+        mime_type=None,
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_block,
         suggestions={"id": _suggest_completed},
     ),
 )

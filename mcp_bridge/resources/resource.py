@@ -1,10 +1,10 @@
 """What a kind of resource consists of: its addresses, who may read them, what is found there."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp.shared.uri_template import UriTemplate
-from mcp_types import ResourceTemplate, TextResourceContents
+from mcp_types import BlobResourceContents, ResourceTemplate, TextResourceContents
 
 from catalogue.scopes import Scope
 from mcp_bridge.access import Access
@@ -32,9 +32,12 @@ class Reading:
         return Found([TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
 
 
+Contents = TextResourceContents | BlobResourceContents
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    contents: list[TextResourceContents]
+    contents: Sequence[Contents]
     changes: bool = False
     """Whether it is about to change, so that no client should keep it."""
 

@@ -7,7 +7,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from connectors.registry import ENTRY_POINT_GROUP, connector_class
+from connectors.registry import forget_connectors
+from tests.packages import declare_package
 
 StaffWith = Callable[..., Client]
 
@@ -39,11 +40,7 @@ def _logged_in(user: User) -> Client:
 @pytest.fixture
 def ledger_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A second kind of source, installed as another package would be."""
-    package = tmp_path / "ledger_engine-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: ledger-engine\nVersion: 1.0\n")
-    entry = f"[{ENTRY_POINT_GROUP}]\nledger = tests.admin.ledger:LedgerConnector\n"
-    (package / "entry_points.txt").write_text(entry)
+    declare_package(tmp_path, "ledger-engine", ledger="tests.admin.ledger:LedgerConnector")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "ledger"
-    connector_class.cache_clear()
+    forget_connectors()

@@ -9,7 +9,17 @@ from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, SecretStr, model_
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import Unsupported
-from connectors.protocol import Capabilities, Health, RunRef, RunSnapshot, Started, WorkflowRef
+from connectors.hints import FieldProblem, hint
+from connectors.protocol import (
+    Capabilities,
+    Health,
+    ReportProgress,
+    RunRef,
+    RunSnapshot,
+    Started,
+    WorkflowRef,
+    ignore_progress,
+)
 
 
 class Region(StrEnum):
@@ -30,11 +40,30 @@ class LedgerConfig(BaseModel):
     strict: bool = True
     labels: list[str] = Field(default_factory=list)
     headers: dict[str, str] = Field(default_factory=dict)
+    currency: str = Field(default="EUR", min_length=3, title="Currency")
+    prefix: str = Field(default="bk-", title="Prefix", description="Empty: none.")
+    audited: bool | None = Field(default=None, title="Audited")
+    rules: str = Field(default="", title="Rules", json_schema_extra=hint(multiline=True))
+    seal: SecretStr = Field(
+        default=SecretStr(""), title="Seal", json_schema_extra=hint(multiline=True, group="Sealing")
+    )
+    seal_seconds: float = Field(
+        default=30.0, gt=0, le=86_400, title="Validity (s)", json_schema_extra=hint(group="Sealing")
+    )
+    storage: Literal["here", "there"] = Field(default="here", title="Storage")
+    place: str = Field(
+        default="", title="Place", json_schema_extra=hint(address=True, only_if={"storage": "there"})
+    )
+    place_key: SecretStr = Field(
+        default=SecretStr(""), title="Key of the place", json_schema_extra=hint(only_if={"storage": "there"})
+    )
 
     @model_validator(mode="after")
     def _patient_only_when_retrying(self) -> "LedgerConfig":
         if self.retries == 0 and self.patience:
             raise ValueError("patience needs retries")
+        if self.storage == "there" and not self.place:
+            raise FieldProblem("place", "There has to be a place.")
         return self
 
 
@@ -59,7 +88,14 @@ class LedgerConnector:
         for nothing in ():
             yield nothing
 
-    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
         raise Unsupported("The ledger runs nothing.")
 
     async def poll(self, run: RunRef) -> RunSnapshot:

@@ -207,7 +207,7 @@ def test_a_workflow_is_offered_as_a_prompt_and_its_results_are_kept(admin_client
     assert (workflow.offered_as_prompt, workflow.cache_seconds) == (False, None)
 
 
-@pytest.mark.parametrize("typed", ["0", "2592001", "for ever"])
+@pytest.mark.parametrize("typed", ["-1", "2592001", "for ever"])
 def test_results_are_not_kept_for_a_time_that_is_none(admin_client: Client, typed: str) -> None:
     """B4, E4."""
     workflow = make_workflow()

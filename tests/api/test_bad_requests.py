@@ -15,6 +15,7 @@ pytestmark = pytest.mark.django_db
 
 DOORS = [
     ("post", "/api/sources/"),
+    ("post", "/tools"),
     ("patch", "/api/sources/orders/"),
     ("patch", "/api/workflows/greet/"),
     ("post", "/api/workflows/enable/"),

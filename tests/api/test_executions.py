@@ -12,6 +12,7 @@ from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.retention import prune
 from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.content_blocks import EVERY_KIND
 from tests.factories import make_event, make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine, example_engine
 
@@ -77,6 +78,15 @@ def test_a_record_shows_everything_that_is_known_of_a_run():
         1500,
     )
     assert [event["kind"] for event in shown["events"]] == ["created", "completed"]
+
+
+def test_a_record_shows_content_blocks_as_the_engine_gave_them():
+    """B3, A8.4: pictures and files included; null from engines that answer with JSON."""
+    with_blocks = make_execution(payload={"output": None, "content": EVERY_KIND})
+    without = make_execution()
+    shown = administrator().get(f"/api/executions/{with_blocks.pk}/").json()
+    assert (shown["content"], shown["output"]) == (EVERY_KIND, None)
+    assert administrator().get(f"/api/executions/{without.pk}/").json()["content"] is None
 
 
 def test_a_failure_is_shown_with_its_kind():

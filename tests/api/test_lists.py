@@ -1,12 +1,16 @@
 """What all lists have in common: pages, filters that count, and a price that does not grow."""
 
+from uuid import uuid4
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catalogue.exposure import forget_catalogue
+from catalogue.http_tools.registry import store_tools
 from mcp_bridge.tokens import forget_tokens
 from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.declared_tools import tool
 from tests.factories import (
     make_discovery_run,
     make_execution,
@@ -18,9 +22,10 @@ from tests.factories import (
 
 pytestmark = pytest.mark.django_db
 
-LISTS = ["sources", "workflows", "toolsets", "discovery-runs", "executions"]
+LISTS = ["sources", "tools", "workflows", "toolsets", "discovery-runs", "executions"]
 ROWS = {
     "sources": lambda: make_workflow(make_source()),
+    "tools": lambda: store_tools([tool(uuid4().hex)], source=uuid4().hex, expose=True),
     "workflows": lambda: make_workflow(make_source()),
     "toolsets": lambda: make_toolset(picked=[make_workflow(make_source())], enabled=False, rules=["x*"]),
     "discovery-runs": lambda: make_discovery_run(make_source()),

@@ -106,7 +106,7 @@ def test_a_renamed_workflow_answers_under_its_new_name():
         ({"icon": "https://example.com/" + "x" * 2_000}, "/icon"),
         ({"icon": None}, "/icon"),
         ({"offered_as_prompt": None}, "/offered_as_prompt"),
-        ({"cache_seconds": 0}, "/cache_seconds"),
+        ({"cache_seconds": -1}, "/cache_seconds"),
         ({"cache_seconds": 2_592_001}, "/cache_seconds"),
         ({"name": "upstream's"}, "/name"),
     ],

@@ -12,10 +12,13 @@ pytestmark = pytest.mark.django_db
 def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
     assert make_client().get(address).json() == {
         "sources": "http://testserver/api/sources/",
+        "connectors": "http://testserver/api/connectors/",
+        "tools": "http://testserver/api/tools/",
         "workflows": "http://testserver/api/workflows/",
         "toolsets": "http://testserver/api/toolsets/",
         "discovery-runs": "http://testserver/api/discovery-runs/",
         "executions": "http://testserver/api/executions/",
+        "workflow-requests": "http://testserver/api/workflow-requests/",
         "result-cache": "http://testserver/api/result-cache/",
         "schema": "http://testserver/api/schema/",
     }

@@ -11,8 +11,10 @@ from django.core.management import CommandError, call_command, get_commands
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
+from connectors.registry import BUILT_IN, connector_class
 from tests.catalogue.engine import Engine, definition, definitions
 from tests.factories import NOWHERE, make_source, make_workflow
+from tests.packages import declare_package
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted(name for name, app in get_commands().items() if app == "catalogue")
@@ -76,7 +78,7 @@ def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None
             ["erp", "simplified"],
             "config: The settings of source erp cannot be used: base_url: Field",
         ),
-        (["erp", "nonesuch"], "kind: Unknown kind of source 'nonesuch'; known kinds: simplified"),
+        (["erp", "nonesuch"], "kind: Unknown kind of source 'nonesuch'; known kinds: "),
         (["bad name", "simplified", "--config", "@"], "name: A source's name has 1 to 64 letters"),
         (["erp", "simplified", "--config", "@", "--refresh-interval", "999999999"], "refresh_interval: "),
         (["erp", "simplified", "--config", "@", "--refresh-interval", "-1"], "refresh_interval: "),
@@ -109,6 +111,70 @@ def test_a_mistyped_secret_is_not_repeated_in_the_complaint(db: None) -> None:
             "--secret", "api-key=s3cret-value", "--secret", "api_key=s3cret-välue")  # fmt: skip
 
     assert "api-key" in str(refused.value) and "s3cret" not in str(refused.value)
+
+
+def test_secrets_come_from_the_environment_or_standard_input(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6: where no list of processes shows them."""
+    config = ["--config", f'{{"base_url": "{NOWHERE}"}}']
+    monkeypatch.setenv("ENGINE_KEY", "from=environment")
+    run("add_source", "one", "simplified", *config, "--secret-env", "api_key=ENGINE_KEY")
+    monkeypatch.setattr("sys.stdin", StringIO('{"api_key": "from stdin"}\n'))
+    run("add_source", "two", "simplified", *config, "--secrets-stdin", "--max-concurrent", "3")
+
+    one, two = Source.objects.order_by("name")
+    assert (one.credentials, one.max_concurrent) == ({"api_key": "from=environment"}, None)
+    assert (two.credentials, two.max_concurrent) == ({"api_key": "from stdin"}, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [("s3cret", "standard input: not valid JSON"), ('{"api_key": 5}', "each secret has to be a text")],
+)
+def test_standard_input_without_secrets_is_refused_without_repeating_it(
+    db: None, monkeypatch: pytest.MonkeyPatch, given: str, complaint: str
+) -> None:
+    """B4, E6"""
+    monkeypatch.setattr("sys.stdin", StringIO(given))
+    with pytest.raises(CommandError) as refused:
+        run("add_source", "erp", "simplified", "--secrets-stdin")
+    assert complaint in str(refused.value) and "s3cret" not in str(refused.value)
+
+
+def test_a_variable_that_is_not_set_is_told(db: None) -> None:
+    """B4"""
+    with pytest.raises(CommandError, match="there is no variable NOT_SET_ANYWHERE"):
+        run("add_source", "erp", "simplified", "--secret-env", "api_key=NOT_SET_ANYWHERE")
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_the_settings_of_a_kind_are_explained(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """B10: all of them, so that nobody has to read code to write --config."""
+    with pytest.raises(SystemExit) as ended:
+        call_command("add_source", "--kind-help", kind)
+
+    told = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(f"  {name} (" in told for name in connector_class(kind).Config.model_fields)
+
+
+def test_a_connector_that_cannot_be_used_is_told_by_check_and_stops_nothing(tmp_path: Path) -> None:
+    """B5, B6: a package's mistake is a warning, also to the commands that check first."""
+    declare_package(tmp_path, "broken-engine", broken="nowhere:Connector")
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check"],
+        cwd=ROOT,
+        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert "catalogue.W001" in done.stderr
+    assert "broken-engine 1.0 (nowhere:Connector)" in done.stderr
 
 
 # --- refresh_sources ------------------------------------------------------------------------------------

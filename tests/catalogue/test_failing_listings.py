@@ -14,10 +14,11 @@ from pytest_django import Settings
 from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source
 from catalogue.sources import configure_source
-from connectors.registry import ENTRY_POINT_GROUP, connector_class
+from connectors.registry import forget_connectors
 from tests.catalogue.conftest import Logged
 from tests.catalogue.engine import Engine, definition, definitions
 from tests.factories import NOWHERE, make_source, make_workflow
+from tests.packages import declare_package
 
 SECRET = "key-that-nobody-may-see-42"
 DEEP = reduce(lambda inside, _: {"a": inside}, range(300), {})
@@ -111,7 +112,7 @@ def test_settings_that_cannot_work_are_a_failure_that_names_them(db: None) -> No
 def test_a_kind_that_is_no_longer_installed_is_a_failure_that_names_those_that_are(db: None) -> None:
     run = refresh_source(make_source(kind="gone"))
 
-    assert "Unknown kind of source 'gone'; known kinds: simplified" in run.error
+    assert "Unknown kind of source 'gone'; known kinds: " in run.error
 
 
 def test_the_wait_doubles_with_each_failure_in_a_row_up_to_an_hour(engine: Engine, source: Source) -> None:
@@ -202,14 +203,10 @@ def test_a_failure_is_logged_as_a_warning_with_the_source_and_without_the_key(
 @pytest.fixture
 def faulty_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A kind of source whose connector has a bug, installed as another package would be."""
-    package = tmp_path / "faulty_engine-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-engine\nVersion: 1.0\n")
-    entry = f"[{ENTRY_POINT_GROUP}]\nfaulty = tests.catalogue.faulty:FaultyConnector\n"
-    (package / "entry_points.txt").write_text(entry)
+    declare_package(tmp_path, "faulty-engine", faulty="tests.catalogue.faulty:FaultyConnector")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "faulty"
-    connector_class.cache_clear()
+    forget_connectors()
 
 
 def test_a_bug_in_a_connector_is_logged_whole_and_recorded_without_stopping_other_sources(

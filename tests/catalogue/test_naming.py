@@ -21,6 +21,12 @@ def name_of(name: str, upstream_id: str = "id-1", taken: set[str] | None = None)
     return make_tool_name(name=name, upstream_id=upstream_id, source_name="erp", taken=taken or set())
 
 
+def test_a_name_that_is_taken_gets_the_sources_name_where_the_engine_has_no_other_id():
+    """A6.4, B10: tools of two MCP servers are told apart by their servers."""
+    assert name_of("search", upstream_id="search") == "search"
+    assert name_of("search", upstream_id="search", taken={"search"}) == "search_erp"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -62,6 +62,10 @@ def test_the_readme_shows_every_setting_with_its_default_and_meaning():
         ("DATABASE_URL", "oracle://x"),
         ("CELERY_BROKER_URL", "nonsense"),
         ("CATALOGUE_DATA_DIR", "/dev/null/data"),
+        ("CATALOGUE_STDIO_COMMANDS", "files=/opt/files-mcp"),
+        ("CATALOGUE_STDIO_COMMANDS", '{"files": []}'),
+        ("CATALOGUE_HTTP_TOOL_HOSTS", "billing.internal,10.1.2.3/16"),
+        ("CATALOGUE_STDIO_COMMANDS", '{"files": {"command": ["files"], "shell": true}}'),
     ],
 )
 def test_a_malformed_value_ends_the_start_with_a_sentence_that_names_it(variable: str, value: str):

@@ -34,6 +34,8 @@ class ScriptedEngine:
 
     behave: Behaviour
     tls: ssl.SSLContext | None = None
+    host: str = "127.0.0.1"
+    wanted_port: int = 0
     received: list[Received] = field(default_factory=list)
     connections: int = 0
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -41,7 +43,7 @@ class ScriptedEngine:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
+        self._server = await asyncio.start_server(self._accept, self.host, self.wanted_port, ssl=self.tls)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -54,9 +56,13 @@ class ScriptedEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
 
+    def stop_listening(self) -> None:
+        """Open connections go on."""
+        self._server.close()
+
     @property
     def base_url(self) -> str:
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1

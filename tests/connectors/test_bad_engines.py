@@ -21,8 +21,8 @@ from connectors.errors import (
 )
 from connectors.protocol import RunRef, WorkflowRef
 from connectors.simplified import SimplifiedConnector
-from connectors.simplified_config import SimplifiedConfig
-from tests.connectors.contract import closing, everything_told_by
+from connectors.simplified.config import SimplifiedConfig
+from connectors.testing import closing, everything_told_by
 from tests.connectors.scripted import (
     Behaviour,
     Received,

@@ -30,7 +30,7 @@ from connectors.exchange import retry_after
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
 from connectors.redaction import Redactor, words_of
-from tests.connectors.contract import everything_told_by
+from connectors.testing import everything_told_by
 from tests.connectors.scripted import ScriptedEngine, replies, sends_and_hangs_up, stays_silent_after
 
 FAST = HttpLimits(connect_seconds=0.2, read_seconds=0.2, total_seconds=0.2)

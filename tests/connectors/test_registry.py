@@ -1,12 +1,17 @@
 """Which connector serves which kind of source."""
 
-from importlib.metadata import EntryPoint
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from loguru import logger
 
 from connectors import registry
 from connectors.errors import Misconfigured
+from connectors.registry import BUILT_IN, forget_connectors
 from connectors.simplified import SimplifiedConnector
+from tests.admin.ledger import LedgerConnector
+from tests.packages import declare_package
 
 
 def test_a_built_in_kind_is_found_by_its_name() -> None:
@@ -20,11 +25,105 @@ def test_an_unknown_kind_is_refused_and_the_known_ones_are_named() -> None:
         registry.connector_class("nonsense")
 
 
-def test_another_package_can_add_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that packages can be declared in."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    forget_connectors()
+
+
+GOOD = "tests.admin.ledger:LedgerConnector"
+
+
+def test_another_package_can_add_a_kind(site: Path) -> None:
     """B10: an engine of one's own needs no change here."""
-    added = EntryPoint("added", "connectors.simplified:SimplifiedConnector", registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(
-        registry, "entry_points", lambda group, name="added": [added] if name == "added" else []
-    )
-    assert "added" in registry.connector_kinds()
-    assert registry.connector_class.__wrapped__("added") is SimplifiedConnector
+    declare_package(site, "ledger-engine", ledger=GOOD)
+    assert "ledger" in registry.connector_kinds()
+    assert registry.connector_class("ledger") is LedgerConnector
+    assert registry.usable_connectors()["ledger"] is LedgerConnector
+    assert registry.connector_problems() == []
+
+
+WRONG = {
+    "raising": ("raise RuntimeError('no licence')", "importing it failed with RuntimeError: no licence"),
+    "no_python": ("def", "importing it failed with SyntaxError"),
+    "elsewhere": ("Another = 1", "importing it failed with AttributeError"),
+    "no_class": ("Connector = 5", "5 is no class"),
+    "no_config": ("class Connector: pass", "has no Config that is a pydantic model"),
+    "another_kind": (
+        "from tests.admin.ledger import LedgerConnector as Connector",
+        "says that its kind is 'ledger'",
+    ),
+    "half_a_class": (
+        "from pydantic import BaseModel\n"
+        "class Connector:\n"
+        "    kind, label, Config, capabilities = 'half_a_class', 'Half', BaseModel, None\n"
+        "    async def check(self): ...\n"
+        "    def poll(self, run): ...\n",
+        "lacks async start(), async poll(), async cancel(), async aclose(), discover",
+    ),
+    "old_start": (
+        "from tests.admin.ledger import LedgerConnector\n"
+        "class Connector(LedgerConnector):\n"
+        "    kind = 'old_start'\n"
+        "    async def start(self, workflow, arguments, *, key): ...\n",
+        "start() does not take report",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_connector_that_cannot_be_used_is_told_with_its_package(
+    site: Path, kind: str, caplog_of_ours: list[str]
+) -> None:
+    """B5, B6: in words, wherever somebody asks for it, and in the log once."""
+    code, why = WRONG[kind]
+    (site / f"{kind}_engine.py").write_text(code)
+    declare_package(site, "third-party", **{kind: f"{kind}_engine:Connector"})
+    for _ in range(2):
+        with pytest.raises(Misconfigured) as refused:
+            registry.connector_class(kind)
+    (problem,) = registry.connector_problems()
+    assert problem == refused.value.message
+    assert f"the kind {kind}, which third-party 1.0 ({kind}_engine:Connector) brings" in problem
+    assert why in problem
+    assert kind not in registry.usable_connectors()
+    assert caplog_of_ours == [problem]
+
+
+@pytest.fixture
+def caplog_of_ours() -> Iterator[list[str]]:
+    """The errors that are logged."""
+    lines: list[str] = []
+    sink = logger.add(lambda line: lines.append(line.rstrip("\n")), level="ERROR", format="{message}")
+    yield lines
+    logger.remove(sink)
+
+
+def test_no_package_takes_the_place_of_a_built_in_kind(site: Path) -> None:
+    """B8: it would get the secrets of all its sources."""
+    declare_package(site, "impostor", simplified=GOOD)
+    assert registry.connector_class("simplified") is SimplifiedConnector
+    (problem,) = registry.connector_problems()
+    assert problem.startswith("impostor 1.0 (tests.admin.ledger:LedgerConnector) brings a connector")
+    assert "the built-in one is used" in problem
+
+
+def test_of_two_packages_with_one_kind_neither_is_used(site: Path) -> None:
+    """B8: which one it would be should not be left to the order on a path."""
+    declare_package(site, "one", ledger=GOOD)
+    declare_package(site, "other", ledger="tests.admin.other:LedgerConnector")
+    with pytest.raises(Misconfigured, match=r"one 1\.0 .* and other 1\.0 .* Uninstall all but one"):
+        registry.connector_class("ledger")
+    assert "ledger" in registry.connector_kinds()
+
+
+def test_every_registered_kind_is_held_to_the_contract() -> None:
+    """B10: a connector whose engine is not held to the contract does not get in; test_<kind>_<variant> may be
+    another way of one that is."""
+    modules = {
+        path.stem.removeprefix("test_") for path in (Path(__file__).parent / "contracts").glob("test_*.py")
+    }
+    assert modules >= BUILT_IN.keys()
+    assert {module.partition("_")[0] for module in modules} == BUILT_IN.keys()

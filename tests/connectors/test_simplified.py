@@ -14,9 +14,9 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, Misconfigured, OutcomeUnknown, Rejected, Unsupported
 from connectors.protocol import RunRef, RunState, WorkflowRef
 from connectors.simplified import SimplifiedConnector
-from connectors.simplified_answers import read_snapshot, read_started
-from connectors.simplified_config import SimplifiedConfig
-from tests.connectors.contract import everything_told_by
+from connectors.simplified.answers import read_snapshot, read_started
+from connectors.simplified.config import SimplifiedConfig
+from connectors.testing import everything_told_by
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response, routes
 from tests.processes import ExampleEngine, example_engine
 

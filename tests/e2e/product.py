@@ -121,7 +121,8 @@ class Product:
 
     def kill(self) -> None:
         """Whatever the test made of it."""
-        for process in reversed(self.family()):
+        # Those who start others first: a supervisor would replace a worker that is gone.
+        for process in self.family():
             try:
                 process.kill()
             except psutil.NoSuchProcess:
@@ -201,9 +202,12 @@ def broker_of_its_own(url: str) -> str:
     return urlunsplit(parts._replace(path=f"/{number}"))
 
 
+OF_THE_TESTS = ("COV_", "PYTEST_", "MAKE", "MFLAGS", "ARGS", "JOBS")
+
+
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """That of the tests, without what coverage and pytest put into it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
+    """That of the tests, without what coverage, pytest and `make test ARGS=...` put into it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_TESTS)}
     return kept | {"PYTHONUNBUFFERED": "1"} | dict(variables)
 
 
@@ -227,6 +231,17 @@ class Rest:
     def get(self, path: str, **filters: str) -> Any:
         response = httpx2.get(
             f"{self._url}{path}", params=filters, headers=self._headers, trust_env=False, timeout=10
+        )
+        response.raise_for_status()
+        return json.loads(response.text)
+
+    def delete(self, path: str) -> None:
+        address = f"{self._url}{path}"
+        httpx2.delete(address, headers=self._headers, trust_env=False, timeout=10).raise_for_status()
+
+    def post(self, path: str, **fields: Any) -> Any:
+        response = httpx2.post(
+            f"{self._url}{path}", json=fields, headers=self._headers, trust_env=False, timeout=60
         )
         response.raise_for_status()
         return json.loads(response.text)

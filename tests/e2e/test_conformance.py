@@ -19,24 +19,30 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def url(node: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a product answers without a token, with the suite's workflows as its only source but one."""
+    """Where a product answers without a token, with the suite's workflows and the example's."""
     folder = tmp_path_factory.mktemp("conformance")
     token_file, engine = folder / "token", f"http://127.0.0.1:{free_port()}"
+    port = free_port()
+    server = f"http://127.0.0.1:{port}"
+    serving = [sys.executable, "-m", "tests.engines.conformance_server", str(port)]
     with place_for_one(folder / "data") as place:
         place["CATALOGUE_STATUS_CHECK_INTERVAL"] = "1"
         command = [sys.executable, "-m", "tests.e2e.conformance.engine", f"--listen={engine}"]
         command += [f"--product=http://127.0.0.1:{place['PORT']}", f"--token-file={token_file}"]
-        with running(command, answers_at=f"{engine}/healthz", log=folder / "engine.log"):
-            token_file.write_text(_prepare(place, engine))
+        with (
+            running(command, answers_at=f"{engine}/healthz", log=folder / "engine.log"),
+            running(serving, answers_at=f"{server}/healthz", log=folder / "server.log"),
+        ):
+            token_file.write_text(_prepare(place, engine, f"{server}/mcp"))
             with started(place) as product:
                 product.wait_until_up()
                 with authorizing(product.port, product.token) as address:
                     yield f"{address}/mcp"
 
 
-def _prepare(place: dict[str, str], engine: str) -> str:
+def _prepare(place: dict[str, str], *addresses: str) -> str:
     """Before the product starts, whose own first listing would compete with ours."""
-    command = [sys.executable, "-m", "tests.e2e.conformance.prepare", engine]
+    command = [sys.executable, "-m", "tests.e2e.conformance.prepare", *addresses]
     prepared = subprocess.run(
         command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False
     )

@@ -15,7 +15,16 @@ import httpx2
 from django.db import connection
 from pydantic import BaseModel
 
-from connectors.protocol import Capabilities, Health, RunRef, RunSnapshot, Started, WorkflowRef
+from connectors.protocol import (
+    Capabilities,
+    Health,
+    ReportProgress,
+    RunRef,
+    RunSnapshot,
+    Started,
+    WorkflowRef,
+    ignore_progress,
+)
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, replies, response
 from tests.processes import ExampleEngine
 
@@ -226,7 +235,14 @@ class ClumsyConnector:
         return
         yield
 
-    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
         self._stumble("start")
         return Started(run_id="run-1")
 

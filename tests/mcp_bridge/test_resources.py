@@ -107,6 +107,7 @@ async def test_templates_tell_every_address(connect: Connect, era: str):
         "workflow://schema/{name}",
         "execution://{id}",
         "execution://{id}/result{?offset}",
+        "execution://{id}/result/content/{number}{?offset}",
     ]
     assert all(template.description and template.title for template in templates)
 
@@ -352,7 +353,8 @@ async def test_a_token_without_the_read_scope_sees_its_executions_only(connect: 
         assert (await client.list_resources()).resources == []
         templates = (await client.list_resource_templates()).resource_templates
         refused = await refusal(client, "workflow://list")
-    assert [template.name for template in templates] == ["execution", "execution_result"]
+    names = [template.name for template in templates]
+    assert names == ["execution", "execution_result", "execution_content"]
     assert (refused.code, "lacks the scope workflows:read" in refused.message) == (-32602, True)
     async with connect(as_token=admin, mode=era) as client:
         assert (await client.list_resource_templates()).resource_templates == []

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
@@ -133,14 +132,10 @@ async def test_many_who_listen_share_one_query_per_look(
             await opened.enter_async_context(subscription(mcp_server, each))
             await opened.enter_async_context(get_stream(mcp_server, token if each == others[0] else each))
         with caplog.at_level(logging.DEBUG, "django.db.backends"):
-            began = time.monotonic()
-            await until(lambda: len(_queries(caplog, "catalogue_revision")) >= 4, "there were some looks")
+            await until(lambda: len(_queries(caplog, "catalogue_revision")) >= 6, "there were some looks")
             await until(lambda: _queries(caplog, "mcp_bridge_accesstoken"), "the tokens were looked at")
-            took = time.monotonic() - began
             asked = _queries(caplog, "SELECT")
-    looks = took / catalogue_watching.LOOK_SECONDS
-    looks_at_tokens = took / (streams.LOOK_SECONDS * streams.LOOKS_PER_GRANTS)
-    assert len(asked) <= looks + looks_at_tokens + 3
+    assert len(asked) < 40, "more queries than streams in six looks or more"
 
 
 def _queries(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:

@@ -19,7 +19,8 @@ from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
-BUILT_IN = len([tool for tool in BUILT_IN_TOOLS.values() if tool.scope in (Scope.READ, Scope.RUN)])
+USUAL = [tool for tool in BUILT_IN_TOOLS.values() if tool.takes_part_in is None]
+BUILT_IN = len([tool for tool in USUAL if tool.scope in (Scope.READ, Scope.RUN)])
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.http_tools.configs import KIND
 from catalogue.models import DiscoveryRun, Source
 
 
@@ -36,6 +37,9 @@ class Command(BaseCommand):
         return True
 
     def _tell(self, source: Source, run: DiscoveryRun) -> None:
+        if source.kind == KIND:
+            self.stdout.write(f"{source.name}: its tools are declared here; the API was reached.")
+            return
         self.stdout.write(
             f"{source.name}: {run.found} found, {run.added} added, {run.updated} updated, "
             f"{run.returned} returned, {run.missing} missing, {run.skipped_count} skipped "

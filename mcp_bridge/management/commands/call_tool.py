@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from mcp_types import LATEST_PROTOCOL_VERSION, CallToolResult
+from mcp_types import LATEST_PROTOCOL_VERSION, CallToolResult, ContentBlock
 
 from connectors.background import run_in_background_loop
 from executions.models import Execution
@@ -14,6 +14,7 @@ from executions.refusals import StartRefused
 from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
 from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.content import describe, text_of
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 
 
@@ -33,22 +34,31 @@ class Command(BaseCommand):
             result = run_in_background_loop(_call(options["name"], arguments, access, self._tell_progress))
         except StartRefused as error:
             raise CommandError(str(error)) from None
-        text = "\n".join(getattr(block, "text", "") for block in result.content)
         if result.is_error:
-            raise CommandError(text)
-        self.stdout.write(_readable(result, text))
+            raise CommandError("\n".join(map(_in_words, result.content)))
+        self.stdout.write(_readable(result))
+        if result.structured_content is not None:
+            # Whoever reads the value from a pipe has to hear of the pictures, but not there.
+            for block in result.content:
+                if text_of(block) is None:
+                    self.stderr.write(_in_words(block))
 
     async def _tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         if sys.stderr.isatty():
             self.stderr.write(f"{message or ''} {progress:.0f}{' %' if total else ''}".strip())
 
 
-def _readable(result: CallToolResult, text: str) -> str:
+def _readable(result: CallToolResult) -> str:
     """Values laid out for people; the text for models is as dense as can be."""
     value = result.structured_content
     if value is None or isinstance(value, str):
-        return text
+        return "\n".join(map(_in_words, result.content))
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _in_words(block: ContentBlock) -> str:
+    text = text_of(block)
+    return f"[{describe(block)}]" if text is None else text
 
 
 def _arguments(text: str) -> dict[str, Any]:

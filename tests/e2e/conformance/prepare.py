@@ -1,13 +1,14 @@
-"""Connects the engine of this folder to a product: `python -m tests.e2e.conformance.prepare URL`.
+"""Connects engines to a product: `python -m tests.e2e.conformance.prepare ENGINE SERVER`.
 
-Run on the product's data. What the suite wants as prompts is marked so. Prints a token for the engine.
+The addresses are those of the engine of this folder and of `tests/engines/conformance_server.py`. Run on the
+product's data. What the suite wants as prompts is marked so. Prints a token for the engine.
 """
 
 import os
 import sys
 
 
-def prepare(engine: str) -> str:
+def prepare(engine: str, server: str) -> str:
     import django
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -23,18 +24,20 @@ def prepare(engine: str) -> str:
     from tests.e2e.conformance.workflows import WORKFLOWS
 
     call_command("migrate", verbosity=0)
-    source = create_source(
-        name="conformance",
-        kind="simplified",
-        config={"base_url": engine},
-        credentials={},
-        new_workflows=Source.NewWorkflows.EXPOSED,
-        refresh_interval=0,
-    )
-    run = refresh_source(source)
-    if run.added != len(WORKFLOWS):
-        sys.exit(f"Of {len(WORKFLOWS)} workflows {run.added} were added. {run.error}")
-    for workflow in Workflow.objects.filter(source=source):
+    sources = {"conformance": ("simplified", "base_url", engine), "contents": ("mcp", "url", server)}
+    for name, (kind, setting, address) in sources.items():
+        source = create_source(
+            name=name,
+            kind=kind,
+            config={setting: address},
+            credentials={},
+            new_workflows=Source.NewWorkflows.EXPOSED,
+            refresh_interval=0,
+        )
+        run = refresh_source(source)
+        if not run.added:
+            sys.exit(f"Nothing was added from {name}. {run.error}")
+    for workflow in Workflow.objects.filter(source__name="conformance"):
         fixture = WORKFLOWS[workflow.name]
         override_workflow(
             workflow, offered_as_prompt=fixture.is_prompt, inline_wait_seconds=fixture.inline_wait_seconds
@@ -43,4 +46,4 @@ def prepare(engine: str) -> str:
 
 
 if __name__ == "__main__":
-    print(prepare(sys.argv[1]))
+    print(prepare(*sys.argv[1:]))

@@ -1,5 +1,6 @@
 """The workflows that the conformance suite looks for by name, as far as a catalogue of workflows has them.
 
+Those whose answers hold more than JSON are tools of an MCP server: `tests/engines/conformance_server.py`.
 Names, arguments and what a result has to contain are the suite's; it says so in each scenario's description.
 """
 
@@ -46,22 +47,6 @@ class Fixture:
 
 
 _FIXTURES = (
-    Fixture(
-        name="test_simple_text",
-        description="Answers with one sentence.",
-        answer=lambda _: "This is a simple text response for testing.",
-    ),
-    Fixture(
-        name="test_error_handling",
-        description="Always fails.",
-        error="This tool intentionally returns an error for testing",
-    ),
-    Fixture(
-        name="test_tool_with_progress",
-        description="Takes long enough to be heard of several times.",
-        is_asynchronous=True,
-        seconds=lambda _: 3.0,
-    ),
     Fixture(
         name="json_schema_2020_12_tool",
         description="Has a schema with the keywords of JSON Schema 2020-12.",

@@ -1,0 +1,105 @@
+"""Submissions of tools as JSON: one, a list, or a list with what to do with it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from catalogue.http_tools.refusals import ToolFault, ToolsRefused
+from connectors.http_tools.tool_config import ToolConfig
+from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.temporal.yaml_document import read_document
+from connectors.yaml_nodes import UnusableText
+
+MOST_TOOLS = 1_000
+SHOWN_STEP = 100
+MOST_BYTES = 4_194_304
+"""Of a text; of YAML, which takes longer to read, a quarter of it."""
+
+
+class ToolSubmission(BaseModel):
+    """Tools, and what to do with them."""
+
+    # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    tools: list[ToolConfig] = Field(min_length=1, max_length=MOST_TOOLS)
+    source: str | None = Field(default=None, min_length=1, max_length=64)
+    """A source of HTTP tools that they belong to, or the name of a new one. Left out: their addresses and
+    authentication decide, and where no source fits, one named after the host is added."""
+    expose: bool = True
+    """Whether agents see new tools at once, filters permitting."""
+    dry_run: bool = False
+    """Store nothing, tell what would change."""
+
+
+def read_text(content: bytes) -> Any:
+    """What a text in JSON or YAML says. Raises ToolsRefused."""
+    if len(content) > MOST_BYTES:
+        raise ToolsRefused([ToolFault(message=f"The text is larger than {MOST_BYTES:,} bytes.")])
+    try:
+        if content.lstrip()[:1] in (b"{", b"["):
+            return parse_json(content)
+        document = read_document(content)
+    except (UnreadableJSON, UnusableText) as error:
+        raise ToolsRefused([ToolFault(message=str(error))]) from None
+    if document.problems:
+        raise ToolsRefused(ToolFault(message=str(problem)) for problem in document.problems)
+    return document.value
+
+
+def read_submission(raw: Any) -> ToolSubmission:
+    """Raises ToolsRefused with all that is wrong."""
+    return _validated(raw if _is_whole(raw) else {"tools": raw if isinstance(raw, list) else [raw]})
+
+
+def read_tool(raw: Any) -> ToolConfig:
+    """The one tool that stands there. Raises ToolsRefused with all that is wrong."""
+    return _validated({"tools": [raw]}).tools[0]
+
+
+def place_of(fault: ToolFault, raw: Any) -> str:
+    """JSON Pointer to the fault in what was submitted."""
+    if fault.position is None:
+        return fault.path if _is_whole(raw) else ""
+    if isinstance(raw, list):
+        return f"/{fault.position}{fault.path}"
+    return f"/tools/{fault.position}{fault.path}" if _is_whole(raw) else fault.path
+
+
+def _is_whole(raw: Any) -> bool:
+    return isinstance(raw, dict) and "tools" in raw
+
+
+def _validated(written: Any) -> ToolSubmission:
+    try:
+        return ToolSubmission.model_validate(written)
+    except ValidationError as error:
+        raise ToolsRefused(_faults(error, written)) from None
+
+
+def _faults(error: ValidationError, written: Any) -> Iterator[ToolFault]:
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        steps = list(_steps(problem["loc"], written, is_absent=problem["type"] == "missing"))
+        message = problem["msg"].removeprefix("Value error, ")
+        if len(steps) > 1 and steps[0] == "tools":
+            yield ToolFault(position=int(steps[1]), path=_pointer(steps[2:]), message=message)
+        else:
+            yield ToolFault(path=_pointer(steps), message=message)
+
+
+def _steps(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> Iterator[str]:
+    """Those that lead through what was written; Pydantic names the alternatives of unions in between."""
+    for position, part in enumerate(loc):
+        in_list = isinstance(written, list) and isinstance(part, int)
+        if in_list or (isinstance(written, dict) and part in written):
+            written = written[part]
+            yield str(part)
+        elif is_absent and position == len(loc) - 1:
+            yield str(part)
+
+
+def _pointer(steps: list[str]) -> str:
+    return "".join(f"/{step[:SHOWN_STEP].replace('~', '~0').replace('/', '~1')}" for step in steps)

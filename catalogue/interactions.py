@@ -1,0 +1,90 @@
+"""What a workflow's runs can be asked and told while they go on, as its engine declares it (E10)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from catalogue.models import Workflow
+from catalogue.schema_limits import UnsafeSchema
+from catalogue.schemas import GENERIC_SCHEMA, check_input_schema
+from connectors.definitions import Interaction
+
+MOST = 50
+"""Queries, and as many signals, that are taken of one workflow."""
+
+
+class InteractionKind(StrEnum):
+    QUERY = "query"
+    """Asks a run something and changes nothing."""
+    SIGNAL = "signal"
+    """Tells a run something."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredInteraction:
+    kind: InteractionKind
+    name: str
+    description: str
+    schema: dict[str, Any]
+    """JSON Schema that arguments are checked with."""
+
+    @property
+    def takes_arguments(self) -> bool:
+        return bool(self.schema.get("properties")) or self.schema.get("additionalProperties") is not False
+
+
+def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What is kept of them, `[{name, description, inputSchema}]`, and what was replaced or left out, and why.
+
+    As with a workflow itself, a broken schema is replaced by one that takes any object; an interaction with a
+    dangerous one is left out.
+    """
+    kept: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    for interaction in declared:
+        if interaction.name in kept or len(kept) == MOST:
+            why = "it is declared twice" if interaction.name in kept else f"there are more than {MOST}"
+            problems.append(f"{interaction.name} is left out: {why}.")
+            continue
+        try:
+            checked = check_input_schema(interaction.input_schema)
+        except UnsafeSchema as error:
+            problems.append(f"{interaction.name} is left out: {error}")
+            continue
+        if checked.problem:
+            problems.append(f"{interaction.name}: {checked.problem}")
+        kept[interaction.name] = interaction.model_dump() | {"inputSchema": checked.schema}
+    return list(kept.values()), problems
+
+
+def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> list[DeclaredInteraction]:
+    """In the engine's order, the queries first."""
+    declared: dict[InteractionKind, Sequence[dict[str, Any]]] = {
+        InteractionKind.QUERY: workflow.queries,
+        InteractionKind.SIGNAL: workflow.signals,
+    }
+    return [
+        DeclaredInteraction(
+            kind=of_kind,
+            name=one["name"],
+            description=one.get("description", ""),
+            schema=one.get("inputSchema") or GENERIC_SCHEMA,
+        )
+        for of_kind, several in declared.items()
+        for one in several
+        if kind in (None, of_kind)
+    ]
+
+
+def describe_interactions(workflow: Workflow) -> dict[str, Any]:
+    """`{queries: [...], signals: [...]}` in full; without what the workflow has none of."""
+    both = {"queries": workflow.queries, "signals": workflow.signals}
+    return {name: declared for name, declared in both.items() if declared}
+
+
+def name_interactions(workflow: Workflow) -> dict[str, list[str]]:
+    """The same with nothing but their names."""
+    return {
+        name: [one["name"] for one in declared] for name, declared in describe_interactions(workflow).items()
+    }

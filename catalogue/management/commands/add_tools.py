@@ -1,0 +1,68 @@
+"""`manage.py add_tools`"""
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from catalogue.http_tools.refusals import ToolsRefused
+from catalogue.http_tools.registry import StoredTools, store_tools
+from catalogue.http_tools.submissions import MOST_BYTES, place_of, read_submission, read_text
+
+
+class Command(BaseCommand):
+    help = (
+        "Store HTTP tools as a file declares them: one ToolConfig, a list of them, or an object with "
+        "`tools`, in JSON or YAML. It is checked as a whole before anything is written."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", help="JSON or YAML; - reads standard input")
+        parser.add_argument(
+            "--source",
+            metavar="NAME",
+            help="where they belong, created if need be; else their addresses decide",
+        )
+        parser.add_argument("--hidden", action="store_true", help="let nobody see new tools yet")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing, tell what would change")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        raw: Any = None
+        try:
+            raw = read_text(_read(options["file"]))
+            asked = read_submission(raw)
+            stored = store_tools(
+                asked.tools,
+                source=options["source"] or asked.source,
+                expose=asked.expose and not options["hidden"],
+                dry_run=asked.dry_run or options["dry_run"],
+            )
+        except ToolsRefused as refused:
+            told = [f"{place_of(fault, raw)}: {fault.message}".lstrip(": ") for fault in refused.problems]
+            raise CommandError("\n".join(["Nothing was stored.", *told])) from None
+        self._tell(stored)
+
+    def _tell(self, stored: StoredTools) -> None:
+        for name in stored.new_sources:
+            self.stdout.write(f"Source {name}: new")
+        width = max((len(tool.tool_id) for tool in stored.tools), default=0)
+        for tool in stored.tools:
+            state = "" if tool.exposed else f", not shown to agents: {tool.hidden_because}"
+            self.stdout.write(
+                f"  {tool.tool_id:<{width}}  {tool.change} ({tool.source}){state} {tool.note}".rstrip()
+            )
+        for note in stored.notes:
+            self.stdout.write(note)
+        if stored.dry_run:
+            self.stdout.write("Nothing was stored.")
+
+
+def _read(path: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(MOST_BYTES + 1)
+        with open(path, "rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from None

@@ -1,0 +1,106 @@
+"""`manage.py import_temporal`"""
+
+import os
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from catalogue.changes import Change
+from catalogue.declared_workflows import (
+    USUAL_NAME,
+    Import,
+    ImportRefused,
+    ImportRequest,
+    import_file,
+    plan_import,
+)
+from connectors.errors import Misconfigured
+from connectors.temporal.listing import read_file
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals or not value:
+        raise ArgumentTypeError("has to look like KEY=VALUE")
+    return key, value
+
+
+def _key_and_variable(text: str) -> tuple[str, str]:
+    key, variable = _key_and_value(text)
+    if not os.environ.get(variable):
+        raise ArgumentTypeError(f"the environment variable {variable} is not set")
+    return key, os.environ[variable]
+
+
+class Command(BaseCommand):
+    help = (
+        "Import a YAML file that declares a Temporal service and its workflows. It is checked as a whole "
+        "before anything is written; workflows of earlier files stay."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", help="ends in .yaml or .yml")
+        parser.add_argument(
+            "--source",
+            default=USUAL_NAME,
+            metavar="NAME",
+            help=f"created if need be; {USUAL_NAME} if left out",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="write nothing, tell what would change")
+        parser.add_argument("--prune", action="store_true", help="remove workflows that the file has not")
+        parser.add_argument(
+            "--expose-new", action="store_true", help="of a new source: enable its workflows at once"
+        )
+        parser.add_argument(
+            "--by-path",
+            action="store_true",
+            help="let every refresh read the file anew, instead of storing what it says now",
+        )
+        parser.add_argument(
+            "--secret",
+            type=_key_and_value,
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="such as clientSecret; stored encrypted, may be repeated",
+        )
+        parser.add_argument(
+            "--secret-from",
+            type=_key_and_variable,
+            action="append",
+            default=[],
+            metavar="KEY=VARIABLE",
+            help="the same from an environment variable, which no list of processes shows",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        path = os.path.abspath(options["file"])
+        carry_out = plan_import if options["dry_run"] else import_file
+        try:
+            outcome = carry_out(
+                ImportRequest(
+                    content=read_file(path),
+                    source=options["source"],
+                    path=path if options["by_path"] else "",
+                    secrets=dict([*options["secret"], *options["secret_from"]]),
+                    prune=options["prune"],
+                    expose_new=options["expose_new"],
+                )
+            )
+        except (ImportRefused, Misconfigured) as error:
+            raise CommandError(f"Nothing was imported.\n{error}") from None
+        self._tell(outcome)
+
+    def _tell(self, outcome: Import) -> None:
+        state = "new" if outcome.is_new else ", ".join(outcome.settings) or "unchanged"
+        self.stdout.write(f"Source {outcome.source}: {state}")
+        width = max(map(len, outcome.changes), default=0)
+        for name, change in outcome.changes.items():
+            self.stdout.write(f"  {name:<{width}}  {change}")
+        counts = ", ".join(f"{outcome.count(change)} {change}" for change in Change if outcome.count(change))
+        self.stdout.write(f"{'Would be' if outcome.run is None else 'Workflows'}: {counts or 'none'}")
+        for note in outcome.notes:
+            self.stdout.write(note)
+        if outcome.health is not None:
+            self.stdout.write(outcome.health.message)

@@ -1,0 +1,1 @@
+"""Importing OpenAPI documents as HTTP tools, and its REST door."""

@@ -1,0 +1,208 @@
+"""Importing an OpenAPI document, each chosen operation as an HTTP tool, for every door.
+
+An operation that cannot be a tool is told with its reason and stops no other one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from catalogue.changes import Change
+from catalogue.declared_workflows import ImportRefused, permission_to_import
+from catalogue.http_tools.registry import KIND, StoredTools, ToolChange, ToolsRefused, store_tools
+from catalogue.models import Revision, Source
+from catalogue.openapi.sources import Target, find_target
+from catalogue.schemas import compile_pattern
+from catalogue.sources import create_source
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.operations import Selection
+from connectors.http_tools.openapi.reading import ReadTool, ReadTools, read_tools, refusal_of
+from connectors.http_tools.openapi.refusals import RefusedOperation, UnusableDocument
+from connectors.http_tools.openapi.servers import note_on_servers
+
+__all__ = [
+    "ImportRefused",
+    "ImportRequest",
+    "ImportedTool",
+    "OpenApiImport",
+    "Selection",
+    "import_document",
+    "permissions_to_import",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportRequest:
+    content: bytes = field(repr=False)
+    source: str = ""
+    """The API's source, of the kind http, or the name of a new one; empty: by the API's address."""
+    base_url: str = ""
+    """Instead of the document's first server."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of a new source, besides what the document says: HttpConfig's fields."""
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Of a new source, by setting: `api_key`, `token`, `password` or `oauth_client_secret`."""
+    selection: Selection = field(default_factory=Selection)
+    expose: bool = False
+    """Agents see new tools at once, without a curator who enables them."""
+    prune: bool = False
+    """The source's tools that the import does not bring go."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportedTool:
+    """An operation that became a tool, or would."""
+
+    method: str
+    path: str
+    tags: list[str]
+    stored: ToolChange
+    notes: list[str]
+    """What of the operation the tool has not."""
+
+
+@dataclass(kw_only=True, slots=True)
+class OpenApiImport:
+    """What an import came to, or would come to: every operation of the document counts once."""
+
+    source: str
+    is_new: bool
+    """Whether the source was created; without a tool it is not."""
+    base_url: str
+    authentication: str
+    tools: list[ImportedTool]
+    removed: list[ToolChange]
+    refused: list[RefusedOperation]
+    deprecated: int
+    """Operations left out because the document calls them deprecated."""
+    not_chosen: int
+    notes: list[str]
+    dry_run: bool
+
+    def count(self, change: Change) -> int:
+        return sum(tool.stored.change is change for tool in self.tools) + (
+            len(self.removed) if change is Change.REMOVED else 0
+        )
+
+
+def permissions_to_import(source: str) -> list[str]:
+    """What a member of staff needs to import into the source of this name; empty: into whichever it is."""
+    if not source:
+        return ["catalogue.add_source", "catalogue.change_source"]
+    return [permission_to_import(source)]
+
+
+def import_document(request: ImportRequest) -> OpenApiImport:
+    """Store what can be stored. Raises ImportRefused where the document or the settings are of no use."""
+    try:
+        document = Document.read(request.content)
+        with transaction.atomic():
+            Revision.lock()
+            outcome = _import(request, document)
+            if request.dry_run or not outcome.tools:
+                transaction.set_rollback(True)
+    except UnusableDocument as error:
+        raise ImportRefused([str(error)]) from None
+    return outcome
+
+
+def _import(request: ImportRequest, document: Document) -> OpenApiImport:
+    target = find_target(
+        document,
+        source=request.source,
+        base_url=request.base_url,
+        settings=request.settings,
+        secrets=request.secrets,
+    )
+    found = read_tools(
+        document,
+        base_url=target.base_url,
+        settings=target.authentication,
+        selection=request.selection,
+        usable_pattern=_is_usable,
+    )
+    stored = _store(request, target, found)
+    by_name = {change.name: change for change in stored.tools}
+    return OpenApiImport(
+        source=target.name,
+        is_new=target.source is None and bool(found.tools),
+        base_url=target.base_url,
+        authentication=target.authentication["authentication"],
+        tools=[_imported(tool, by_name.pop(tool.config.name)) for tool in found.tools],
+        removed=list(by_name.values()),
+        refused=found.refused,
+        deprecated=found.deprecated,
+        not_chosen=found.not_chosen,
+        notes=[*_notes(document, target), *stored.notes],
+        dry_run=request.dry_run,
+    )
+
+
+def _store(request: ImportRequest, target: Target, found: ReadTools) -> StoredTools:
+    """What the registry refuses goes from the tools to the refused ones."""
+    if target.source is None and found.tools:
+        _create(request, target)
+    while found.tools:
+        try:
+            return store_tools(
+                [tool.config for tool in found.tools],
+                source=target.name,
+                expose=request.expose,
+                prune=request.prune,
+            )
+        except ToolsRefused as refusal:
+            _move_refused(found, refusal)
+    return StoredTools()
+
+
+def _create(request: ImportRequest, target: Target) -> None:
+    policies = Source.NewWorkflows
+    try:
+        create_source(
+            name=target.name,
+            kind=KIND,
+            config=target.config,
+            credentials=target.secrets,
+            new_workflows=policies.EXPOSED if request.expose else policies.HIDDEN,
+        )
+    except ValidationError as error:
+        raise ImportRefused(error.messages) from None
+
+
+def _move_refused(found: ReadTools, refusal: ToolsRefused) -> None:
+    reasons: dict[int, list[str]] = {}
+    for problem in refusal.problems:
+        if problem.position is None:
+            raise ImportRefused([problem.message])
+        reasons.setdefault(problem.position, []).append(problem.message)
+    for position, told in reasons.items():
+        reason = " ".join(dict.fromkeys(told))
+        found.refused.append(refusal_of(found.tools[position].operation, reason))
+    found.tools = [tool for position, tool in enumerate(found.tools) if position not in reasons]
+
+
+def _imported(tool: ReadTool, change: ToolChange) -> ImportedTool:
+    operation = tool.operation
+    return ImportedTool(
+        method=operation.method,
+        path=operation.path,
+        tags=operation.tags,
+        stored=change,
+        notes=tool.notes,
+    )
+
+
+def _notes(document: Document, target: Target) -> list[str]:
+    told = f"Calls fail until source {target.name} has: {target.lacking}." if target.lacking else ""
+    return [note for note in (note_on_servers(document, target.base_url), told) if note]
+
+
+def _is_usable(pattern: str) -> bool:
+    try:
+        compile_pattern(pattern)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""From a tool's arguments to the request that they stand for."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from connectors.errors import Rejected
+from connectors.http_tools import path_template
+from connectors.http_tools.headers import objection_to_value
+from connectors.http_tools.operation import HttpOperation
+from connectors.http_tools.pointers import steps_of
+from connectors.http_tools.specs import HTTPRequestSpec, Scalar
+from connectors.http_tools.texts import NoText, scalars_of, text_of, with_commas
+from connectors.http_tools.tool_config import ArgumentPlace, Place
+
+
+def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
+    """The request without credentials. Raises Rejected for arguments that have no place in it."""
+    if strangers := sorted(arguments.keys() - operation.arguments.keys()):
+        raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
+    try:
+        return HTTPRequestSpec(
+            method=operation.method,
+            url=base_url.rstrip("/") + _path(operation, arguments),
+            headers=_headers(operation, arguments),
+            query_params=_query(operation, arguments),
+            body=_body(operation, arguments),
+        )
+    except ValidationError:
+        raise Rejected("The arguments make an address that is too long. Nothing was sent.") from None
+
+
+def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
+    given = operation.path_defaults | arguments
+    texts: dict[str, str] = {}
+    slashes: set[str] = set()
+    for argument, place in _placed(operation, "path"):
+        if argument not in given:
+            raise Rejected(f"{argument} is missing, and it is part of the address. Nothing was sent.")
+        texts[place.name] = _one_text(argument, given[argument])
+        slashes |= {place.name} if place.slashes else set()
+    return path_template.fill(operation.path, texts, with_slashes=frozenset(slashes))
+
+
+def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, str]:
+    headers = {
+        constant.name: text_of(scalar)
+        for constant in operation.constants
+        if constant.place == "header" and not isinstance(scalar := scalars_of(constant.value), list)
+    }
+    for argument, place in _placed(operation, "header"):
+        if argument in arguments:
+            headers[place.name] = _header_text(argument, arguments[argument])
+    return headers
+
+
+def _header_text(argument: str, value: Any) -> str:
+    text = _one_text(argument, value)
+    if why := objection_to_value(text):
+        raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
+    return text
+
+
+def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Scalar | list[Scalar]]:
+    query = {
+        constant.name: scalars_of(constant.value)
+        for constant in operation.constants
+        if constant.place == "query"
+    }
+    for argument, place in _placed(operation, "query"):
+        if argument in arguments:
+            query[place.name] = _query_value(argument, place, arguments[argument])
+    return query
+
+
+def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:
+    try:
+        scalars = scalars_of(value)
+        # No item at all is no parameter at all, however the list is written.
+        return (
+            with_commas(scalars) if isinstance(scalars, list) and scalars and not place.explode else scalars
+        )
+    except NoText as error:
+        raise _unsayable(argument, error) from None
+
+
+def _one_text(argument: str, value: Any) -> str:
+    try:
+        scalars = scalars_of(value)
+        return with_commas(scalars) if isinstance(scalars, list) else text_of(scalars)
+    except NoText as error:
+        raise _unsayable(argument, error) from None
+
+
+def _unsayable(argument: str, error: NoText) -> Rejected:
+    return Rejected(f"The value of {argument} {error}. Nothing was sent.")
+
+
+def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
+    """None where no body is sent."""
+    placed = _placed(operation, "body")
+    fields = {
+        constant.name: constant.value for constant in operation.constants if constant.place == "body"
+    } | {place.name: arguments[argument] for argument, place in placed if argument in arguments}
+    if "" in fields:
+        return fields[""]
+    has_fields = bool(fields) or any(place.name for _, place in placed)
+    return _nested(fields) if has_fields else None
+
+
+def _nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """`{"/payment/amount": 5}` as `{"payment": {"amount": 5}}`."""
+    body: dict[str, Any] = {}
+    for pointer, value in fields.items():
+        *outer, last = steps_of(pointer)
+        inner = body
+        for step in outer:
+            inner = inner.setdefault(step, {})
+        inner[last] = value
+    return body
+
+
+def _placed(operation: HttpOperation, place: Place) -> list[tuple[str, ArgumentPlace]]:
+    return [(name, where) for name, where in operation.arguments.items() if where.place == place]

@@ -1,0 +1,121 @@
+"""The settings of an HTTP API whose calls are tools."""
+
+import base64
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from connectors.addresses import normalise_base_url
+from connectors.common_settings import (
+    CaFile,
+    HeaderSecret,
+    MaxResponseBytes,
+    OAuthAudience,
+    OAuthClientId,
+    OAuthClientSecret,
+    OAuthScope,
+    OAuthUrl,
+    RequestTimeoutSeconds,
+    VerifyTls,
+)
+from connectors.hints import FieldProblem, hint
+from connectors.http_tools.headers import FRAMING, TOKEN
+
+OAUTH = {"authentication": "oauth_client_credentials"}
+KEY = {"authentication": "api_key"}
+BASIC = {"authentication": "basic"}
+REQUESTS = hint(group="Requests")
+TLS = hint(group="TLS")
+
+
+class HttpConfig(BaseModel):
+    """Where the API is, and who we are there."""
+
+    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
+        title="Base URL",
+        description="What all addresses of the API begin with, such as https://api.example.com/v1.",
+        json_schema_extra=hint(address=True),
+    )
+    authentication: Literal["none", "api_key", "bearer", "basic", "oauth_client_credentials"] = Field(
+        default="none", title="Authentication", description="How the API knows who asks."
+    )
+    api_key_in: Literal["header", "query"] = Field(
+        default="header", title="Key goes into", json_schema_extra=hint(only_if=KEY)
+    )
+    api_key_name: str = Field(
+        default="X-API-Key",
+        max_length=100,
+        title="Name of the header or parameter",
+        json_schema_extra=hint(only_if=KEY),
+    )
+    api_key: HeaderSecret = Field(default=SecretStr(""), title="API key", json_schema_extra=hint(only_if=KEY))
+    token: HeaderSecret = Field(
+        default=SecretStr(""),
+        title="Bearer token",
+        json_schema_extra=hint(only_if={"authentication": "bearer"}),
+    )
+    username: str = Field(
+        default="", max_length=500, title="User name", json_schema_extra=hint(only_if=BASIC)
+    )
+    password: SecretStr = Field(
+        default=SecretStr(""), title="Password", json_schema_extra=hint(only_if=BASIC)
+    )
+    oauth_token_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, only_if=OAUTH))
+    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    oauth_client_secret: OAuthClientSecret = Field(
+        default=SecretStr(""), json_schema_extra=hint(only_if=OAUTH)
+    )
+    oauth_scope: OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    request_timeout_seconds: RequestTimeoutSeconds = Field(default=30.0, json_schema_extra=REQUESTS)
+    max_response_bytes: MaxResponseBytes = Field(default=10_000_000, json_schema_extra=REQUESTS)
+    follow_redirects: bool = Field(
+        default=True,
+        title="Follow redirects",
+        description="Credentials never go along to another host.",
+        json_schema_extra=REQUESTS,
+    )
+    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TLS)
+    ca_file: CaFile = Field(default="", json_schema_extra=TLS)
+
+    @model_validator(mode="after")
+    def _key_has_a_place(self) -> Self:
+        in_header = self.authentication == "api_key" and self.api_key_in == "header"
+        if in_header and not (
+            TOKEN.fullmatch(self.api_key_name) and self.api_key_name.lower() not in FRAMING
+        ):
+            raise FieldProblem("api_key_name", "This is no name of a header that a key can go into.")
+        if self.authentication == "api_key" and not self.api_key_name:
+            raise FieldProblem("api_key_name", "The parameter that the key goes into needs a name.")
+        return self
+
+    @property
+    def lacking(self) -> str:
+        """What the authentication cannot do without and nobody has entered so far; empty: nothing."""
+        needed = {
+            "api_key": {"API key": self.api_key.get_secret_value()},
+            "bearer": {"bearer token": self.token.get_secret_value()},
+            # Some APIs take a key as the user name, and no password.
+            "basic": {"user name": self.username},
+            "oauth_client_credentials": {
+                "OAuth token URL": self.oauth_token_url,
+                "OAuth client id": self.oauth_client_id,
+                "OAuth client secret": self.oauth_client_secret.get_secret_value(),
+            },
+        }
+        return ", ".join(name for name, value in needed.get(self.authentication, {}).items() if not value)
+
+    @property
+    def secrets(self) -> list[str]:
+        """In all the spellings in which they are sent."""
+        own = (self.api_key, self.token, self.password, self.oauth_client_secret)
+        together = [basic_word(self.username, self.password)] if self.authentication == "basic" else []
+        return [*(secret.get_secret_value() for secret in own), *together]
+
+
+def basic_word(username: str, password: SecretStr) -> str:
+    """What stands after "Basic", in UTF-8 (RFC 7617, 2.1)."""
+    return base64.b64encode(f"{username}:{password.get_secret_value()}".encode()).decode("ascii")

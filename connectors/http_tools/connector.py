@@ -1,0 +1,171 @@
+"""An API whose calls are declared as tools: a call is a run, and its answer the run's result."""
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from connectors.addresses import http_tool_addresses
+from connectors.answer import Answer
+from connectors.credentials import Credentials
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import NotFound, Rejected, Unsupported
+from connectors.health import health_of
+from connectors.http import EngineClient
+from connectors.http_limits import HttpLimits
+from connectors.http_tools.answering import Call
+from connectors.http_tools.authorization import Authorization
+from connectors.http_tools.building import build_request
+from connectors.http_tools.config import HttpConfig
+from connectors.http_tools.operation import HttpOperation
+from connectors.http_tools.sending import ACCEPT, content_of, headers_of, query_of
+from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.protocol import (
+    Capabilities,
+    Health,
+    ReportProgress,
+    RunRef,
+    RunSnapshot,
+    Started,
+    WorkflowRef,
+    ignore_progress,
+)
+
+UNAUTHORIZED = 401
+
+
+class HttpConnector:
+    """One HTTP API."""
+
+    kind: ClassVar[str] = "http"
+    label: ClassVar[str] = "HTTP API (declared tools)"
+    Config: ClassVar[type[BaseModel]] = HttpConfig
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._config = config
+        limits, policy = _limits(config), http_tool_addresses()
+        self._authorization = Authorization(config, limits=limits, policy=policy)
+        self._client = EngineClient(
+            base_url=config.base_url,
+            secrets=config.secrets,
+            limits=limits,
+            verify_tls=config.verify_tls,
+            ca_file=config.ca_file,
+            policy=policy,
+        )
+
+    def __repr__(self) -> str:
+        return f"HttpConnector({self._config.base_url})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(lists_workflows=False, keeps_runs=False, differ_by_workflow=True)
+
+    def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
+        operation = HttpOperation.of(workflow)
+        return Capabilities(
+            idempotent_start=operation.is_safe
+            or operation.method == "PUT"
+            or bool(operation.idempotency_header),
+            # Nobody is waiting for what a safe request only reads.
+            starts_can_be_broken_off=operation.is_safe,
+            lists_workflows=False,
+            keeps_runs=False,
+            differ_by_workflow=True,
+        )
+
+    async def check(self) -> Health:
+        return await health_of(self._greet())
+
+    async def _greet(self) -> str:
+        """What a request to the base URL can prove, and what not."""
+        credentials = await self._authorization.credentials()
+        answer = await self._client.exchange(
+            "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True
+        )
+        # Gateways answer 403, and some APIs 401 to who brings no credentials, though each tool works.
+        if answer.status == UNAUTHORIZED and self._config.authentication != "none":
+            raise Rejected("The API refused our credentials at its base URL with 401.")
+        got = "a token was got, and " if self._authorization.is_renewable else ""
+        reached = f"{self._config.base_url} can be reached: {got}it answered {answer.status}."
+        if self._config.authentication == "none":
+            return reached
+        return f"{reached} Only a call of a tool shows whether the API accepts our credentials."
+
+    async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
+        """Nothing: its tools are declared here."""
+        nothing: list[WorkflowDefinition] = []
+        for definition in nothing:
+            yield definition
+
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
+        operation = HttpOperation.of(workflow)
+        spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
+        self._authorization.refuse_overlap(spec)
+        started_at = datetime.now(UTC)
+        answer = await self._send(operation, spec, str(key))
+        call = Call(
+            operation=operation,
+            spec=spec,
+            answer=answer,
+            redactor=self._client.redactor,
+            started_at=started_at,
+            finished_at=datetime.now(UTC),
+        )
+        return Started(run_id=str(key), snapshot=call.snapshot())
+
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        raise NotFound("The answer to this request was its result; nothing can be asked about it later.")
+
+    async def cancel(self, run: RunRef) -> None:
+        raise Unsupported("A request to an HTTP API cannot be taken back.")
+
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        raise Unsupported("An HTTP API cannot look a request up by its key.")
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+        await self._authorization.aclose()
+
+    async def _send(self, operation: HttpOperation, spec: HTTPRequestSpec, key: str) -> Answer:
+        credentials = await self._authorization.credentials()
+        answer = await self._exchange(operation, spec, key, credentials)
+        refused = answer.status == UNAUTHORIZED and not answer.carried_out
+        if refused and self._authorization.is_renewable:
+            # Refused at the door, so it was not carried out, whatever its method.
+            self._authorization.forget(credentials)
+            credentials = await self._authorization.credentials()
+            answer = await self._exchange(operation, spec, key, credentials)
+        return answer
+
+    async def _exchange(
+        self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, credentials: Credentials
+    ) -> Answer:
+        return await self._client.exchange(
+            spec.method,
+            spec.url,
+            query=query_of(spec),
+            content=content_of(operation, spec),
+            headers=headers_of(operation, spec, key=key),
+            credentials=credentials,
+            repeatable=operation.is_safe,
+            follow_redirects=self._config.follow_redirects,
+        )
+
+
+def _limits(config: HttpConfig) -> HttpLimits:
+    return HttpLimits(
+        connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
+        read_seconds=config.request_timeout_seconds,
+        total_seconds=config.request_timeout_seconds,
+        max_response_bytes=config.max_response_bytes,
+    )

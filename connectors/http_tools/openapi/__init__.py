@@ -1,0 +1,1 @@
+"""OpenAPI 3 documents as tools: each operation becomes one, or says why it cannot."""

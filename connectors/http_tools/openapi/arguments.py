@@ -1,0 +1,119 @@
+"""An operation's parameters and body fields as the arguments of one tool."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.refusals import NoTool
+from connectors.http_tools.openapi.schemas import Converted, Schemas
+from connectors.http_tools.tool_config import ArgumentPlace
+
+UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+LONGEST_NAME = 64
+"""Of an argument; models' own interfaces take no longer ones, and no other characters."""
+NESTED = frozenset({"array", "object"})
+MAX_LOOKED_AT = 200
+"""Parts of a schema that are looked at for its type."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Argument:
+    """One argument, before it has a name that no other has."""
+
+    place: ArgumentPlace
+    wanted: str
+    """What it would be called."""
+    converted: Converted
+    description: str = ""
+    """Instead of the one in its schema."""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a tool."""
+
+    schema: dict[str, Any]
+    """JSON Schema of an object."""
+    places: dict[str, ArgumentPlace]
+
+
+def collect_arguments(arguments: Iterable[Argument], schemas: Schemas) -> Arguments:
+    """Raises NoTool where their schemas cannot be given."""
+    properties: dict[str, Any] = {}
+    places: dict[str, ArgumentPlace] = {}
+    required, needs, parts = [], set[str](), 1
+    for argument in arguments:
+        name = _free_name(argument, properties.keys())
+        properties[name] = _described(argument)
+        places[name] = argument.place
+        required += [name] if argument.required else []
+        needs |= argument.converted.needs
+        parts += argument.converted.parts
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    schema |= {"required": required} if required else {}
+    definitions = schemas.definitions_for(frozenset(needs), parts=parts)
+    return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
+
+
+def types_of(document: Document, raw: Any, pointer: str) -> frozenset[str]:
+    """Which JSON types a schema of the document allows, null left out; empty: whatever. Raises NoTool."""
+    found: set[str] = set()
+    waiting, seen = [(raw, pointer)], set[str]()
+    while waiting:
+        raw, pointer = waiting.pop()
+        if not isinstance(raw, dict):
+            continue
+        raw, pointer = document.object_at(raw, pointer)
+        if pointer in seen or len(seen) > MAX_LOOKED_AT:
+            continue
+        seen.add(pointer)
+        found |= _own_types(raw)
+        for word in ("allOf", "anyOf", "oneOf"):
+            parts = raw[word] if isinstance(raw.get(word), list) else []
+            waiting += [(one, f"{pointer}/{word}/{position}") for position, one in enumerate(parts)]
+    return frozenset(found) - {"null"}
+
+
+def item_types_of(document: Document, raw: Any, pointer: str) -> frozenset[str]:
+    """The same of the items of a list. Raises NoTool."""
+    if not isinstance(raw, dict):
+        return frozenset()
+    raw, pointer = document.object_at(raw, pointer)
+    return types_of(document, raw.get("items"), f"{pointer}/items")
+
+
+def _own_types(raw: dict[str, Any]) -> set[str]:
+    if isinstance(named := raw.get("type"), str | list):
+        return {name for name in ([named] if isinstance(named, str) else named) if isinstance(name, str)}
+    is_object = "properties" in raw or isinstance(raw.get("additionalProperties"), dict)
+    return {"object"} if is_object else set()
+
+
+def _free_name(argument: Argument, taken: Iterable[str]) -> str:
+    """`id`, else `id_query`, else with a number."""
+    plain = UNFIT.sub("_", argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
+    taken, placed = set(taken), f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
+    name, number = plain, 2
+    if name in taken:
+        name = placed
+    while name in taken:
+        name, number = f"{placed[: LONGEST_NAME - 4]}_{number}", number + 1
+        if number > 999:
+            raise NoTool("Too many of its parameters have the same name.")
+    return name
+
+
+def _described(argument: Argument) -> Any:
+    schema = argument.converted.schema
+    if not argument.description:
+        return schema
+    return {"description": argument.description} | ({} if schema is True else _without_description(schema))
+
+
+def _without_description(schema: Any) -> dict[str, Any]:
+    if not isinstance(schema, dict):
+        return {"not": {}}
+    return {key: value for key, value in schema.items() if key != "description"}

@@ -1,0 +1,111 @@
+"""Request bodies: an object's fields become arguments, any other body is one argument."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
+from connectors.http_tools.openapi.body_fields import Field, fields_of
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.media_types import FORM, JSON, choose_media_type
+from connectors.http_tools.openapi.refusals import NoTool, quoted
+from connectors.http_tools.openapi.schemas import Converted, Schemas
+from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
+from connectors.http_tools.pointers import pointer_of
+from connectors.http_tools.tool_config import ArgumentPlace, BodyFormat, Constant
+
+WHOLE = "body"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    arguments: list[Argument] = field(default_factory=list)
+    body_format: BodyFormat = "json"
+    constants: list[Constant] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bodies:
+    """Reads the body of one operation."""
+
+    document: Document
+    schemas: Schemas
+    notes: list[str] = field(default_factory=list)
+
+    def body(self, raw: Any, pointer: str) -> Body:
+        """Raises NoTool."""
+        described, pointer = self.document.object_at(raw, pointer)
+        content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
+        if not content:
+            return Body()
+        media_type = choose_media_type(content, at)
+        media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
+        if "schema" not in media:
+            return Body([self._whole({}, at, described)], constants=_constants(media_type))
+        schema, at_schema = media["schema"], f"{at}/schema"
+        fields = fields_of(self.document, schema, at_schema)
+        if media_type.partition(";")[0].strip().lower() == FORM:
+            return Body(self._form(fields, media, at_schema), body_format="form")
+        return Body(self._json(fields, schema, at_schema, described), constants=_constants(media_type))
+
+    def _json(
+        self, fields: dict[str, Field] | None, schema: Any, pointer: str, described: dict[str, Any]
+    ) -> list[Argument]:
+        needed = any(one.required for one in fields.values()) if fields else False
+        # A body that may be left out, but not in part, can only be said as a whole.
+        if not fields or (needed and described.get("required") is False):
+            return [self._whole(schema, pointer, described)]
+        return [self._field(one) for one in fields.values()]
+
+    def _whole(self, schema: Any, pointer: str, described: dict[str, Any]) -> Argument:
+        return Argument(
+            place=ArgumentPlace(place="body", name=""),
+            wanted=WHOLE,
+            converted=self.schemas.convert(schema, pointer),
+            description=plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+            required=described.get("required") is True,
+        )
+
+    def _form(self, fields: dict[str, Field] | None, media: dict[str, Any], pointer: str) -> list[Argument]:
+        if not fields:
+            raise NoTool("Its body is a form whose fields the document does not list.", pointer)
+        encoding = media.get("encoding")
+        arguments = []
+        for one in fields.values():
+            if objection := self._form_objection(one, encoding if isinstance(encoding, dict) else {}):
+                if one.required:
+                    raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
+                self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
+            else:
+                arguments.append(self._field(one))
+        return arguments
+
+    def _form_objection(self, one: Field, encoding: dict[str, Any]) -> str:
+        said = encoding.get(one.name)
+        said = said if isinstance(said, dict) else {}
+        if said.get("contentType") or said.get("style", "form") != "form" or said.get("explode") is False:
+            return "which is encoded in a way that is not supported"
+        for raw, pointer in one.schemas:
+            if types_of(self.document, raw, pointer) == {"object"}:
+                return "which is an object, and forms have texts only"
+            if item_types_of(self.document, raw, pointer) & NESTED:
+                return "which is a list of more than texts"
+        return ""
+
+    def _field(self, one: Field) -> Argument:
+        parts = [self.schemas.convert(raw, pointer) for raw, pointer in one.schemas]
+        converted = parts[0]
+        if len(parts) > 1:
+            converted = Converted(
+                {"allOf": [part.schema for part in parts]},
+                frozenset().union(*(part.needs for part in parts)),
+                1 + sum(part.parts for part in parts),
+            )
+        place = ArgumentPlace(place="body", name=pointer_of([one.name]))
+        return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
+
+
+def _constants(media_type: str) -> list[Constant]:
+    """Said where the API wants another name for JSON than the usual one."""
+    if media_type.partition(";")[0].strip().lower() in JSON:
+        return []
+    return [Constant(place="header", name="Content-Type", value=media_type)]

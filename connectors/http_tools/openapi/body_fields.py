@@ -1,0 +1,103 @@
+"""The fields of an object that is a body, as far as they can be told one by one."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.document_text import Ambiguous
+from connectors.http_tools.openapi.refusals import NoTool, quoted
+from connectors.http_tools.openapi.schema_keywords import is_left_out
+from connectors.http_tools.pointers import pointer_of
+
+DEEPEST = 8
+"""`allOf` within `allOf`."""
+MAX_FIELDS = 1_000
+OPEN = frozenset(
+    ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
+)
+"""Keywords of objects of which a list of fields does not say everything."""
+CHOICES = ("oneOf", "anyOf")
+
+
+@dataclass(slots=True)
+class Field:
+    name: str
+    required: bool = False
+    schemas: list[tuple[Any, str]] = field(default_factory=list)
+    """All of which it has to fit, each with its pointer."""
+
+    @property
+    def pointer(self) -> str:
+        return self.schemas[0][1]
+
+
+def fields_of(document: Document, raw: Any, pointer: str) -> dict[str, Field] | None:
+    """By name; None for a body that only makes sense as a whole. Raises NoTool."""
+    gathered = _Gathered(document)
+    if isinstance(raw, bool) or not gathered.take(raw, pointer) or not gathered.fields:
+        return None
+    for name in gathered.required & gathered.fields.keys():
+        gathered.fields[name].required = True
+    # A field that is required and described nowhere takes whatever it is.
+    for name in sorted(gathered.required - gathered.fields.keys() - gathered.left_out):
+        gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
+    return gathered.fields
+
+
+@dataclass(slots=True)
+class _Gathered:
+    document: Document
+    fields: dict[str, Field] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+    parts: int = 0
+
+    def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
+        """Whether everything that the schema says is in the fields now."""
+        schema, pointer = self.document.object_at(raw, pointer)
+        self.parts += 1
+        if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
+            return False
+        if isinstance(names := schema.get("required"), list):
+            self.required |= {name for name in names if isinstance(name, str)}
+        self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
+        return len(self.fields) <= MAX_FIELDS and all(
+            self.take(part, f"{pointer}/allOf/{position}", depth + 1)
+            for position, part in enumerate(schema.get("allOf", ()))
+        )
+
+    def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
+        if isinstance(properties, Ambiguous):
+            raise NoTool(f"The key {quoted(properties.key)} stands twice in one object.", pointer)
+        for name, raw in properties.items():
+            at = f"{pointer}{pointer_of([name])}"
+            if is_left_out(raw, "request"):
+                self.left_out.add(name)
+                continue
+            known = self.fields.setdefault(name, Field(name))
+            if all(raw != other for other, _ in known.schemas):
+                known.schemas.append((raw, at))
+
+
+def _is_plain(schema: dict[str, Any]) -> bool:
+    if OPEN & schema.keys() or schema.get("additionalProperties") not in (None, False):
+        return False
+    named = schema.get("type", "object")
+    if named != "object" and named != ["object", "null"]:
+        return False
+    if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
+        return False
+    # A base of several kinds of objects, each with further fields.
+    if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
+        return False
+    return all(_only_requires(schema.get(word)) for word in CHOICES)
+
+
+def _only_requires(choices: Any) -> bool:
+    """Whether they only say which fields go together, which the API checks as well."""
+    return choices is None or (
+        isinstance(choices, list)
+        and all(
+            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
+        )
+    )

@@ -1,0 +1,146 @@
+"""Parameters of an operation: which become arguments, which are left out, and which stand in the way."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.http_tools.headers import CONSTANT_ONLY, objection_to_name
+from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.refusals import NoTool, quoted
+from connectors.http_tools.openapi.schemas import Schemas
+from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
+from connectors.http_tools.path_template import parameters_in
+from connectors.http_tools.tool_config import ArgumentPlace
+
+IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
+"""OpenAPI says that parameters of these names mean nothing."""
+USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple"}
+MAX_PARAMETERS = 500
+LONGEST_NAME = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter object, and where it stands."""
+
+    raw: dict[str, Any]
+    pointer: str
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["name"])
+
+    @property
+    def where(self) -> str:
+        return str(self.raw["in"])
+
+    @property
+    def is_required(self) -> bool:
+        return self.raw.get("required") is True or self.where == "path"
+
+
+@dataclass(slots=True)
+class Parameters:
+    """Reads the parameters of one operation."""
+
+    document: Document
+    schemas: Schemas
+    key: tuple[str, str] | None = None
+    """Where the product itself puts the API key, which is no argument then."""
+    notes: list[str] = field(default_factory=list)
+    """What is left out, in sentences."""
+
+    def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
+        """Of the path item's and the operation's own list, of which the latter wins. Raises NoTool."""
+        found: dict[tuple[str, str], Parameter] = {}
+        for raw, pointer in lists:
+            found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
+        named = parameters_in(path)
+        undeclared = [name for name in named if ("path", name) not in found]
+        arguments = [self._undeclared(name) for name in undeclared]
+        for one in found.values():
+            if one.where == "path" and one.name not in named:
+                told = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
+                self.notes.append(told)
+            elif (argument := self._argument(one)) is not None:
+                arguments.append(argument)
+        return arguments
+
+    def _read(self, raw: Any, pointer: str) -> Iterator[Parameter]:
+        if raw is None:
+            return
+        if not isinstance(raw, list) or len(raw) > MAX_PARAMETERS:
+            raise NoTool(f"Its parameters are no list of at most {MAX_PARAMETERS}.", pointer)
+        for position, one in enumerate(raw):
+            value, at = self.document.object_at(one, f"{pointer}/{position}")
+            if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
+                raise NoTool("A parameter has no name, or does not say where it goes.", at)
+            yield Parameter(value, at)
+
+    def _undeclared(self, name: str) -> Argument:
+        self.notes.append(f"The document does not describe {{{name}}} of the path; it is taken as a text.")
+        place, converted = (
+            ArgumentPlace(place="path", name=name),
+            self.schemas.convert({"type": "string"}, ""),
+        )
+        return Argument(place=place, wanted=name, converted=converted, required=True)
+
+    def _argument(self, one: Parameter) -> Argument | None:
+        """None where it is left out. Raises NoTool where it cannot be."""
+        if (one.where, _folded(one)) == self.key:
+            return None
+        if one.where == "header" and one.name.lower() in IGNORED_HEADERS | CONSTANT_ONLY:
+            return None
+        if objection := self._objection(one):
+            told = f"{one.where} parameter {quoted(one.name)}"
+            if one.is_required:
+                raise NoTool(f"It needs the {told}, {objection}.", one.pointer)
+            self.notes.append(f"The {told} is left out, {objection}.")
+            return None
+        return Argument(
+            place=self._place(one),
+            wanted=one.name,
+            converted=self.schemas.convert(one.raw.get("schema", {}), f"{one.pointer}/schema"),
+            description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+            required=one.is_required,
+        )
+
+    def _objection(self, one: Parameter) -> str:
+        """`which is a cookie`; empty for one that can be said."""
+        if one.where == "cookie":
+            return "and cookies are not sent"
+        if one.where not in USUAL_STYLE:
+            return f"and parameters in {quoted(one.where)} are not supported"
+        if "content" in one.raw:
+            return "which is written by a media type of its own, and that is not supported"
+        style = one.raw.get("style", USUAL_STYLE[one.where])
+        if style != USUAL_STYLE[one.where]:
+            return f"whose style {quoted(style)} is not supported"
+        if objection := self._objection_to_schema(one):
+            return objection
+        if one.where == "header" and (objection := objection_to_name(one.name)):
+            return f"which {objection}"
+        return "" if 0 < len(one.name) <= LONGEST_NAME else "whose name is empty or too long"
+
+    def _objection_to_schema(self, one: Parameter) -> str:
+        raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
+        types = types_of(self.document, raw, at)
+        if types == {"object"}:
+            return "which is an object, and those are sent in bodies only"
+        if types == {"array"} and item_types_of(self.document, raw, at) & NESTED:
+            return "which is a list of more than texts, and those are sent in bodies only"
+        return ""
+
+    def _place(self, one: Parameter) -> ArgumentPlace:
+        if one.where == "query":
+            return ArgumentPlace(place="query", name=one.name, explode=one.raw.get("explode") is not False)
+        if one.where == "header":
+            return ArgumentPlace(place="header", name=one.name)
+        # GitHub's word, and OpenAPI 3.2's, for a value with slashes in it.
+        slashes = one.raw.get("x-multi-segment") is True or one.raw.get("allowReserved") is True
+        return ArgumentPlace(place="path", name=one.name, slashes=slashes)
+
+
+def _folded(one: Parameter) -> str:
+    return one.name.lower() if one.where == "header" else one.name

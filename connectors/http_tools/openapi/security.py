@@ -1,0 +1,106 @@
+"""Who we are at the API: a source authenticates in one way, and what wants another one is refused."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.refusals import NoTool, quoted
+from connectors.http_tools.openapi.security_schemes import Settings, scheme_of
+
+METHODS = ("get", "put", "post", "delete", "patch", "head")
+SECRETS = {
+    "token": "bearer",
+    "password": "basic",
+    "api_key": "api_key",
+    "oauth_client_secret": "oauth_client_credentials",
+}
+"""By secret: the authentication that it is for."""
+NAMES = {
+    "none": "no authentication",
+    "api_key": "an API key",
+    "bearer": "a bearer token",
+    "basic": "a user name and a password",
+    "oauth_client_credentials": "OAuth client credentials",
+}
+
+
+def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
+    """How a new source authenticates: as the secrets that are given say, else as most operations want it."""
+    wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for alternatives in _all_requirements(document):
+        for position, settings in enumerate(_choices(document, alternatives)):
+            wanted[tuple(sorted(settings.items()))] += 1 if position else 2
+    types = {SECRETS[name] for name in secrets & SECRETS.keys()}
+    ranked = [dict(settings) for settings, _ in wanted.most_common()]
+    if types:
+        fitting = [settings for settings in ranked if settings["authentication"] in types]
+        return fitting[0] if fitting else {"authentication": min(types)}
+    return ranked[0] if ranked else {"authentication": "none"}
+
+
+def check_security(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> None:
+    """Raises NoTool where nothing that the operation accepts is what the source has."""
+    own = "security" in operation
+    where = f"{pointer}/security" if own else "/security"
+    requirements = operation["security"] if own else document.value.get("security")
+    if not isinstance(requirements, list) or not requirements or {} in requirements:
+        return
+    objections = []
+    for requirement in requirements:
+        objection = _objection(document, requirement, settings)
+        if not objection:
+            return
+        objections.append(objection)
+    raise NoTool(f"It wants {' or '.join(dict.fromkeys(objections))}.", where)
+
+
+def key_place(settings: Settings) -> tuple[str, str] | None:
+    """Where the product puts its API key: `query` or `header`, and the name, of headers in lower case."""
+    if settings["authentication"] != "api_key":
+        return None
+    where, name = settings["api_key_in"], settings["api_key_name"]
+    return where, name.lower() if where == "header" else name
+
+
+def _objection(document: Document, requirement: Any, settings: Settings) -> str:
+    """What is wanted and not there; empty where the source has it."""
+    if not isinstance(requirement, dict):
+        return "something that is no security requirement"
+    schemes = [scheme_of(document, name) for name in requirement]
+    if len(schemes) > 1:
+        together = " and ".join(quoted(scheme.name) for scheme in schemes)
+        return f"{together} together, and a source authenticates in one way"
+    scheme = schemes[0]
+    if scheme.objection:
+        return f"{quoted(scheme.name)}, {scheme.objection}"
+    if scheme.accepts(settings):
+        return ""
+    kinds = " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
+    return f"{quoted(scheme.name)} ({kinds}), and the source has {_told(settings)}"
+
+
+def _told(settings: Settings) -> str:
+    name = NAMES[settings["authentication"]]
+    return f"{name} in {settings['api_key_name']}" if "api_key_name" in settings else name
+
+
+def _all_requirements(document: Document) -> Iterator[list[Any]]:
+    """Of each operation, roughly: what cannot be read is told later."""
+    usual = document.value.get("security")
+    for item in _values(document.value.get("paths")):
+        for method in METHODS:
+            operation = item.get(method) if isinstance(item, dict) else None
+            if isinstance(operation, dict):
+                said = operation.get("security", usual)
+                yield said if isinstance(said, list) else []
+
+
+def _values(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else []
+
+
+def _choices(document: Document, alternatives: list[Any]) -> Iterator[Settings]:
+    for requirement in alternatives:
+        if isinstance(requirement, dict) and len(requirement) == 1:
+            yield from scheme_of(document, next(iter(requirement))).fulfilled_by[:1]

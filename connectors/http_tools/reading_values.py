@@ -1,0 +1,26 @@
+"""What is written in a request as the value of an argument."""
+
+from typing import Any
+
+from connectors.http_tools.argument_types import item_types_of, types_of
+from connectors.http_tools.specs import Scalar
+from connectors.http_tools.texts import SCALAR_TYPES, value_of
+
+
+def argument_of(
+    argument: str, said: Scalar | list[Scalar], input_schema: dict[str, Any], *, commas: bool
+) -> Scalar | list[Scalar]:
+    """The value for which this would be written; `commas`: those in a text may separate a list's items."""
+    schema = input_schema.get("properties", {}).get(argument)
+    types, items = types_of(schema, input_schema), item_types_of(schema, input_schema)
+    if not isinstance(said, list) and ("array" not in types or types & SCALAR_TYPES):
+        return value_of(said, types)
+    return [value_of(item, items) for item in _items(said, commas=commas)]
+
+
+def _items(said: Scalar | list[Scalar], *, commas: bool) -> list[Scalar]:
+    if isinstance(said, list):
+        return said
+    if not commas or not isinstance(said, str):
+        return [said]
+    return list(said.split(",")) if said else []

@@ -1,0 +1,56 @@
+"""What the operator of this installation allows connectors to do, whatever a source's settings say."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from connectors.allowed_hosts import AllowedHost, AllowedHosts
+from connectors.errors import Misconfigured
+
+
+class StdioCommand(BaseModel):
+    """A program that may be started to talk to it over its standard input and output."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: list[str] = Field(min_length=1)
+    """The program and its arguments; no shell looks at them."""
+    more_arguments: bool = False
+    """Sources may add arguments of their own."""
+    environment: frozenset[str] = frozenset()
+    """The names of the environment variables that sources may set."""
+    directory: str = "/"
+    """Where it runs."""
+
+
+_stdio_commands: dict[str, StdioCommand] = {}
+_http_tool_hosts: list[AllowedHost] = []
+
+
+def allow_stdio_commands(commands: Mapping[str, StdioCommand]) -> None:
+    """Those and no others, from now on, in this process."""
+    _stdio_commands.clear()
+    _stdio_commands.update(commands)
+
+
+def allowed_stdio_command(name: str) -> StdioCommand:
+    """The command of this name. Raises Misconfigured, saying what an operator has to do."""
+    if (command := _stdio_commands.get(name)) is not None:
+        return command
+    known = ", ".join(sorted(_stdio_commands)) or "none so far"
+    raise Misconfigured(
+        f"The command {name!r} is not allowed here. An operator can allow it in the environment variable "
+        f"CATALOGUE_STDIO_COMMANDS and restart; allowed are: {known}."
+    )
+
+
+def allow_http_tool_hosts(text: str) -> None:
+    """Hosts that are not public and that HTTP tools may reach: those and no others, from now on.
+
+    Raises ValueError with a sentence that names what cannot be an entry.
+    """
+    _http_tool_hosts[:] = AllowedHosts.parse(text).entries
+
+
+def allowed_http_tool_hosts() -> AllowedHosts:
+    return AllowedHosts(tuple(_http_tool_hosts))

@@ -1,0 +1,151 @@
+"""Prefect's REST API, as far as it is needed here: which requests there are and what they carry."""
+
+import asyncio
+import base64
+import random
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
+from connectors.http import EngineClient
+from connectors.http_limits import HttpLimits
+from connectors.prefect.config import PrefectConfig
+
+MOST_ROWS = 200
+"""Prefect gives at most so many at a time, unless its operator allows fewer."""
+LISTING_DEPTH = 250
+"""More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
+BUSY_PAUSES = (0.1, 0.3, 0.8, 1.5)
+"""Seconds before asking again: Prefect says 503 while its database is busy, and its own clients do so too."""
+INFO, ERROR = 20, 40
+
+
+class PrefectApi:
+    """Raises only ConnectorError. All that it asks for may be asked for twice."""
+
+    def __init__(self, config: PrefectConfig) -> None:
+        key, auth = config.api_key.get_secret_value(), config.auth_string.get_secret_value()
+        basic = base64.b64encode(auth.encode()).decode()
+        authorization = f"Bearer {key}" if key else f"Basic {basic}" if auth else ""
+        self._client = EngineClient(
+            base_url=config.base_url,
+            headers={"authorization": authorization} if authorization else {},
+            secrets=[key, auth, auth.partition(":")[2], basic],
+            limits=HttpLimits(
+                connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
+                read_seconds=config.request_timeout_seconds,
+                total_seconds=config.request_timeout_seconds,
+                max_response_bytes=config.max_response_bytes,
+            ),
+            verify_tls=config.verify_tls,
+            ca_file=config.ca_file,
+        )
+        self._only_tagged = {"tags": {"any_": config.include_tags}} if config.include_tags else {}
+
+    def __repr__(self) -> str:
+        return f"PrefectApi({self._client})"
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def version(self) -> str:
+        told = await self._ask("GET", "/admin/version")
+        return told if isinstance(told, str) else ""
+
+    async def count_deployments(self) -> int:
+        told = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
+        if not isinstance(told, int):
+            raise InvalidAnswer("The number of deployments that Prefect tells is no number.")
+        return told
+
+    async def deployments(self, *, offset: int) -> list[Any]:
+        """A page of as many as the server likes to give; empty after the last."""
+        wanted = {"offset": offset, "sort": "CREATED_DESC", "deployments": self._only_tagged}
+        return await self._rows("/deployments/filter", wanted)
+
+    async def deployments_by_id(self, ids: Iterable[str]) -> list[dict[str, Any]]:
+        rows = await self._rows("/deployments/filter", {"deployments": {"id": {"any_": sorted(ids)}}})
+        return _objects(rows)
+
+    async def flow_names(self, ids: Iterable[str]) -> dict[str, str]:
+        """The names of flows, at most MOST_ROWS, by their ids."""
+        rows = await self._rows("/flows/filter", {"flows": {"id": {"any_": sorted(ids)}}})
+        named = {row.get("id"): row.get("name") for row in _objects(rows)}
+        return {key: name for key, name in named.items() if isinstance(key, str) and isinstance(name, str)}
+
+    async def create_run(self, deployment_id: str, wanted: dict[str, Any]) -> Any:
+        path = f"/deployments/{_id(deployment_id, 'deployment')}/create_flow_run"
+        return await self._ask("POST", path, wanted, repeatable=False)
+
+    async def run(self, run_id: str) -> dict[str, Any]:
+        answer = await self._ask("GET", f"/flow_runs/{_id(run_id, 'flow run')}")
+        return _object(answer)
+
+    async def set_state(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
+        path = f"/flow_runs/{_id(run_id, 'flow run')}/set_state"
+        return _object(await self._ask("POST", path, {"state": state, "force": False}))
+
+    async def runs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
+        return _objects(await self._rows("/flow_runs/filter", wanted))
+
+    async def newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
+        """Of a run, with this `key` or `type`."""
+        chosen = {name: {"any_": [value]} for name, value in which.items()}
+        wanted = {
+            "limit": 1,
+            "sort": "CREATED_DESC",
+            "artifacts": {"flow_run_id": {"any_": [run_id]}, **chosen},
+        }
+        return next(iter(_objects(await self._rows("/artifacts/filter", wanted))), None)
+
+    async def last_logs(self, run_id: str, *, lines: int, level: int) -> list[dict[str, Any]]:
+        """The newest first."""
+        logs = {"flow_run_id": {"any_": [run_id]}, "level": {"ge_": level}}
+        wanted = {"limit": lines, "sort": "TIMESTAMP_DESC", "logs": logs}
+        return _objects(await self._rows("/logs/filter", wanted))
+
+    async def _rows(self, path: str, wanted: dict[str, Any]) -> list[Any]:
+        answer = await self._ask("POST", path, wanted)
+        if not isinstance(answer, list):
+            raise InvalidAnswer(f"Prefect answered {path} with something else than a list.")
+        return answer
+
+    async def _ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = True) -> Any:
+        for pause in BUSY_PAUSES:
+            try:
+                return await self._ask_once(method, path, body, repeatable=repeatable)
+            except (Unreachable, OutcomeUnknown) as error:
+                if not _is_busy(error):
+                    raise
+            # Those that were turned away together must not come back together.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
+        return await self._ask_once(method, path, body, repeatable=repeatable)
+
+    async def _ask_once(self, method: str, path: str, body: Any, *, repeatable: bool) -> Any:
+        return await self._client.request_json(
+            method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH
+        )
+
+
+def _is_busy(error: ConnectorError) -> bool:
+    """It does not say when to come back, so soon will do."""
+    return error.details.get("status") == 503 and getattr(error, "retry_after", None) is None
+
+
+def _id(text: str, what: str) -> str:
+    """All of Prefect's ids are UUIDs: anything else could lead to another path."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise NotFound(f"{text!r} is no id of a {what}, so Prefect was not asked.") from None
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise InvalidAnswer("Prefect answered with something else than an object.")
+    return answer
+
+
+def _objects(rows: list[Any]) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row, dict)]

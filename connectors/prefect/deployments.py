@@ -1,0 +1,124 @@
+"""Deployments as workflows: their names, words and parameters."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.prefect.evaluated import is_evaluated
+
+OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
+"""What Prefect's own forms need of a schema; nothing that an argument has to keep to."""
+SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
+LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
+
+
+def read_deployment(
+    raw: Any, flow_names: dict[str, str], *, position: int
+) -> WorkflowDefinition | RejectedDefinition:
+    """A paused one too: that stops its schedules, not the runs that somebody asks for.
+
+    Nothing that changes with each restart of a worker may be told, or the workflow would seem changed.
+    """
+    if not isinstance(raw, dict):
+        return parse_definition(raw, position=position)
+    flow = flow_names.get(str(raw.get("flow_id")), "")
+    name = name_of(raw, flow_names)
+    told = {
+        "id": raw.get("id"),
+        "name": name,
+        "description": _description(raw, name),
+        "version": raw.get("version"),
+        "tags": _tags(raw.get("tags")),
+        "inputSchema": input_schema(raw),
+        "metadata": {
+            "flow": flow,
+            "deployment": raw.get("name"),
+            "entrypoint": raw.get("entrypoint"),
+            "work_pool": raw.get("work_pool_name"),
+            "prefect_checks_parameters": raw.get("enforce_parameter_schema") is True,
+        },
+    }
+    return parse_definition(told, position=position)
+
+
+def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
+    """`flow/deployment`, as Prefect itself names them."""
+    flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
+    return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
+
+
+def _description(raw: dict[str, Any], name: Any) -> str:
+    """Prefect stores "None" where a flow has no words of its own."""
+    told = raw.get("description")
+    if isinstance(told, str) and told.strip() not in ("", "None"):
+        return told
+    return f"Runs the Prefect deployment {name}, which does not say what it does."
+
+
+def _tags(told: Any) -> list[str]:
+    return [tag for tag in told if isinstance(tag, str) and tag] if isinstance(told, list) else []
+
+
+def input_schema(raw: dict[str, Any]) -> Any:
+    """The schema of a deployment's parameters, with the values that it sets itself as defaults.
+
+    Where there is none, None; what is no schema stays as it is, for the catalogue to say so.
+    """
+    told = raw.get("parameter_openapi_schema")
+    if told is None or not isinstance(told, dict):
+        return told
+    schema = _cleaned(told)
+    properties = schema.get("properties")
+    if schema.get("type") == "object" and isinstance(properties, dict):
+        _set_defaults(schema, properties, raw.get("parameters"))
+        # Prefect takes parameters that a flow does not have, and fails the run for them afterwards.
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
+def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: Any) -> None:
+    values = values if isinstance(values, dict) else {}
+    for name in values.keys() & properties.keys():
+        if isinstance(properties[name], dict) and not is_evaluated(values[name]):
+            properties[name]["default"] = values[name]
+    if isinstance(required := schema.get("required"), list):
+        schema["required"] = [name for name in required if name not in values]
+        if not schema["required"]:
+            del schema["required"]
+
+
+def _cleaned(schema: Any) -> Any:
+    """Without what is Prefect's alone, as deep as schemas go; titles that only repeat a name go as well."""
+    if not isinstance(schema, dict):
+        return schema
+    return {_renamed(key): value for key, value in _parts(schema) if key not in OF_PREFECT}
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in schema.items():
+        if key in MAPS_OF_SUBSCHEMAS and isinstance(value, dict):
+            yield key, {name: _untitled(name, _cleaned(part)) for name, part in value.items()}
+        elif key in LISTS_OF_SUBSCHEMAS and isinstance(value, list):
+            yield key, [_cleaned(part) for part in value]
+        elif key in SUBSCHEMAS:
+            yield key, _cleaned(value)
+        elif key == "$ref" and isinstance(value, str):
+            yield key, value.replace("#/definitions/", "#/$defs/", 1)
+        else:
+            yield key, value
+
+
+def _renamed(keyword: str) -> str:
+    """Prefect writes the keyword of an older draft of JSON Schema."""
+    return "$defs" if keyword == "definitions" else keyword
+
+
+def _untitled(name: str, schema: Any) -> Any:
+    if isinstance(schema, dict) and _plain(schema.get("title")) == _plain(name):
+        return {key: value for key, value in schema.items() if key != "title"}
+    return schema
+
+
+def _plain(text: Any) -> Any:
+    return text.lower().replace(" ", "_") if isinstance(text, str) else text

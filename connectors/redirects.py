@@ -1,0 +1,127 @@
+"""Which redirects of an HTTP API are followed, and what goes along.
+
+Credentials, and all headers but a few harmless ones, stay with the configured origin: a key may be in a
+header of any name, so only a list of what may leave is safe. What was left out once does not come back.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote, unquote_plus
+
+import httpx2
+
+from connectors.addresses import port_of
+from connectors.errors import Misconfigured
+from connectors.exchange import Exchange
+from connectors.redaction import printable, shorten
+
+MOST_REDIRECTS = 5
+REDIRECTS = (301, 302, 303, 307, 308)
+SAFE_METHODS = ("GET", "HEAD")
+HEADERS_FOR_ANYBODY = ("accept", "accept-encoding", "accept-language", "user-agent")
+USER_INFORMATION = re.compile(r"//[^/]*@")
+
+
+class NotFollowed(Exception):
+    """The message says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One of the requests that a redirected request turns into, without credentials."""
+
+    method: str
+    url: httpx2.URL = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    """By name in lower case."""
+    content: bytes | None = field(repr=False)
+    at_home: bool = True
+    """No redirect has led away from the configured origin yet, so credentials go along."""
+    carried_out: bool = False
+    """The request that changes something is done, and this one asks what came of it."""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """Where a request ended."""
+
+    last: Exchange
+    carried_out: bool = False
+    not_followed: str = ""
+    """Of a last answer that is a redirect: why it was not followed, in a sentence."""
+
+
+async def travel(hop: Hop, send: Callable[[Hop], Awaitable[Exchange]]) -> Journey:
+    """Raises no error for a redirect that is not followed: what it answers may have been carried out."""
+    exchange = await send(hop)
+    while exchange.status in REDIRECTS and exchange.location:
+        try:
+            further = _next_hop(hop, exchange)
+            exchange = await send(further)
+        except (NotFollowed, Misconfigured) as refusal:
+            points = f"The answer {exchange.status} points to {_shown(exchange)}"
+            return Journey(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
+        hop = further
+    return Journey(exchange, hop.carried_out)
+
+
+def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
+    """Raises NotFollowed."""
+    if hop.number == MOST_REDIRECTS:
+        raise NotFollowed(f"{MOST_REDIRECTS} redirects have been followed already.")
+    url = _target(hop, exchange.location)
+    moved = replace(hop, url=url, number=hop.number + 1)
+    if _origin(url) != _origin(hop.url):
+        _refuse_told_secrets(exchange)
+        moved = replace(moved, at_home=False, headers=_for_anybody(hop.headers))
+    return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
+
+
+def _unsafe_hop(moved: Hop, status: int) -> Hop:
+    """Of a request that changes something, which must not happen where, or as what, nobody asked for."""
+    if status == 303:
+        headers = {name: value for name, value in moved.headers.items() if not name.startswith("content-")}
+        return replace(moved, method="GET", content=None, headers=headers, carried_out=True)
+    if status in (301, 302):
+        raise NotFollowed(f"what becomes of a {moved.method} request then is not defined.")
+    if not moved.at_home:
+        raise NotFollowed(f"a {moved.method} request is not repeated at another address.")
+    return moved
+
+
+def _target(hop: Hop, location: str) -> httpx2.URL:
+    try:
+        url = hop.url.join(location).copy_with(fragment=None)
+    except httpx2.InvalidURL:
+        raise NotFollowed("that is no valid URL.") from None
+    if url.scheme not in ("http", "https") or not url.host or not 1 <= port_of(url) <= 65535:
+        raise NotFollowed("that is no http:// or https:// address.")
+    if url.userinfo:
+        raise NotFollowed("that contains a user name or password.")
+    if (hop.url.scheme, url.scheme) == ("https", "http"):
+        raise NotFollowed("that leads from https to http.")
+    return url
+
+
+def _refuse_told_secrets(exchange: Exchange) -> None:
+    """An API that sends "the same address" elsewhere puts the key of our query into it."""
+    location = exchange.location
+    spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
+    if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
+        raise NotFollowed("that repeats our credentials to another address.")
+
+
+def _for_anybody(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name in HEADERS_FOR_ANYBODY}
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host, port_of(url)
+
+
+def _shown(exchange: Exchange) -> str:
+    """Without user name and query, and redacted before it is cut."""
+    place = exchange.redactor.text(exchange.location).partition("?")[0]
+    return shorten(USER_INFORMATION.sub("//", printable(place)), 200)

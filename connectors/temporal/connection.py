@@ -1,0 +1,236 @@
+"""The shared connection to a Temporal service: made at its first use, made anew where that is needed."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from temporalio.client import Client
+from temporalio.runtime import Runtime, TelemetryConfig
+from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig
+
+from connectors.addresses import resolve_allowed
+from connectors.errors import ConnectorError, Misconfigured, Unreachable
+from connectors.http_limits import HttpLimits
+from connectors.oauth import ClientCredentials
+from connectors.redaction import Redactor
+from connectors.temporal.config import TemporalConfig
+from connectors.temporal.refusals import no_connection, refusal, unanswered
+
+Answer = TypeVar("Answer")
+IDENTITY = "workflow-catalogue"
+ANSWER_MARGIN_SECONDS = 1.0
+"""The SDK ends a request itself; this much later we do not wait for it any longer."""
+
+
+class Connection:
+    """One service, namespace and set of credentials.
+
+    Make one per event loop. Every method raises only ConnectorError subclasses, and none shows a secret.
+    """
+
+    def __init__(self, config: TemporalConfig) -> None:
+        self._config = config
+        self._oauth = _client_credentials(config) if config.oauth_url else None
+        self._client: Client | None = None
+        self._made_with: object = None
+        self._token = config.api_key.get_secret_value()
+        self._connecting: asyncio.Task[Client] | None = None
+
+    def __repr__(self) -> str:
+        return f"Connection({self._config.host_port}, {self._config.namespace})"
+
+    @property
+    def namespace(self) -> str:
+        return self._config.namespace
+
+    @property
+    def rpc_timeout(self) -> timedelta:
+        """Of one attempt, for the calls that `ask` is given."""
+        return timedelta(seconds=self._config.timeout_seconds)
+
+    async def ask(
+        self,
+        call: Callable[[Client], Awaitable[Answer]],
+        *,
+        repeatable: bool = True,
+        seconds: float | None = None,
+    ) -> Answer:
+        """What `call` returns, given the client; it passes on a time limit for each attempt.
+
+        `seconds`: the longest that all of it may take; usually twice the limit of one attempt. With
+        `repeatable=False` whatever leaves open if the service acted is OutcomeUnknown.
+        """
+        client, token = await self._connected()
+        limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
+        try:
+            return await self._carry_out(call(client), limit, repeatable=repeatable)
+        except _TokenRefused:
+            # Nothing was done, so with another token it can be tried once more.
+            assert self._oauth is not None
+            self._oauth.forget(token)
+            client, _ = await self._connected()
+            return await self._carry_out(call(client), limit, repeatable=repeatable, last=True)
+
+    async def aclose(self) -> None:
+        self._client = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._oauth is not None:
+            await self._oauth.aclose()
+
+    async def _carry_out(
+        self, answer: Awaitable[Answer], limit: float, *, repeatable: bool, last: bool = False
+    ) -> Answer:
+        # Raised outside of the handlers: the SDK's errors, as their context, could quote what was sent.
+        try:
+            async with asyncio.timeout(limit):
+                return await answer
+        except TimeoutError:
+            failure = unanswered(f"nothing came within {limit:g} s.", repeatable=repeatable)
+        except RPCError as error:
+            if error.status == RPCStatusCode.UNAUTHENTICATED and self._oauth is not None and not last:
+                raise _TokenRefused from None
+            failure = refusal(error, repeatable=repeatable)
+        raise self._without_secrets(failure)
+
+    async def _connected(self) -> tuple[Client, str]:
+        """The client, carrying a token that is valid; and that token."""
+        token = await self._oauth.token() if self._oauth is not None else self._token
+        made_with = _fingerprints(self._config)
+        client = self._client
+        if client is None or made_with != self._made_with:
+            if self._connecting is None:
+                self._connecting = asyncio.create_task(self._connect(token, made_with))
+                self._connecting.add_done_callback(self._forget_connecting)
+            # All who wait share the outcome, so that a silent service costs them one time limit and not many.
+            client = await asyncio.shield(self._connecting)
+        if token != self._token:
+            client.api_key = self._token = token
+        return client, token
+
+    def _forget_connecting(self, task: "asyncio.Task[Client]") -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _connect(self, token: str, made_with: object) -> Client:
+        self._token = token
+        self._client = client = await self._new_client(token)
+        self._made_with = made_with
+        return client
+
+    async def _new_client(self, token: str) -> Client:
+        tls = _tls(self._config)
+        host, _, port = self._config.host_port.rpartition(":")
+        try:
+            async with asyncio.timeout(self._config.timeout_seconds):
+                # The SDK resolves the name once more, so this keeps out mistakes, not whoever owns the name.
+                await resolve_allowed(host.strip("[]"), int(port))
+                return await Client.connect(
+                    self._config.host_port,
+                    namespace=self._config.namespace,
+                    api_key=token or None,
+                    tls=tls,
+                    retry_config=_retries(self._config),
+                    connect_timeout=timedelta(seconds=self._config.timeout_seconds),
+                    identity=IDENTITY,
+                    runtime=quiet_runtime(os.getpid()),
+                )
+        except TimeoutError:
+            failure: ConnectorError = Unreachable(
+                f"Could not connect to Temporal at {self._config.host_port}: nothing came within "
+                f"{self._config.timeout_seconds:g} s."
+            )
+        except ConnectorError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, httpcore2 its own
+            failure = no_connection(str(error), address=self._config.host_port, tls=self._config.uses_tls)
+        raise self._without_secrets(failure)
+
+    def _without_secrets(self, error: ConnectorError) -> ConnectorError:
+        secrets = {
+            self._token,
+            self._config.api_key.get_secret_value(),
+            self._config.oauth_client_secret.get_secret_value(),
+        }
+        return type(error)(Redactor(secrets).text(error.message))
+
+
+class _TokenRefused(Exception):
+    """The service did not accept the access token."""
+
+
+@cache
+def quiet_runtime(process: int) -> Runtime:
+    """The SDK's threads, which a process's connections share; they write nothing and serve no metrics."""
+    return Runtime(
+        telemetry=TelemetryConfig(logging=None, metrics=None),
+        worker_heartbeat_interval=None,
+        disable_environment_info=True,
+    )
+
+
+def _retries(config: TemporalConfig) -> RetryConfig:
+    return RetryConfig(
+        initial_interval_millis=max(1, round(config.retry_initial_seconds * 1000)),
+        max_interval_millis=max(1, round(config.retry_maximum_seconds * 1000)),
+        multiplier=config.retry_backoff,
+        max_retries=config.retry_maximum_attempts,
+        max_elapsed_time_millis=max(1, round(config.timeout_seconds * 1000)),
+    )
+
+
+def _tls(config: TemporalConfig) -> TLSConfig | bool:
+    if not config.uses_tls:
+        return False
+    return TLSConfig(
+        server_root_ca_cert=_content(config.tls_ca_file, "CA file"),
+        domain=config.tls_server_name or None,
+        client_cert=_content(config.tls_cert_file, "client certificate file"),
+        client_private_key=_content(config.tls_key_file, "client key file"),
+    )
+
+
+def _content(path: str, what: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise Misconfigured(f"The {what} {path} cannot be read: {error.strerror}.") from None
+    if b"-----BEGIN " not in content:
+        raise Misconfigured(f"The {what} {path} is no PEM file.")
+    return content
+
+
+def _fingerprints(config: TemporalConfig) -> list[tuple[int, int] | None]:
+    """Of the TLS files, so that a renewed one is noticed; a missing one is complained of when it is read."""
+    found: list[tuple[int, int] | None] = []
+    for path in filter(None, (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)):
+        try:
+            about = Path(path).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((about.st_mtime_ns, about.st_size))
+    return found
+
+
+def _client_credentials(config: TemporalConfig) -> ClientCredentials:
+    return ClientCredentials(
+        url=config.oauth_url,
+        client_id=config.oauth_client_id,
+        client_secret=config.oauth_client_secret,
+        audience=config.oauth_audience,
+        scope=config.oauth_scope,
+        limits=HttpLimits(
+            connect_seconds=min(HttpLimits().connect_seconds, config.timeout_seconds),
+            read_seconds=config.timeout_seconds,
+            total_seconds=config.timeout_seconds,
+            max_response_bytes=100_000,
+        ),
+    )

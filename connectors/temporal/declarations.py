@@ -1,0 +1,258 @@
+"""What a file of Temporal workflows can say, block by block. The keys are those of the file."""
+
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic.alias_generators import to_camel
+
+from connectors.definitions import MAX_SECONDS
+from connectors.temporal.durations import read_duration
+
+MAX_WORKFLOWS = 5_000
+LONGEST_NAME = 255
+LONGEST_TEXT = 9_000
+
+
+class Block(BaseModel):
+    """A mapping that knows its keys, so that a misspelt one is not passed over in silence."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, alias_generator=to_camel
+    )
+
+
+def _some_seconds(value: Any) -> float:
+    seconds = read_duration(value)
+    if not 1 <= seconds <= MAX_SECONDS:
+        raise ValueError(f"has to be between 1s and {MAX_SECONDS // 3600}h")
+    return seconds
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("has to be a number")
+    return value
+
+
+def _policy(value: Any) -> Any:
+    """`AllowDuplicate`, `ALLOW_DUPLICATE` and `allow_duplicate` are the same."""
+    if not isinstance(value, str):
+        return value
+    return next((name for name in POLICIES if _letters(name) == _letters(value)), value)
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _description_only(value: Any) -> Any:
+    """`name: "what it is"` is short for `name: {description: "what it is"}`."""
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(
+            "has to be its description, as a text in quotes, or a mapping such as {type: number}"
+        )
+    return {"description": value}
+
+
+def _one_field(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError('has to be one field, such as - doc_id: "What it is."')
+    if len(value) != 1:
+        raise ValueError("has to be one field; each has its own '-'")
+    return value
+
+
+def _false_or_mapping(value: Any) -> Any:
+    return {"enabled": False} if value is False else value
+
+
+Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(_said)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_said)]
+Label = Annotated[str, Field(max_length=100), AfterValidator(_said)]
+Number = Annotated[Any, BeforeValidator(_number)]
+Duration = Annotated[float, BeforeValidator(read_duration)]
+Seconds = Annotated[float, BeforeValidator(_some_seconds)]
+"""Of what the product itself counts in seconds."""
+ReusePolicy = Literal["AllowDuplicate", "AllowDuplicateFailedOnly", "RejectDuplicate"]
+ConflictPolicy = Literal["Fail", "UseExisting", "TerminateExisting"]
+POLICIES = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
+
+
+class FieldDeclaration(Block):
+    """One property of an input or output: JSON Schema's words, and whether it is required."""
+
+    type: Literal["string", "number", "integer", "boolean", "array", "object", "any"] = "string"
+    title: str | None = None
+    description: str | None = Field(default=None, max_length=LONGEST_TEXT)
+    required: bool | None = None
+    nullable: bool = False
+    default: Any = None
+    enum: list[Any] | None = Field(default=None, min_length=1)
+    examples: list[Any] | None = None
+    format: str | None = None
+    pattern: str | None = None
+    min_length: int | None = Field(default=None, ge=0)
+    max_length: int | None = Field(default=None, ge=0)
+    minimum: Number | None = None
+    maximum: Number | None = None
+    exclusive_minimum: Number | None = None
+    exclusive_maximum: Number | None = None
+    multiple_of: Annotated[Number, Field(gt=0)] | None = None
+    items: "FieldOrDescription | None" = None
+    min_items: int | None = Field(default=None, ge=0)
+    max_items: int | None = Field(default=None, ge=0)
+    unique_items: bool | None = None
+    properties: "dict[str, FieldOrDescription] | None" = None
+    additional_properties: bool | None = None
+
+
+FieldOrDescription = Annotated[FieldDeclaration, BeforeValidator(_description_only)]
+Fields = list[Annotated[dict[str, FieldOrDescription], BeforeValidator(_one_field)]]
+
+
+class InputDeclaration(Block):
+    type: Name | None = None
+    """The name of the type that the workflow takes; `none` for one that takes nothing."""
+    fields: Fields | None = None
+    positional: bool = False
+    """Each field is an argument of its own, in their order, instead of one object of all."""
+
+
+class OutputDeclaration(Block):
+    type: Name | None = None
+    description: str | None = Field(default=None, max_length=LONGEST_TEXT)
+    fields: Fields | None = None
+    """What the result consists of; whoever writes this promises it."""
+
+
+class InteractionDeclaration(Block):
+    """A query or a signal."""
+
+    description: str = Field(default="", max_length=2_000)
+    fields: Fields | None = None
+
+
+class WorkflowCache(Block):
+    """`cache: false`, or for how long a result is good."""
+
+    enabled: bool = True
+    ttl: Seconds | None = None
+
+
+Interactions = dict[Name, Annotated[InteractionDeclaration, BeforeValidator(_description_only)]]
+
+
+class WorkflowDeclaration(Block):
+    purpose: Text
+    input: InputDeclaration | None = None
+    output: OutputDeclaration | None = None
+    task_queue: Name | None = None
+    title: Name | None = None
+    tags: list[Label] = []
+    version: Label | None = None
+    category: Label | None = None
+    timeout: Seconds | None = None
+    cache: Annotated[WorkflowCache | None, BeforeValidator(_false_or_mapping)] = None
+    workflow_id: Name | None = None
+    id_reuse_policy: Annotated[ReusePolicy, BeforeValidator(_policy)] | None = None
+    id_conflict_policy: Annotated[ConflictPolicy, BeforeValidator(_policy)] | None = None
+    progress_query: Name | None = None
+    queries: Interactions = {}
+    signals: Interactions = {}
+
+
+class RetryOptions(Block):
+    initial_interval: Duration | None = None
+    maximum_interval: Duration | None = None
+    maximum_attempts: int | None = None
+    backoff_coefficient: float | None = None
+
+
+class Auth(Block):
+    client_id: Name | None = Field(default=None, alias="clientID")
+    client_secret: SecretStr | None = None
+    audience: str | None = None
+    scope: str | None = None
+    oauth2_url: Name | None = Field(default=None, alias="oauth2URL")
+    api_key: SecretStr | None = None
+
+
+class Tls(Block):
+    cert_path: str | None = None
+    key_path: str | None = None
+    ca_path: str | None = None
+    server_name: str | None = None
+    insecure_skip_verify: bool | None = None
+
+
+class TemporalBlock(Block):
+    """The connection; `TemporalConfig` says which values can be used."""
+
+    host_port: Name
+    namespace: Name | None = None
+    environment: Literal["local", "remote"] | None = None
+    timeout: Duration | None = None
+    retry_options: RetryOptions | None = None
+    auth: Auth | None = None
+    tls: Tls | None = None
+
+
+class CacheBlock(Block):
+    enabled: bool
+    database_path: str | None = None
+    ttl: Seconds | None = None
+    max_cache_size: int | None = Field(default=None, ge=1024)
+    cleanup_interval: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _says_how_long(self) -> "CacheBlock":
+        if self.enabled and self.ttl is None:
+            raise ValueError("needs a ttl, such as 24h, while it is enabled")
+        return self
+
+
+class DefinitionsFile(Block):
+    temporal: TemporalBlock | None = None
+    cache: CacheBlock | None = None
+    workflows: dict[str, WorkflowDeclaration] = Field(max_length=MAX_WORKFLOWS)
+
+
+def keys_of(block: type[Block]) -> dict[str, str]:
+    """The file's key for each field."""
+    # Fields whose types were written in quotes lose what the generator made of their names.
+    return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
+
+
+def keys_at(place: tuple[str | int, ...]) -> list[str]:
+    """The keys that the mapping there knows; none where keys are names."""
+    annotation: Any = DefinitionsFile
+    for part in place:
+        annotation = _inside(_plain(annotation), part)
+    block = _plain(annotation)
+    if not (isinstance(block, type) and issubclass(block, Block)):
+        return []
+    return list(keys_of(block).values())
+
+
+def _inside(annotation: Any, part: str | int) -> Any:
+    if get_origin(annotation) in (dict, list):
+        return get_args(annotation)[-1]
+    if not (isinstance(annotation, type) and issubclass(annotation, Block)):
+        return None
+    names = [name for name, key in keys_of(annotation).items() if key == part]
+    return annotation.model_fields[names[0]].annotation if names else None
+
+
+def _plain(annotation: Any) -> Any:
+    """The type that `Annotated[X, ...]` and `X | None` are about."""
+    while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    return annotation

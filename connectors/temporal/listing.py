@@ -1,0 +1,92 @@
+"""What a Temporal source lists: the workflows that its settings, or a file that they name, declare."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from functools import lru_cache
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import Misconfigured
+from connectors.temporal.config import TemporalConfig
+from connectors.temporal.connection_block import DeclaredConnection, name_in_file
+from connectors.temporal.definitions_file import Declared, read_definitions
+from connectors.temporal.yaml_document import MAX_BYTES
+from connectors.yaml_nodes import UnusableText
+
+SUFFIXES = (".yaml", ".yml")
+CONNECTION = "temporal"
+
+
+async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+    """Raises Misconfigured, with the line and key of each problem, for what cannot be read as a whole."""
+    declared = await asyncio.to_thread(read_declared, config)
+    for workflow in declared.workflows:
+        yield workflow
+    if differing := _differing(declared.connection, config):
+        yield RejectedDefinition(
+            position=len(declared.workflows),
+            id=CONNECTION,
+            name=CONNECTION,
+            reason=f"The connection in the file differs from the source's settings, which hold: {differing}. "
+            "Import the file again to take it over.",
+        )
+
+
+def read_declared(config: TemporalConfig) -> Declared:
+    """What the settings declare now. Raises Misconfigured."""
+    try:
+        if config.definitions.strip():
+            return _read_text(config.definitions, config.default_task_queue)
+        if config.definitions_file:
+            content = read_file(config.definitions_file)
+            return read_definitions(content, default_task_queue=config.default_task_queue)
+    except UnusableText as error:
+        what = "The definitions" if config.definitions.strip() else f"The file {config.definitions_file}"
+        raise Misconfigured(f"{what} cannot be used: {error}") from None
+    return Declared(workflows=[], connection=None, cache=None, entries={})
+
+
+def check_text(definitions: str, *, default_task_queue: str) -> None:
+    """Raises UnusableText, or ValueError for secrets, which a text of settings would show to everybody."""
+    connection = _read_text(definitions, default_task_queue).connection
+    if connection is not None and connection.secrets:
+        names = " and ".join(f"temporal.{name_in_file(name)}" for name in connection.secrets)
+        raise ValueError(f"{names}: a secret; take it out, and enter it in its own field, which is encrypted")
+
+
+def read_file(path: str) -> bytes:
+    """Raises Misconfigured for what is no readable YAML file of a bounded size."""
+    if not os.path.isabs(path) or not path.endswith(SUFFIXES):
+        raise Misconfigured(f"{path}: has to be a path from / on to a file that ends in .yaml or .yml.")
+    try:
+        # Opening a pipe without this flag waits until somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        pass
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{path}: {_reason(error)}.") from None
+    raise Misconfigured(f"{path}: no regular file.")
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or "cannot be opened"
+
+
+@lru_cache(maxsize=4)
+def _read_text(definitions: str, default_task_queue: str) -> Declared:
+    return read_definitions(
+        definitions.encode("utf-8", "surrogatepass"), default_task_queue=default_task_queue
+    )
+
+
+def _differing(connection: DeclaredConnection | None, config: TemporalConfig) -> str:
+    """The keys of what the file says otherwise, with the values normalised as the settings are."""
+    if connection is None:
+        return ""
+    said = config.model_validate(config.model_dump() | connection.settings)
+    names = [name for name in connection.settings if getattr(said, name) != getattr(config, name)]
+    return ", ".join(map(name_in_file, names))

@@ -1,0 +1,127 @@
+"""The fields of a declaration as JSON Schema, and what is wrong with what they promise."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jsonschema_rs
+
+from connectors.temporal.declarations import FieldDeclaration, Fields, keys_of
+from connectors.temporal.yaml_document import Path
+
+Note = Callable[[Path, str], None]
+"""Hears of a problem: the keys that lead to the place, and what is wrong there."""
+
+NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+KEYWORDS = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "number": NUMERIC,
+    "integer": NUMERIC,
+    "boolean": set[str](),
+    "array": {"items", "minItems", "maxItems", "uniqueItems"},
+    "object": {"properties", "additionalProperties"},
+}
+EVERYWHERE = {"type", "title", "description", "required", "nullable", "default", "enum", "examples"}
+COPIED = ("title", "description", "default", "enum", "examples")
+OPTIONS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
+
+Schema = dict[str, Any]
+
+
+def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note) -> Schema:
+    """The schema of an object of these fields, and of nothing else."""
+    properties: dict[str, Schema] = {}
+    required = []
+    for name, declared, at in _each(fields, place):
+        if name in properties:
+            note(at, "the field stands twice")
+        properties[name] = field_schema(declared, place=at, note=note)
+        if _is_required(declared):
+            required.append(name)
+    schema: Schema = {"title": title} if title else {}
+    schema |= {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | ({"required": required} if required else {})
+
+
+def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
+    """Everything that the declaration says but `required`, which the object above it says."""
+    said = _said(declared)
+    schema = _type_of(declared) | {name: said[name] for name in COPIED if name in said}
+    known = EVERYWHERE.union(*KEYWORDS.values()) if declared.type == "any" else KEYWORDS[declared.type]
+    for name in said.keys() - EVERYWHERE:
+        if name not in known:
+            note((*place, name), f"means nothing for the type {declared.type}")
+        elif name not in ("items", "properties"):
+            schema[name] = said[name]
+    if declared.items is not None:
+        schema["items"] = field_schema(declared.items, place=(*place, "items"), note=note)
+    if declared.properties is not None:
+        schema |= _properties(declared.properties, (*place, "properties"), note)
+    _check_values(schema, place, note)
+    return schema
+
+
+def _each(fields: Fields, place: Path) -> Iterator[tuple[str, FieldDeclaration, Path]]:
+    for position, item in enumerate(fields):
+        for name, declared in item.items():
+            yield name, declared, (*place, position, name)
+
+
+def _said(declared: FieldDeclaration) -> dict[str, Any]:
+    """By the keys of the file; what is left empty is not said, except for a default."""
+    told = {name: getattr(declared, name) for name in declared.model_fields_set}
+    keys = keys_of(FieldDeclaration)
+    return {keys[name]: value for name, value in told.items() if value is not None or name == "default"}
+
+
+def _is_required(declared: FieldDeclaration) -> bool:
+    if declared.required is not None:
+        return declared.required
+    return "default" not in declared.model_fields_set
+
+
+def _type_of(declared: FieldDeclaration) -> Schema:
+    if declared.type == "any":
+        return {}
+    return {"type": [declared.type, "null"] if declared.nullable else declared.type}
+
+
+def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note) -> Schema:
+    schemas = {
+        name: field_schema(inner, place=(*place, name), note=note) for name, inner in properties.items()
+    }
+    required = [name for name, inner in properties.items() if _is_required(inner)]
+    return {"properties": schemas} | ({"required": required} if required else {})
+
+
+def _check_values(schema: Schema, place: Path, note: Note) -> None:
+    """A default, a choice or an example that its own field refuses would mislead every agent."""
+    if not schema.keys() & {"pattern", "default", "enum", "examples"}:
+        return
+    bare = {name: value for name, value in schema.items() if name not in ("default", "examples")}
+    try:
+        choices = jsonschema_rs.validator_for(_without(bare, "enum"), pattern_options=OPTIONS, offline=True)
+        validator = jsonschema_rs.validator_for(bare, pattern_options=OPTIONS, offline=True)
+    except (jsonschema_rs.ValidationError, ValueError):
+        # All else has been checked by its type: only an expression can be unusable.
+        if "pattern" in schema:
+            note((*place, "pattern"), "is no usable regular expression; look-arounds are not known")
+        return
+    given = [
+        *(((*place, "enum", position), value, choices) for position, value in _listed(schema, "enum")),
+        *(
+            ((*place, "examples", position), value, validator)
+            for position, value in _listed(schema, "examples")
+        ),
+        *([((*place, "default"), schema["default"], validator)] if "default" in schema else []),
+    ]
+    for at, value, fits in given:
+        if not fits.is_valid(value):
+            note(at, "does not fit the field itself")
+
+
+def _listed(schema: Schema, name: str) -> Iterator[tuple[int, Any]]:
+    return enumerate(schema.get(name, []))
+
+
+def _without(schema: Schema, name: str) -> Schema:
+    return {key: value for key, value in schema.items() if key != name}

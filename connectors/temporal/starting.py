@@ -1,0 +1,257 @@
+"""Starting a workflow once for each of our keys, whatever the recipe of its workflow id."""
+
+from datetime import timedelta
+from functools import partial
+from string import Formatter
+from typing import Any
+from uuid import UUID
+
+from temporalio.api.common.v1 import Memo, WorkflowType
+from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionResponse,
+    ListWorkflowExecutionsRequest,
+    ListWorkflowExecutionsResponse,
+    StartWorkflowExecutionRequest,
+    StartWorkflowExecutionResponse,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from connectors.errors import InvalidAnswer, NotFound, Rejected
+from connectors.protocol import Started, WorkflowRef
+from connectors.redaction import shorten
+from connectors.temporal.config import TemporalConfig
+from connectors.temporal.connection import IDENTITY, Connection
+from connectors.temporal.payloads import payload_of, payloads_of, value_of
+from connectors.temporal.reading import describe
+from connectors.temporal.runs import WORKFLOW_ID_LIMIT, TemporalRun
+from connectors.temporal.settings import (
+    EXECUTION_ID,
+    METADATA_KEY,
+    WORKFLOW,
+    TemporalSettings,
+    placeholders_in,
+    settings_of,
+)
+
+MEMO_KEY = "catalogue_execution_id"
+LEEWAY_SECONDS = 60.0
+"""After the execution's own timeout: until then the run is cancelled, and has time to tidy up."""
+REUSE = {
+    "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+    "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
+    "reject_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
+}
+CONFLICT = {
+    "fail": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+    "use_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
+    "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
+}
+RUNS_PER_PAGE = 500
+MOST_PAGES = 20
+
+
+async def start_run(
+    connection: Connection,
+    config: TemporalConfig,
+    workflow: WorkflowRef,
+    arguments: dict[str, Any],
+    *,
+    key: UUID,
+) -> Started:
+    """The one run of this key. Raises Rejected where another run holds its workflow id."""
+    if METADATA_KEY not in workflow.metadata:
+        raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
+    settings = settings_of(workflow.metadata)
+    workflow_id = _workflow_id(settings, workflow, arguments, key)
+    if not settings.id_is_ours and (ours := await _find_under(connection, workflow_id, key)) is not None:
+        return ours
+    request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
+    try:
+        sending = partial(_send, connection=connection, request=request)
+        answer = await connection.ask(sending, repeatable=False)
+    except _AlreadyStarted:
+        pass
+    else:
+        run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
+        raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
+        return Started(run_id=str(run), raw=raw)
+    if (ours := await _find_under(connection, workflow_id, key)) is not None:
+        return ours
+    raise Rejected(
+        f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
+        "its workflow id policies do not allow another one."
+    )
+
+
+async def find_run(connection: Connection, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    """By its workflow id where that follows from the key; else among the workflow's runs."""
+    settings = settings_of(workflow.metadata)
+    if set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
+        return await _find_under(connection, _workflow_id(settings, workflow, {}, key), key)
+    return await _find_listed(connection, f"WorkflowType = {quoted(workflow.id)}", key)
+
+
+def quoted(text: str) -> str:
+    """For a condition in Temporal's query language."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+class _AlreadyStarted(Exception):
+    """The workflow id is taken."""
+
+
+async def _send(
+    client: Client, *, connection: Connection, request: StartWorkflowExecutionRequest
+) -> StartWorkflowExecutionResponse:
+    # Repeating it is safe: the service knows the request by its id.
+    try:
+        return await client.workflow_service.start_workflow_execution(
+            request, retry=True, timeout=connection.rpc_timeout
+        )
+    except RPCError as error:
+        if error.status != RPCStatusCode.ALREADY_EXISTS:
+            raise
+    raise _AlreadyStarted
+
+
+def _workflow_id(
+    settings: TemporalSettings, workflow: WorkflowRef, arguments: dict[str, Any], key: UUID
+) -> str:
+    values = {**arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
+    filled = ""
+    for text, name, _, _ in Formatter().parse(settings.workflow_id):
+        filled += text + ("" if name is None else _id_part(name, values.get(name)))
+    if len(filled) > WORKFLOW_ID_LIMIT or not filled.isprintable():
+        raise Rejected(
+            f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
+            f"have up to {WORKFLOW_ID_LIMIT} printable characters."
+        )
+    return filled
+
+
+def _id_part(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise Rejected(f"The workflow id is made of the argument {name}, which must be a text or a number.")
+    return str(value)
+
+
+def _request(
+    config: TemporalConfig,
+    settings: TemporalSettings,
+    workflow: WorkflowRef,
+    arguments: dict[str, Any],
+    *,
+    workflow_id: str,
+    key: UUID,
+) -> StartWorkflowExecutionRequest:
+    task_queue = settings.task_queue or config.default_task_queue
+    if not task_queue:
+        raise Rejected(f"The definition of {workflow.id} names no task queue, and neither does the source.")
+    request = StartWorkflowExecutionRequest(
+        namespace=config.namespace,
+        workflow_id=workflow_id,
+        workflow_type=WorkflowType(name=workflow.id),
+        task_queue=TaskQueue(name=task_queue),
+        input=payloads_of(_inputs(settings, arguments)),
+        identity=IDENTITY,
+        request_id=str(key),
+        memo=Memo(fields={MEMO_KEY: payload_of(str(key))}),
+        workflow_id_reuse_policy=REUSE[
+            settings.id_reuse_policy or ("reject_duplicate" if settings.id_is_ours else "allow_duplicate")
+        ],
+        workflow_id_conflict_policy=CONFLICT[settings.id_conflict_policy or "fail"],
+    )
+    if settings.id_conflict_policy == "use_existing":
+        # So that the run can be recognised as that of this key as well.
+        request.on_conflict_options.CopyFrom(OnConflictOptions(attach_request_id=True))
+    _set_timeouts(request, config, settings, workflow)
+    return request
+
+
+def _set_timeouts(
+    request: StartWorkflowExecutionRequest,
+    config: TemporalConfig,
+    settings: TemporalSettings,
+    workflow: WorkflowRef,
+) -> None:
+    longest = config.default_execution_timeout_seconds
+    if workflow.timeout_seconds is not None:
+        longest = workflow.timeout_seconds + max(LEEWAY_SECONDS, config.cancel_grace_seconds)
+    if settings.execution_timeout is not None:
+        longest = min(longest, settings.execution_timeout)
+    request.workflow_execution_timeout.FromTimedelta(timedelta(seconds=longest))
+    if settings.run_timeout is not None:
+        request.workflow_run_timeout.FromTimedelta(timedelta(seconds=settings.run_timeout))
+    if settings.task_timeout is not None:
+        request.workflow_task_timeout.FromTimedelta(timedelta(seconds=settings.task_timeout))
+
+
+def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
+    match settings.input:
+        case "none":
+            return []
+        case "positional":
+            given = [arguments.get(name) for name in settings.input_order]
+            # What is left out at the end takes the workflow's own defaults.
+            while given and given[-1] is None:
+                given.pop()
+            return given
+    return [arguments]
+
+
+async def _find_under(connection: Connection, workflow_id: str, key: UUID) -> Started | None:
+    """The run of this key that has, or had, the workflow id."""
+    try:
+        latest = await describe(connection, TemporalRun(workflow_id, ""))
+    except NotFound:
+        return None
+    if _is_of(latest, key):
+        return _found(latest.workflow_execution_info)
+    return await _find_listed(connection, f"WorkflowId = {quoted(workflow_id)}", key)
+
+
+async def _find_listed(connection: Connection, condition: str, key: UUID) -> Started | None:
+    page = b""
+    for _ in range(MOST_PAGES):
+        request = ListWorkflowExecutionsRequest(
+            namespace=connection.namespace, query=condition, page_size=RUNS_PER_PAGE, next_page_token=page
+        )
+        answer = await connection.ask(partial(_list, connection=connection, request=request))
+        for info in answer.executions:
+            if _memo_key(info) == str(key):
+                return _found(info)
+        if not (page := answer.next_page_token):
+            return None
+    raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
+
+
+async def _list(
+    client: Client, *, connection: Connection, request: ListWorkflowExecutionsRequest
+) -> ListWorkflowExecutionsResponse:
+    return await client.workflow_service.list_workflow_executions(
+        request, retry=True, timeout=connection.rpc_timeout
+    )
+
+
+def _is_of(answer: DescribeWorkflowExecutionResponse, key: UUID) -> bool:
+    attached = str(key) in answer.workflow_extended_info.request_id_infos
+    return attached or _memo_key(answer.workflow_execution_info) == str(key)
+
+
+def _memo_key(info: WorkflowExecutionInfo) -> str:
+    """Ours, of the run that a workflow of ours was started as; its children inherit no memo."""
+    held = info.memo.fields.get(MEMO_KEY)
+    value = None if held is None else value_of(held, limit=1_000)
+    return value if isinstance(value, str) else ""
+
+
+def _found(info: WorkflowExecutionInfo) -> Started:
+    execution = info.execution
+    run = TemporalRun(execution.workflow_id, info.first_run_id or execution.run_id)
+    raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
+    return Started(run_id=str(run), raw=raw)

@@ -1,0 +1,304 @@
+"""One conversation with an MCP server: what both speak, requests and their answers, what it tells unasked."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio.abc import TaskStatus
+from loguru import logger
+from mcp.shared.dispatcher import CallOptions, DispatchContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    encode_header_value,
+)
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    Unsupported,
+)
+from connectors.exchange import WORDS_LIMIT
+from connectors.http import USER_AGENT
+from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.redaction import Redactor, printable, shorten
+from connectors.upstream_mcp.verdicts import Verdicts
+
+ENVELOPE = "io.modelcontextprotocol/"
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
+OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
+DISCOVER_SECONDS = 10.0
+MAX_DEPTH = 150
+"""More than a schema may have: one that is too deep costs its own workflow, not the listing."""
+LOGGED_CHARACTERS = 1_000
+ABOUT_US = (401, 403)
+"""Statuses by which a server of either era refuses whoever asks."""
+CLOSED = "Connection closed"
+LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
+UNREADABLE = "Failed to parse"
+"""How the SDK begins what it says itself with codes that servers use as well."""
+
+OnProgress = Callable[[float, float | None, str | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """What was agreed with the server when the conversation began."""
+
+    version: str
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    server: str = ""
+    """Its name and version, for people."""
+
+    @property
+    def is_modern(self) -> bool:
+        """Stateless: nothing but each request says who asks."""
+        return self.version in MODERN_PROTOCOL_VERSIONS
+
+
+class SessionLost(Exception):
+    """The server knows nothing of the conversation any more, so it did nothing about the request."""
+
+
+class Conversation:
+    """Requests over a transport's streams, for as long as these last."""
+
+    def __init__(
+        self,
+        dispatcher: JSONRPCDispatcher,
+        *,
+        verdicts: Verdicts,
+        redactor: Redactor,
+        tell_of_changes: Callable[[], None],
+    ) -> None:
+        self.era = Era("")
+        self.ended = asyncio.Event()
+        self._dispatcher = dispatcher
+        self._verdicts = verdicts
+        self._redactor = redactor
+        self._tell_of_changes = tell_of_changes
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Pass on what the server sends until it ends the conversation."""
+        try:
+            await self._dispatcher.run(self._on_request, self._on_notify, task_status=task_status)
+        finally:
+            self.ended.set()
+
+    async def agree(self, remembered: Era | None, *, seconds: float) -> Era:
+        """Find out what the server speaks; what it spoke the last time is tried first."""
+        if remembered is None or remembered.is_modern:
+            modern = await self._discover(min(seconds, DISCOVER_SECONDS))
+            self.era = modern or await self._initialize(seconds)
+        else:
+            self.era = await self._initialize(seconds)
+        return self.era
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        silence: float | None,
+        repeatable: bool = True,
+        name: str = "",
+        headers: Mapping[str, str] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, Any]:
+        """The server's result, as it came, masked. Raises ConnectorErrors, and SessionLost.
+
+        `silence`: seconds without an answer or progress after which it is given up. `name`, `headers`: what a
+        stateless server wants to see in front of the body.
+        """
+        params = dict(params or {})
+        sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
+        if self.era.is_modern:
+            params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version)
+            sent_headers |= {MCP_METHOD_HEADER: method} | dict(headers or {})
+            if name:
+                sent_headers[MCP_NAME_HEADER] = encode_header_value(name)
+        return await self._send(
+            method,
+            params,
+            {"headers": sent_headers},
+            silence=silence,
+            repeatable=repeatable,
+            on_progress=on_progress,
+        )
+
+    async def listen(self) -> None:
+        """In the stateless era the server tells of changes only whoever asks it to; until it ends that.
+
+        Raises what `request` raises.
+        """
+        wanted = {"notifications": {"toolsListChanged": True}}
+        await self.request("subscriptions/listen", wanted, silence=None)
+
+    @property
+    def tells_of_changes_when_asked(self) -> bool:
+        return self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True
+
+    async def _send(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        options: CallOptions,
+        *,
+        silence: float | None,
+        repeatable: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(silence) as patience:
+
+                async def hear(progress: float, total: float | None, message: str | None) -> None:
+                    if silence is not None and not patience.expired():
+                        patience.reschedule(asyncio.get_running_loop().time() + silence)
+                    if on_progress is not None:
+                        on_progress(progress, total, message)
+
+                if on_progress is not None:
+                    options["on_progress"] = hear
+                answer = await self._dispatcher.send_raw_request(method, params, options)
+        except TimeoutError:
+            raise self._unanswered(f"{method}: no answer within {silence:g} s.", repeatable) from None
+        except MCPError as error:
+            failure = self._meaning(method, error, repeatable=repeatable)
+            # Below "except", so that what the library says is not shown as the cause: it may quote anything.
+        else:
+            return self._checked(method, answer, repeatable=repeatable)
+        raise failure
+
+    def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
+        if (verdict := self._verdicts.read(error.data)) is not None:
+            return SessionLost() if verdict.session_is_gone else verdict.error(repeatable=repeatable)
+        if error.code == CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
+            if error.message == CLOSED:
+                # What comes after this one has to go into another conversation.
+                self.ended.set()
+            return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
+        if error.code == PARSE_ERROR and error.message.startswith(UNREADABLE):
+            return self._unusable(f"{method}: the answer is no MCP message.", repeatable)
+        if error.code == UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
+            return SessionLost()
+        words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
+        told = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
+        details = {"code": error.code, "answer": words}
+        if error.code == METHOD_NOT_FOUND:
+            return Unsupported(told, details=details)
+        return Rejected(told, details=details)
+
+    def _unanswered(self, reason: str, repeatable: bool) -> ConnectorError:
+        if repeatable:
+            return Unreachable(reason)
+        return OutcomeUnknown(f"{reason} The server may have carried it out.")
+
+    def _unusable(self, reason: str, repeatable: bool) -> ConnectorError:
+        return InvalidAnswer(reason) if repeatable else OutcomeUnknown(reason)
+
+    def _checked(self, method: str, answer: Any, *, repeatable: bool) -> dict[str, Any]:
+        """Only what a database can keep, without our secrets."""
+        try:
+            body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+            checked = self._redactor.answer(parse_json(body, max_depth=MAX_DEPTH), body)
+        except (UnreadableJSON, ValueError, RecursionError) as error:
+            reason = str(error) if isinstance(error, UnreadableJSON) else "It holds a number that is none."
+            failure = self._unusable(f"{method}: the answer cannot be used. {reason}", repeatable)
+        else:
+            if isinstance(checked, dict):
+                return checked
+            failure = self._unusable(f"{method}: the answer is no object.", repeatable)
+        raise failure
+
+    async def _on_request(
+        self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Sampling, elicitation and the like are for clients with a user in front of them."""
+        if method == "ping":
+            return {}
+        raise MCPError(code=METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
+
+    async def _on_notify(
+        self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> None:
+        if method == "notifications/tools/list_changed":
+            self._tell_of_changes()
+        elif method == "notifications/message":
+            text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
+            logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
+
+    async def _discover(self, seconds: float) -> Era | None:
+        """None: the server does not know the stateless era. Raises what keeps us from finding out."""
+        params = {"_meta": _envelope(LATEST_MODERN_VERSION)}
+        headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
+        options: CallOptions = {"headers": headers, "cancel_on_abandon": False}
+        try:
+            answer = await self._send("server/discover", params, options, silence=seconds)
+        except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured, SessionLost) as error:
+            if isinstance(error, Rejected) and error.details.get("status") in ABOUT_US:
+                raise
+            return None
+        except Unreachable as error:
+            # Silence may be a server of the other era that does not answer what it does not know.
+            if error.details or "Could not connect" in error.message:
+                raise
+            return None
+        offered = answer.get("supportedVersions")
+        offered = offered if isinstance(offered, list) else []
+        common = [version for version in MODERN_PROTOCOL_VERSIONS if version in offered]
+        if not common:
+            return None
+        info = _dict(answer.get("_meta")).get(f"{ENVELOPE}serverInfo")
+        return Era(common[-1], _dict(answer.get("capabilities")), _name_of(info))
+
+    async def _initialize(self, seconds: float) -> Era:
+        answer = await self._send(
+            "initialize",
+            {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO},
+            {"cancel_on_abandon": False},
+            silence=seconds,
+        )
+        version = answer.get("protocolVersion")
+        if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            shown = shorten(printable(str(version)), 50)
+            raise InvalidAnswer(f"The server speaks MCP {shown}, which is not known here.")
+        headers = {MCP_PROTOCOL_VERSION_HEADER: str(version)}
+        await self._dispatcher.notify("notifications/initialized", None, {"headers": headers})
+        return Era(str(version), _dict(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
+
+
+def _envelope(version: str) -> dict[str, Any]:
+    """What a stateless server has to be told with each request."""
+    return {
+        f"{ENVELOPE}protocolVersion": version,
+        f"{ENVELOPE}clientInfo": CLIENT_INFO,
+        f"{ENVELOPE}clientCapabilities": OUR_CAPABILITIES,
+    }
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _name_of(info: Any) -> str:
+    parts = [_dict(info).get("name"), _dict(info).get("version")]
+    return shorten(printable(" ".join(part for part in parts if isinstance(part, str))), 100)

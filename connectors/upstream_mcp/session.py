@@ -1,0 +1,285 @@
+"""The conversation with one server, shared by all calls; begun when needed, and again after it was lost."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import anyio
+from loguru import logger
+from mcp.client._transport import TransportStreams
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    Unsupported,
+)
+from connectors.redaction import Redactor
+from connectors.upstream_mcp.backoff import Backoff
+from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost
+from connectors.upstream_mcp.verdicts import Verdicts
+
+CLOSING_SECONDS = 10.0
+LAST_WORDS_SECONDS = 1.0
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 300.0
+"""Between two attempts to listen for changes."""
+
+OpenTransport = Callable[[], AbstractAsyncContextManager[TransportStreams]]
+
+
+class McpSession:
+    """Make one per connector. Raises only ConnectorErrors."""
+
+    def __init__(
+        self,
+        open_transport: OpenTransport,
+        *,
+        verdicts: Verdicts,
+        redactor: Redactor,
+        request_seconds: float,
+        holds_back: bool,
+        explain: Callable[[], str] = str,
+        tell_of_changes: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._open_transport = open_transport
+        self._verdicts = verdicts
+        self._redactor = redactor
+        self._request_seconds = request_seconds
+        self._tell_of_changes = tell_of_changes
+        self._explain = explain
+        self._backoff = Backoff(holds_back=holds_back)
+        self._era: Era | None = None
+        self._current: _Owned | None = None
+        self._retired: set[_Owned] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        silence: float | None = None,
+        repeatable: bool = True,
+        name: str = "",
+        headers: Mapping[str, str] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, Any]:
+        """As `Conversation.request` does; once more in a new one if the server has forgotten the old one."""
+        for is_last in (False, True):
+            async with self._conversation() as owned:
+                try:
+                    return await owned.conversation.request(
+                        method,
+                        params,
+                        silence=silence or self._request_seconds,
+                        repeatable=repeatable,
+                        name=name,
+                        headers=headers,
+                        on_progress=on_progress,
+                    )
+                except (Unreachable, OutcomeUnknown) as error:
+                    error.message += await self._last_words_of(owned)
+                    raise
+                except SessionLost:
+                    self._era = None
+                    self._retire(owned)
+                    if is_last:
+                        raise Unreachable(f"{method}: the server forgets each session at once.") from None
+        raise AssertionError("the loop returns or raises")
+
+    async def _last_words_of(self, owned: "_Owned") -> str:
+        """Of a conversation that has just ended; empty while it goes on."""
+        if owned.task is None or not owned.conversation.ended.is_set():
+            return ""
+        await asyncio.wait({owned.task}, timeout=LAST_WORDS_SECONDS)
+        return self._explain()
+
+    def begin_anew(self) -> None:
+        """The server has forgotten the conversation. Whoever asks next, or listens, begins another."""
+        if self._current is not None:
+            self._retire(self._current)
+
+    async def era(self) -> Era:
+        """What the server speaks and can do."""
+        async with self._conversation() as owned:
+            return owned.conversation.era
+
+    def stay(self) -> None:
+        """Keep a conversation open from now on, so that the server can tell of changes."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        if self._current is not None:
+            self._retire(self._current)
+        for owned in list(self._retired):
+            await owned.close()
+
+    async def _watch(self) -> None:
+        """Whatever was missed while there was no conversation is told as one change."""
+        pause, has_listened = FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                async with self._conversation() as owned:
+                    if has_listened:
+                        self._tell_of_changes()
+                    has_listened, pause = True, FIRST_PAUSE_SECONDS
+                    await _first_of(self._hear_of_changes(owned.conversation), owned.retired.wait())
+            except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
+                logger.debug("An MCP server does not tell of changes: {}", error.message)
+                pause = LONGEST_PAUSE_SECONDS
+            except (ConnectorError, SessionLost):
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _hear_of_changes(self, conversation: Conversation) -> None:
+        """Until the server stops telling."""
+        if conversation.tells_of_changes_when_asked:
+            await conversation.listen()
+        else:
+            await conversation.ended.wait()
+
+    @asynccontextmanager
+    async def _conversation(self) -> AsyncGenerator["_Owned"]:
+        owned = self._current
+        if owned is None or owned.is_over:
+            owned = self._current = self._begin()
+        owned.users += 1
+        try:
+            await asyncio.shield(owned.ready)
+            yield owned
+        finally:
+            owned.users -= 1
+            if owned in self._retired and not owned.users:
+                owned.end.set()
+
+    def _begin(self) -> "_Owned":
+        """A conversation that is being opened. Raises Unreachable where it is too early for that."""
+        if self._closed:
+            raise Unreachable("The connection to the MCP server was closed.")
+        self._backoff.check()
+        owned = _Owned()
+        owned.task = asyncio.create_task(self._own(owned))
+        return owned
+
+    def _retire(self, owned: "_Owned") -> None:
+        """No further request goes there; those that wait for their answers get them."""
+        if self._current is owned:
+            self._current = None
+        owned.retired.set()
+        if not owned.is_over:
+            self._retired.add(owned)
+            if not owned.users:
+                owned.end.set()
+
+    async def _own(self, owned: "_Owned") -> None:
+        """Enter and leave everything in one task, as the SDK's transports demand."""
+        began = time.monotonic()
+        try:
+            async with self._open_transport() as (read_stream, write_stream):
+                conversation = Conversation(
+                    JSONRPCDispatcher(read_stream, write_stream),
+                    verdicts=self._verdicts,
+                    redactor=self._redactor,
+                    tell_of_changes=self._tell_of_changes,
+                )
+                async with anyio.create_task_group() as group:
+                    await group.start(conversation.run)
+                    self._era = await conversation.agree(self._era, seconds=self._request_seconds)
+                    owned.open(conversation)
+                    await _first_of(owned.end.wait(), conversation.ended.wait())
+                    group.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - whatever ends it, those who wait hear of it
+            self._era = None
+            owned.fail(self._reason(error))
+        finally:
+            owned.fail(Unreachable("The connection to the MCP server was closed."))
+            self._retired.discard(owned)
+            self._backoff.note(lasted=time.monotonic() - began)
+
+    def _reason(self, error: Exception) -> ConnectorError:
+        """The first error that a task group wrapped and that is in our words, or one that is."""
+        causes = list(_leaves(error))
+        for cause in causes:
+            if isinstance(cause, ConnectorError):
+                cause.message += self._explain()
+                cause.args = (cause.message,)
+                return cause
+        if any(isinstance(cause, SessionLost) for cause in causes):
+            return Unreachable("The MCP server refuses to begin a conversation.")
+        kinds = ", ".join(dict.fromkeys(type(cause).__name__ for cause in causes))
+        told = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        logger.debug("The connection to an MCP server failed: {}", self._redactor.text(told))
+        return Unreachable(f"The connection to the MCP server failed ({kinds}).")
+
+
+class _Owned:
+    """A conversation and the task that opened it and will close it."""
+
+    def __init__(self) -> None:
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self.end = asyncio.Event()
+        self.retired = asyncio.Event()
+        """No further request goes there."""
+        self.users = 0
+        self.task: asyncio.Task[None] | None = None
+        self._conversation: Conversation | None = None
+
+    @property
+    def conversation(self) -> Conversation:
+        assert self._conversation is not None, "used once it is ready"
+        return self._conversation
+
+    @property
+    def is_over(self) -> bool:
+        if self._conversation is not None and self._conversation.ended.is_set():
+            return True
+        return self.end.is_set() or (self.task is not None and self.task.done())
+
+    def open(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self.ready.set_result(None)
+
+    def fail(self, error: ConnectorError) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(error)
+
+    async def close(self) -> None:
+        self.end.set()
+        if self.task is not None:
+            await asyncio.wait({self.task}, timeout=CLOSING_SECONDS)
+            self.task.cancel()
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
+    """Until one of them has ended; raises what that raises."""
+    tasks = [asyncio.create_task(one) for one in awaited]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in ended:
+        task.result()

@@ -1,0 +1,241 @@
+"""MCP over a program's standard input and output: started by us, in a process group of its own."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from loguru import logger
+from mcp.client._transport import TransportStreams
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
+from connectors.operator import allowed_stdio_command
+from connectors.redaction import Redactor, printable, shorten
+from connectors.upstream_mcp.config import McpConfig, variables
+from connectors.upstream_mcp.floods import FloodGate, TooManyMessages
+from connectors.upstream_mcp.verdicts import Verdicts
+
+CHUNK_BYTES = 65_536
+KEPT_BYTES = 300
+"""Of both ends of a message that is too large: there stands which request it answers."""
+ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
+ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
+SECONDS_TO_LEAVE = 2.0
+"""After its input was closed, and once more after SIGTERM."""
+SECONDS_TO_HEAR = 0.5
+"""The rest of what it wrote to its standard error."""
+LOGGED_CHARACTERS = 500
+LOGGED_LINES_A_MINUTE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SizeVerdict:
+    most: int
+    session_is_gone: bool = False
+
+    def error(self, *, repeatable: bool) -> ConnectorError:
+        kind = InvalidAnswer if repeatable else OutcomeUnknown
+        return kind(f"The server's answer is larger than {self.most:,} bytes.")
+
+
+@dataclass(slots=True)
+class LastWords:
+    """How the program ended, or what it complained about last; for the errors about it."""
+
+    text: str = ""
+    status: int | None = None
+
+    def __str__(self) -> str:
+        ended = f" The command ended with status {self.status}." if self.status is not None else ""
+        return f"{ended} It said: {self.text}" if self.text else ended
+
+
+def command_line(config: McpConfig) -> list[str]:
+    """What is started. Raises Misconfigured for what the operator does not allow."""
+    allowed = allowed_stdio_command(config.command)
+    if config.arguments and not allowed.more_arguments:
+        raise Misconfigured(
+            f"The command {config.command!r} takes no arguments from sources. An operator can allow them "
+            "with more_arguments in CATALOGUE_STDIO_COMMANDS."
+        )
+    if refused := sorted(variables(config).keys() - allowed.environment):
+        raise Misconfigured(
+            f"The command {config.command!r} takes no environment variable {refused[0]} from sources. An "
+            "operator can allow it under environment in CATALOGUE_STDIO_COMMANDS."
+        )
+    return [*allowed.command, *config.arguments]
+
+
+@asynccontextmanager
+async def open_stdio(
+    config: McpConfig, *, redactor: Redactor, verdicts: Verdicts, last_words: LastWords
+) -> AsyncGenerator[TransportStreams]:
+    """The streams of a conversation with a program that runs as long as they are open."""
+    process = await _start(config)
+    last_words.text, last_words.status = "", None
+    to_us, from_program = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_program, from_us = anyio.create_memory_object_stream[SessionMessage](0)
+    heard_all = asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        stack.push_async_callback(_end, process, last_words, heard_all)
+        for stream in (to_us, from_program, to_program, from_us):
+            stack.callback(stream.close)
+        group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), verdicts)
+        group.start_soon(_speak, process, from_us)
+        group.start_soon(_overhear, process, redactor, last_words, heard_all)
+        yield from_program, to_program
+
+
+async def _start(config: McpConfig) -> asyncio.subprocess.Process:
+    line = command_line(config)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *line,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            # Of our own environment only what every program needs: the rest holds secrets.
+            env=get_default_environment() | variables(config),
+            cwd=allowed_stdio_command(config.command).directory,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        reason = os.strerror(number).lower() if number else "a word of it has a character that none may have"
+        raise Misconfigured(f"The command {config.command!r} cannot be started: {reason}.") from None
+
+
+async def _hear(
+    process: asyncio.subprocess.Process,
+    to_us: anyio.streams.memory.MemoryObjectSendStream[SessionMessage | Exception],
+    lines: "_Lines",
+    verdicts: Verdicts,
+) -> None:
+    assert process.stdout is not None
+    gate, nobody_listens = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
+    with contextlib.suppress(TooManyMessages, ConnectionError):
+        async with to_us:
+            while chunk := await process.stdout.read(CHUNK_BYTES):
+                for line in lines.feed(chunk):
+                    if isinstance(line, bytes) and not gate.admits(line):
+                        continue
+                    message = line if isinstance(line, bytes) else line.verdict(verdicts)
+                    # Read on to the end all the same: a full pipe would keep the program from leaving.
+                    with contextlib.suppress(ValueError, *nobody_listens):
+                        await to_us.send(
+                            SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
+                        )
+
+
+async def _speak(
+    process: asyncio.subprocess.Process,
+    from_us: anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage],
+) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError, RuntimeError):
+        async for item in from_us:
+            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+            process.stdin.write(text.encode() + b"\n")
+            await process.stdin.drain()
+
+
+async def _overhear(
+    process: asyncio.subprocess.Process, redactor: Redactor, last_words: LastWords, heard_all: asyncio.Event
+) -> None:
+    """What the program writes to its standard error, for whoever looks for the reason of a failure."""
+    assert process.stderr is not None
+    lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
+    while chunk := await process.stderr.read(CHUNK_BYTES):
+        if time.monotonic() - since > 60:
+            logged, since = 0, time.monotonic()
+        for line in lines.feed(chunk):
+            if isinstance(line, bytes) and line.strip():
+                text = redactor.text(line.decode("utf-8", "replace"))
+                last_words.text = shorten(printable(text), LOGGED_CHARACTERS)
+                logged += 1
+                if logged <= LOGGED_LINES_A_MINUTE:
+                    logger.debug("MCP server {}: {}", process.pid, last_words.text)
+    heard_all.set()
+
+
+async def _end(process: asyncio.subprocess.Process, last_words: LastWords, heard_all: asyncio.Event) -> None:
+    """Close its input, and kill what is left of it and of what it started."""
+    with anyio.CancelScope(shield=True):
+        assert process.stdin is not None
+        process.stdin.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                _signal_group(process, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SECONDS_TO_LEAVE):
+                    # Not wait(): that waits for whoever else holds the pipes, too.
+                    while process.returncode is None:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                break
+        _signal_group(process, signal.SIGKILL)
+        last_words.status = process.returncode
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS_TO_HEAR):
+                await heard_all.wait()
+        _close_pipes(process)
+
+
+def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _close_pipes(process: asyncio.subprocess.Process) -> None:
+    """A grandchild may still hold the other ends."""
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _TooLong:
+    """Both ends of a line that was not kept."""
+
+    start: bytes
+    end: bytes
+    most: int
+
+    def verdict(self, verdicts: Verdicts) -> bytes:
+        found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
+        return verdicts.write(SizeVerdict(self.most), request_id=int(found[1]) if found else None)
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Cuts what arrives into lines, and keeps of none more than allowed."""
+
+    most: int
+    _line: bytearray = field(default_factory=bytearray)
+    _start: bytes = b""
+    """Of a line that is too long; empty while it is not."""
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | _TooLong]:
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            self._add(part)
+            yield _TooLong(self._start, bytes(self._line), self.most) if self._start else bytes(self._line)
+            self._line.clear()
+            self._start = b""
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        self._line += part
+        if len(self._line) > self.most or self._start:
+            self._start = self._start or bytes(self._line[:KEPT_BYTES])
+            del self._line[:-KEPT_BYTES]

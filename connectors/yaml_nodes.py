@@ -1,0 +1,208 @@
+"""YAML texts as nodes that know their lines; no tag is ever resolved, so no text constructs anything."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
+NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
+"""What plain scalars mean in YAML 1.2."""
+MAX_PROBLEMS = 20
+
+UNCLOSED = "a quotation that begins here is never closed"
+SYNTAX = (
+    (r"found character '\t'", "a tab; YAML wants spaces there"),
+    ("found character", "this character cannot begin a value; put the text in quotes"),
+    ("mapping values are not allowed", "a ':' that fits nothing; check the indentation, or quote the text"),
+    ("could not find expected ':'", "expected a key, ':' and its value"),
+    ("expected <block end>", "the indentation does not fit the lines above"),
+    ("found unexpected end of stream", UNCLOSED),
+    ("expected ',' or ']'", "expected ',' or ']'"),
+    ("expected ',' or '}'", "expected ',' or '}'"),
+    ("found unknown escape", "an unknown escape after '\\'; within single quotes a '\\' is just itself"),
+    ("expected alphabetic or numeric", "'&' and '*' begin the name of an anchor; put the text in quotes"),
+    ("expected the node content", "a value is missing"),
+    # The same in the words of libyaml.
+    ("did not find expected ',' or ']'", "expected ',' or ']'"),
+    ("did not find expected ',' or '}'", "expected ',' or '}'"),
+    ("did not find expected", "the indentation does not fit the lines above"),
+)
+"""PyYAML's words, which may quote the text, and ours, which never do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with one place of the text."""
+
+    line: int
+    """From 1."""
+    place: str
+    """Keys from the outermost on, such as `workflows.ChatWorkflow.taskQueue`; empty for the whole."""
+    message: str
+
+    def __str__(self) -> str:
+        where = f"line {self.line}, {self.place}" if self.place else f"line {self.line}"
+        return f"{where}: {self.message}" + ("" if self.message.endswith(("?", ".")) else ".")
+
+
+class UnusableText(ValueError):
+    """The text cannot be used; each line of the message is a reason, with its line and key; up to a limit."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
+        self.problems = ordered[:MAX_PROBLEMS]
+        told = [str(problem) for problem in self.problems]
+        if more := len(ordered) - len(told):
+            told.append(f"And {more} more.")
+        super().__init__("\n".join(told))
+
+
+@dataclass(slots=True)
+class Scalar:
+    line: int
+    text: str
+    plain: bool
+    """Not in quotes, so that it may be a number or a word such as `true`."""
+
+
+@dataclass(slots=True)
+class ListNode:
+    line: int
+    items: list["Node"] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Mapping:
+    line: int
+    entries: list[tuple["Node", "Node"]] = field(default_factory=list)
+
+
+Node = Scalar | ListNode | Mapping
+"""An alias is the node that its anchor names, so that a few letters may stand for very much."""
+
+
+def compose(
+    content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
+) -> tuple[Node, list[Problem]]:
+    """The text's one document, and the tags in it, which mean nothing here.
+
+    `fast` reads by libyaml, which tells less of mistakes. Raises UnusableText.
+    """
+    text = _decode(content, max_bytes)
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if fast else yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise _stop(line, "a control character, or one that does not exist") from None
+    try:
+        composer = _Composer(loader, max_depth)
+        return composer.document(), composer.problems
+    finally:
+        loader.dispose()
+
+
+def is_number(text: str) -> bool:
+    return any(kind.match(text) for kind in (INTEGER, OTHER_INTEGER, NUMBER))
+
+
+def _decode(content: bytes, max_bytes: int) -> str:
+    if len(content) > max_bytes:
+        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
+
+
+def _stop(line: int, message: str) -> UnusableText:
+    return UnusableText([Problem(line, "", message)])
+
+
+class _Composer:
+    """PyYAML's events as nodes."""
+
+    def __init__(self, loader: Any, max_depth: int) -> None:
+        self.problems: list[Problem] = []
+        self._loader = loader
+        self._max_depth = max_depth
+        self._anchors: dict[str, Node] = {}
+        self._line = 1
+
+    def document(self) -> Node:
+        self._next()
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            raise _stop(1, "there is nothing in it")
+        root = self._node(self._next(), depth=1)
+        self._next()
+        if not isinstance(further := self._next(), yaml.StreamEndEvent):
+            raise _stop(_line(further), "a second document; there can be one only")
+        return root
+
+    def _next(self) -> Any:
+        try:
+            event = self._loader.get_event()
+        except yaml.MarkedYAMLError as error:
+            raise _syntax_error(error) from None
+        except yaml.reader.ReaderError:
+            raise _stop(self._line, "a control character, or one that does not exist, from here on") from None
+        except (ValueError, OverflowError):
+            # An escape such as "\UFFFFFFFF" is handed to Python as it is.
+            line = getattr(self._loader, "line", self._line - 1)
+            raise _stop(line + 1, "a character that does not exist") from None
+        self._line = _line(event)
+        return event
+
+    def _node(self, event: Any, *, depth: int) -> Node:
+        if depth > self._max_depth:
+            raise _stop(_line(event), f"nested deeper than {self._max_depth} levels")
+        if isinstance(event, yaml.AliasEvent):
+            return self._anchored(event)
+        if event.tag is not None:
+            message = "'!' begins a tag, which means nothing here; put the text in quotes"
+            self.problems.append(Problem(_line(event), "", message))
+        node = self._inner(event, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _anchored(self, event: Any) -> Node:
+        if event.anchor not in self._anchors:
+            raise _stop(_line(event), "'*' and a name that no anchor has; a text that begins so needs quotes")
+        return self._anchors[event.anchor]
+
+    def _inner(self, event: Any, depth: int) -> Node:
+        line = _line(event)
+        if isinstance(event, yaml.ScalarEvent):
+            # libyaml has no style for plain ones.
+            return Scalar(line, event.value, plain=not event.style)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = self._until(yaml.SequenceEndEvent)
+            return ListNode(line, [self._node(item, depth=depth + 1) for item in items])
+        entries = [
+            (self._node(key, depth=depth + 1), self._node(self._next(), depth=depth + 1))
+            for key in self._until(yaml.MappingEndEvent)
+        ]
+        return Mapping(line, entries)
+
+    def _until(self, end: type) -> Iterator[Any]:
+        while not isinstance(event := self._next(), end):
+            yield event
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _syntax_error(error: yaml.MarkedYAMLError) -> UnusableText:
+    known = (ours for theirs, ours in SYNTAX if (error.problem or "").startswith(theirs))
+    message = next(known, "this is no valid YAML")
+    mark = error.context_mark if message == UNCLOSED else error.problem_mark
+    return _stop((mark.line if mark else 0) + 1, message)

@@ -1,0 +1,252 @@
+"""Asking running executions something, and telling them something (E10).
+
+InteractionRefused
+├── UnknownInteraction    the workflow declares nothing of this name
+├── UnfitArguments        they do not fit its schema
+├── NotNow                the execution's state does not allow it
+├── NotSupported          the engine behind it cannot do it
+├── EngineRefused         the engine was asked and said no
+├── EngineSilent          the engine could not be asked; nothing happened, so that trying again is safe
+└── SignalUncertain       the engine may have taken the signal; nobody sends it again by itself
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError
+
+from catalogue.database import run_in_database
+from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
+from catalogue.naming import find_similar_names
+from catalogue.schemas import ArgumentProblem, find_argument_problems
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
+from connectors.protocol import Capabilities
+from executions.advancing import begin
+from executions.callers import Caller
+from executions.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.models import Execution, State
+from executions.reading import find_execution
+
+KNOWN_NAMES = 20
+"""Of what a workflow declares, those that a refusal names."""
+
+
+class InteractionRefused(Exception):
+    """The run was neither asked nor told anything, but for SignalUncertain; the message says what to do."""
+
+
+class UnknownInteraction(InteractionRefused):
+    """The workflow declares no such query, or signal."""
+
+    def __init__(self, execution: Execution, kind: InteractionKind, name: str, known: Sequence[str]) -> None:
+        similar = find_similar_names(name, known)
+        meant = f" Did you mean {' or '.join(similar)}?" if similar else ""
+        listed = f"It has {', '.join(known[:KNOWN_NAMES])}." if known else "It declares none."
+        super().__init__(f"{execution.tool_name} has no {kind} {name[:100]!r}.{meant} {listed}")
+
+
+class UnfitArguments(InteractionRefused):
+    """The arguments do not fit the schema of the query or signal."""
+
+    def __init__(self, wanted: DeclaredInteraction, problems: Sequence[ArgumentProblem]) -> None:
+        listed = "\n".join(f"- {problem}" for problem in problems)
+        super().__init__(f"Invalid arguments for the {wanted.kind} {wanted.name}:\n{listed}")
+        self.problems = problems
+
+
+class NotNow(InteractionRefused):
+    """There is no run that could answer or listen: not yet, or not any more."""
+
+
+class NotSupported(InteractionRefused):
+    """A8.5: the engine cannot do that at all."""
+
+    def __init__(self, execution: Execution, kind: InteractionKind) -> None:
+        what = "asked" if kind == InteractionKind.QUERY else "told"
+        super().__init__(
+            f"Not supported: runs at the engine behind {execution.source_name} can be {what} nothing."
+        )
+
+
+class EngineRefused(InteractionRefused):
+    """In the engine's words."""
+
+
+class EngineSilent(InteractionRefused):
+    """It did not answer, or there is nothing to ask it with."""
+
+
+class SignalUncertain(InteractionRefused):
+    """The engine's answer to a signal never came."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"It is not known whether the run was told {name}: {why} Do not send it again unless being told "
+            "twice is harmless; see first what the run does."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    execution: Execution
+    query: str
+    value: Any
+    """Any JSON value."""
+
+
+async def query_execution(
+    execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
+) -> Answer:
+    """What the run answers; at most as long as a result may be.
+
+    Raises UnknownExecution and the subclasses of InteractionRefused.
+    """
+    execution = await _admit(execution_id, InteractionKind.QUERY, name, arguments, caller)
+
+    async def put() -> Any:
+        async with connector_of(execution) as connector:
+            answered = await connector.query(execution.run, name, arguments)
+        _check_answer(answered)
+        return answered
+
+    try:
+        value = await ask(put(), seconds=READ_SECONDS, otherwise=Unreachable)
+    except ConnectorError as error:
+        log_of(execution).warning("Query {} of {} failed: {}", name, caller.key, error.message)
+        raise _refusal(error, name) from None
+    log_of(execution).info("Query {} of {} answered", name, caller.key)
+    return Answer(execution=execution, query=name, value=value)
+
+
+async def signal_execution(
+    execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
+) -> Execution:
+    """Tell the run something, once; the timeline says that, and what came of it.
+
+    It goes on when the request that wants it is broken off. Raises UnknownExecution and the subclasses of
+    InteractionRefused.
+    """
+    execution = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
+    telling = _Telling(execution, name, arguments, caller)
+    await asyncio.shield(begin(telling.tell()))
+    if telling.refusal is not None:
+        raise telling.refusal
+    return execution
+
+
+class _Telling:
+    """One signal on its way, and what came of it."""
+
+    def __init__(self, execution: Execution, name: str, arguments: dict[str, Any], caller: Caller) -> None:
+        self._execution = execution
+        self._name = name
+        self._arguments = arguments
+        self._caller = caller
+        self.refusal: InteractionRefused | None = None
+
+    async def tell(self) -> None:
+        try:
+            await ask(self._send(), seconds=READ_SECONDS, otherwise=OutcomeUnknown)
+        except ConnectorError as error:
+            self.refusal = _refusal(error, self._name)
+            kind = "signal_unknown" if isinstance(error, OutcomeUnknown) else "signal_failed"
+            await self._note(kind, f"{self._name} by {self._caller.name}: {error.message}")
+        else:
+            await self._note("signalled", f"{self._caller.name} told it {self._name}.")
+
+    async def _send(self) -> None:
+        async with connector_of(self._execution) as connector:
+            await connector.signal(self._execution.run, self._name, self._arguments)
+
+    async def _note(self, kind: str, message: str) -> None:
+        """What the engine took has happened, also where nothing can be written at the moment."""
+        told = log_of(self._execution).bind(caller=self._caller.key)
+        told.log("INFO" if kind == "signalled" else "WARNING", "{}: {}", kind, message)
+        try:
+            await run_in_database(self._execution.note, kind, message)
+        except (DatabaseError, InterfaceError) as error:
+            told.warning("The timeline does not tell of it: {}", error)
+
+
+async def _admit(
+    execution_id: str, kind: InteractionKind, name: str, arguments: dict[str, Any], caller: Caller
+) -> Execution:
+    """The execution, if its run may be asked or told that now."""
+    execution = await run_in_database(find_execution, execution_id, caller=caller)
+    if execution.workflow is None:
+        raise NotNow("Its workflow was deleted, so that the engine cannot be asked about the run any more.")
+    if not await _is_supported(execution, kind):
+        raise NotSupported(execution, kind)
+    declared = {one.name: one for one in interactions_of(execution.workflow, kind)}
+    if (wanted := declared.get(name)) is None:
+        raise UnknownInteraction(execution, kind, name, list(declared))
+    if why_not := why_not_now(execution, kind):
+        raise NotNow(why_not)
+    if problems := _find_problems(wanted, arguments):
+        raise UnfitArguments(wanted, problems)
+    return execution
+
+
+async def _is_supported(execution: Execution, kind: InteractionKind) -> bool:
+    async def look() -> Capabilities:
+        async with connector_of(execution) as connector:
+            return capabilities_of(connector, execution)
+
+    try:
+        capabilities = await ask(look(), seconds=READ_SECONDS, otherwise=Unreachable)
+    except ConnectorError as error:
+        raise EngineSilent(error.message) from None
+    return capabilities.can_query if kind == InteractionKind.QUERY else capabilities.can_signal
+
+
+def why_not_now(execution: Execution, kind: InteractionKind) -> str:
+    """What in the execution's state is against asking or telling it something; empty for nothing."""
+    if execution.state == State.UNCONFIRMED:
+        return "It is not known whether there is a run at all; an administrator has to find out."
+    if not execution.run_id:
+        return _why_no_run(execution)
+    if kind == InteractionKind.SIGNAL and execution.is_settled:
+        return f"It is {execution.get_state_display()}: nothing listens to signals any more."
+    return ""
+
+
+def _why_no_run(execution: Execution) -> str:
+    if execution.is_queued:
+        return "It waits in the queue and has not been started; try again when it runs."
+    if not execution.is_settled:
+        return "It is being started, and the engine has not named its run yet; try again in a moment."
+    if execution.cached_at is not None:
+        return "A cached result answered it, without a run of its own."
+    return f"It is {execution.get_state_display()} without ever having run."
+
+
+def _find_problems(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> list[ArgumentProblem]:
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        return [ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")]
+    return find_argument_problems(wanted.schema, arguments)
+
+
+def _check_answer(value: Any) -> None:
+    """Raises InvalidAnswer for what no door could pass on."""
+    try:
+        size = len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        raise InvalidAnswer("The run's answer is no JSON.") from None
+    if size > (limit := settings.CATALOGUE["max_payload_bytes"]):
+        raise InvalidAnswer(f"The run's answer is too large: {size:,} bytes are over the limit of {limit:,}.")
+
+
+def _refusal(error: ConnectorError, name: str) -> InteractionRefused:
+    match error:
+        case OutcomeUnknown():
+            return SignalUncertain(name, error.message)
+        case Unreachable() | Misconfigured():
+            return EngineSilent(error.message)
+        case _:
+            return EngineRefused(error.message)

@@ -1,0 +1,176 @@
+"""Trying requests in words: one page to ask on, with the stages as they happen and what came of it.
+
+The page's script posts the form and reads the record meanwhile; without it the form is posted like any other,
+and the answer is the record's page.
+"""
+
+import uuid
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    JsonResponse,
+)
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.http import urlencode
+from unfold.decorators import action
+from unfold.widgets import BASE_INPUT_CLASSES, CHECKBOX_CLASSES
+
+from catalogue.admin.base import ButtonsMixin
+from catalogue.database import lend_connection
+from connectors.background import run_in_background_loop
+from executions.admin.callers import caller_of
+from orchestration.admin.page import describe_request, may_run
+from orchestration.admin.stages import told_of_stages
+from orchestration.admin.try_form import SendForm, TryForm, blank_form, tool_choices
+from orchestration.asked import MOST_TOOLS, Asked
+from orchestration.asking import answer_request
+from orchestration.models import WorkflowRequest
+from orchestration.refusals import RequestRefused
+from orchestration.sending import ask_to_send
+
+MAY_TRY = "orchestration.add_workflowrequest"
+PROGRESS = "admin:orchestration_workflowrequest_progress"
+TRY_IT = "admin:orchestration_workflowrequest_try_it"
+NO_MODEL = (
+    "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
+    "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
+)
+
+
+class TryItMixin(ButtonsMixin):
+    """For the admin of requests in words."""
+
+    def get_urls(self) -> list[URLPattern]:
+        guarded = self.admin_site.admin_view
+        return [
+            path(
+                "<uuid:key>/progress/", guarded(self._progress), name="orchestration_workflowrequest_progress"
+            ),
+            path("<uuid:key>/send/", guarded(self._send), name="orchestration_workflowrequest_send"),
+            *super().get_urls(),
+        ]
+
+    def has_try_it_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(MAY_TRY)
+
+    @action(description="Try a request", url_path="try", icon="chat", permissions=["try_it"])  # type: ignore[untyped-decorator]
+    def try_it(self, request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            known = self._asked_before(request)
+            return self._show_form(request, blank_form(known), known)
+        dry_run = "run" not in request.POST
+        if not (dry_run or may_run(request)):
+            raise PermissionDenied
+        form = TryForm(request.POST)
+        if not form.is_valid():
+            return self._refuse(request, form, form.problems)
+        try:
+            key = _ask_once(form.asked(dry_run=dry_run, caller=caller_of(request)))
+        except RequestRefused as error:
+            return self._refuse(request, form, [str(error)])
+        return _lead_to(request, key)
+
+    def _asked_before(self, request: HttpRequest) -> WorkflowRequest | None:
+        """The request in the page's address: what a reload shows."""
+        try:
+            key = uuid.UUID(request.GET.get("request", ""))
+        except ValueError:
+            return None
+        return self._visible(request, key)
+
+    def _visible(self, request: HttpRequest, key: uuid.UUID) -> WorkflowRequest | None:
+        """Who may only try sees what they asked for themselves."""
+        record = WorkflowRequest.objects.select_related("execution").filter(pk=key).first()
+        if record is None or self.has_view_permission(request) or record.caller == caller_of(request).key:
+            return record
+        return None
+
+    def _show_form(
+        self, request: HttpRequest, form: TryForm, record: WorkflowRequest | None, *problems: str
+    ) -> HttpResponse:
+        context = self.admin_site.each_context(request) | {
+            "title": "Try a request",
+            "opts": self.opts,
+            "media": self.media,
+            "form": form,
+            "tools": tool_choices(form.picked),
+            "most_tools": MOST_TOOLS,
+            "input_classes": " ".join(BASE_INPUT_CLASSES),
+            "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+            "problems": problems,
+            "progress": reverse(PROGRESS, args=[uuid.uuid4() if record is None else record.pk]),
+            "no_model": "" if settings.CATALOGUE["openai_model"] else NO_MODEL,
+            "may_run": may_run(request),
+            **({} if record is None else describe_request(request, record)),
+        }
+        return TemplateResponse(request, "orchestration/admin/try_it.html", context)
+
+    def _send(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
+        """Carry out a dry run."""
+        if not may_run(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if (dry_run := self._visible(request, key)) is None:
+            raise Http404
+        form = SendForm(request.POST)
+        if not form.is_valid():
+            return HttpResponseBadRequest("The id of the new request is missing or none.")
+        try:
+            asked = ask_to_send(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
+            return _lead_to(request, _ask_once(asked))
+        except RequestRefused as error:
+            return self._refuse(request, blank_form(dry_run), [str(error)])
+
+    def _refuse(self, request: HttpRequest, form: TryForm, problems: list[str]) -> HttpResponse:
+        if _wants_json(request):
+            return JsonResponse({"problems": problems}, status=400)
+        return self._show_form(request, form, None, *problems)
+
+    def _progress(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
+        """The record as it is, for the page that shows it."""
+        if (record := self._visible(request, key)) is None:
+            raise Http404
+        context = describe_request(request, record)
+        return JsonResponse(
+            {
+                "is_running": record.is_running,
+                "told": told_of_stages(record),
+                "shown": render_to_string("orchestration/admin/record.html", context, request),
+            }
+        )
+
+
+def _ask_once(asked: Asked) -> uuid.UUID:
+    """The record's key. A page that posts twice has asked once: its id is taken then."""
+    if WorkflowRequest.objects.filter(pk=asked.id).exists():
+        return asked.id
+    # Waiting for a model must not keep a connection from those who need one.
+    lend_connection()
+    try:
+        return run_in_background_loop(answer_request(asked)).request.pk
+    except IntegrityError:
+        if not WorkflowRequest.objects.filter(pk=asked.id).exists():
+            raise
+        return asked.id
+
+
+def _lead_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
+    if _wants_json(request):
+        return JsonResponse({"request": str(key)})
+    return HttpResponseRedirect(f"{reverse(TRY_IT)}?{urlencode({'request': str(key)})}")
+
+
+def _wants_json(request: HttpRequest) -> bool:
+    """The page's script, which stays on the page."""
+    return request.accepts("application/json") and not request.accepts("text/html")

@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class OrchestrationConfig(AppConfig):
+    name = "orchestration"
+
+    def ready(self) -> None:
+        from orchestration import retention  # noqa: F401 - it takes its part in pruning

@@ -1,0 +1,54 @@
+"""What goes into a request in words, and what comes out of it."""
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from executions.callers import Caller
+from orchestration.models import WorkflowRequest
+
+LONGEST_INSTRUCTIONS = 20_000
+LONGEST_FORMAT_INSTRUCTIONS = 5_000
+"""Characters."""
+MOST_TOOLS = 200
+"""That one request may name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a door was asked for."""
+
+    user_instructions: str
+    tool_ids: list[str]
+    caller: Caller
+    format_response: bool = False
+    response_format_instructions: str = ""
+    dry_run: bool = False
+    idempotency_key: str = ""
+    """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
+    fresh: bool = False
+    """Whether the tool has to run though a cached result could answer."""
+    as_shown_by: uuid.UUID | None = None
+    """The dry run whose call is made, letter by letter, in place of one that the model chooses."""
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    """The record's, and that of the execution, unless the key stands for a request that exists. Who chooses
+    it can read the record while the request goes on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What became of it."""
+
+    request: WorkflowRequest
+    """As it was recorded."""
+    raw_response: dict[str, Any] | None
+    """An HTTPResponseSpec of HTTP tools; of others `{"execution_id", "state", "output", "error"}`."""
+    goes_on: bool = False
+    """The run is not over: the answer tells how to ask for the rest."""
+    retry_after: int | None = None
+    """In seconds, where trying again is worth it."""
+
+    @property
+    def invalid_tool_ids(self) -> list[str]:
+        invalid: list[str] = self.request.invalid_tool_ids
+        return invalid

@@ -1,0 +1,1 @@
+"""The language model: one server that speaks the API of chat completions."""

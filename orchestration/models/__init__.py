@@ -1,0 +1,3 @@
+from orchestration.models.workflow_request import WorkflowRequest
+
+__all__ = ["WorkflowRequest"]

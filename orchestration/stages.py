@@ -1,0 +1,52 @@
+"""The stages of a workflow request, in their order (C7.7), and how it can fail there."""
+
+from django.db import models
+
+
+class Stage(models.TextChoices):
+    TOOL_RETRIEVAL = "tool_retrieval", "finding the tools"
+    LLM_SELECTION = "llm_selection", "choosing tool and arguments"
+    API_EXECUTION = "api_execution", "running the tool"
+    RESPONSE_FORMATTING = "response_formatting", "putting the answer into words"
+
+
+class StageState(models.TextChoices):
+    RUNNING = "running", "going on"
+    DONE = "done", "done"
+    FAILED = "failed", "failed"
+    SKIPPED = "skipped", "left out"
+
+
+class Failure(models.TextChoices):
+    """What a request failed of."""
+
+    UNKNOWN_TOOLS = "unknown_tools", "unknown tools"
+    NO_TOOL_FITS = "no_tool_fits", "no tool fits"
+    PROPOSAL_REFUSED = "proposal_refused", "the proposal was refused"
+    MODEL_ANSWER = "model_answer", "the model gave no usable answer"
+    MODEL_UNAVAILABLE = "model_unavailable", "the model cannot be asked"
+    MODEL_TIMEOUT = "model_timeout", "the model took too long"
+    BUSY = "busy", "too much is going on"
+    RUN_FAILED = "run_failed", "the run failed"
+    RUN_TIMED_OUT = "run_timed_out", "the run took too long"
+    INTERRUPTED = "interrupted", "interrupted"
+    INTERNAL = "internal", "an error of ours"
+
+
+class StageFailed(Exception):
+    """A stage came to nothing; the message is a sentence for whoever asked."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        failure: Failure,
+        invalid_tool_ids: list[str] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.failure = failure
+        self.invalid_tool_ids = invalid_tool_ids or []
+        self.retry_after = retry_after
+        """Seconds."""

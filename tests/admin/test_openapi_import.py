@@ -1,0 +1,99 @@
+"""Importing an OpenAPI document in the admin: first what would come, then the import."""
+
+import html
+import json
+import re
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from catalogue.models import Source, Workflow
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import list_url, page_url, text_of, told
+from tests.connectors.openapi import BASE, body_of, document
+
+pytestmark = pytest.mark.django_db
+
+ORDERS = document(
+    {
+        "/orders": {
+            "get": {
+                "operationId": "listOrders",
+                "tags": ["orders"],
+                "parameters": [{"name": "f", "in": "query", "style": "deepObject", "schema": {}}],
+            }
+        },
+        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="multipart/form-data")}},
+    }
+)
+
+
+def url() -> str:
+    return reverse("admin:catalogue_source_import_openapi")
+
+
+def upload(client: Client, raw: Any = ORDERS, **fields: str) -> Any:
+    file = SimpleUploadedFile("openapi.json", json.dumps(raw).encode())
+    return client.post(url(), {"file": file} | fields)
+
+
+def confirm(client: Client, page: Any) -> Any:
+    found = re.search(r'name="sealed" value="([^"]+)"', page.content.decode())
+    return client.post(url(), {"sealed": html.unescape(found[1]) if found else ""})
+
+
+def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None:
+    """C1.4, B4: nothing is written before; what is refused or left out is told."""
+    page = text_of(upload(admin_client))
+    assert f"api.example.com , which is new, at {BASE}, authentication none: 1 added, 1 refused." in page
+    assert "orders 1 listOrders" in page and "POST /upload" in page and "only JSON and simple forms" in page
+    assert 'style "deepObject" is not supported' in page and not Source.objects.exists()
+
+    done = confirm(admin_client, upload(admin_client))
+    source = Source.objects.get()
+    assert done.headers["location"] == page_url(source)
+    assert "api.example.com: 1 added, 1 refused." in told(done)
+    assert Workflow.objects.get(source=source).name == "listOrders"
+    history = text_of(admin_client.get(reverse("admin:catalogue_source_history", args=[source.pk])))
+    assert "Imported an OpenAPI document: 1 added" in history
+    assert url() in admin_client.get(list_url(Source)).content.decode()
+
+
+def test_what_is_imported_is_what_was_chosen(admin_client: Client) -> None:
+    """C1.4: though the second form says none of it."""
+    chosen = {"source": "shop", "only": "list*\n\nGET /x", "tags": "orders", "expose": "on", "base_url": BASE}
+    confirm(admin_client, upload(admin_client, **chosen))
+    assert Source.objects.get().name == "shop" and Workflow.objects.get().enabled
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        ({"swagger": "2.0"}, "This is a Swagger 2.0 document."),
+        ([], "no JSON object"),
+        (document({"/upload": ORDERS["paths"]["/upload"]}), "1 refused"),
+    ],
+)
+def test_a_document_without_a_tool_cannot_be_imported(admin_client: Client, raw: Any, sentence: str) -> None:
+    """B4: the page says why, and has no button for it."""
+    page = upload(admin_client, raw)
+    assert page.status_code == 200 and 'name="sealed"' not in page.content.decode()
+    assert sentence in text_of(page)
+
+
+def test_only_who_may_write_sources_imports(staff_with: StaffWith, admin_client: Client) -> None:
+    """B4: also what somebody else has looked at."""
+    looking = upload(admin_client)
+    adding = staff_with("view_source", "add_source")
+    assert "You may not add and change sources." in text_of(upload(adding))
+    assert "You may not add and change sources." in text_of(confirm(adding, looking))
+    assert adding.post(url(), {"sealed": "made up"}).status_code == 403
+    assert confirm(adding, upload(adding, source="shop")).status_code == 302
+
+
+def test_who_may_only_look_at_sources_has_no_import(staff_with: StaffWith) -> None:
+    """B4."""
+    assert staff_with("view_source").get(url()).status_code == 403

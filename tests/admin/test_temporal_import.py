@@ -1,0 +1,132 @@
+"""Importing a file of Temporal workflows in the admin: first what would change, then the import."""
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from catalogue.declared_workflows import ImportRequest, import_file
+from catalogue.models import Source, Workflow
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import list_url, page_url, text_of, told
+from tests.factories import make_source
+
+pytestmark = pytest.mark.django_db
+
+EXAMPLE = Path(__file__).parents[1] / "connectors" / "temporal_files" / "source_document.yaml"
+TEXT = "temporal: {hostPort: '127.0.0.1:9', timeout: 1s}\nworkflows: {A: {purpose: Does A., taskQueue: q}}\n"
+SECRET = "hunter2-hunter2"
+
+
+def url() -> str:
+    return reverse("admin:catalogue_source_import_temporal")
+
+
+def upload(client: Client, text: str = TEXT, **fields: str) -> Any:
+    file = SimpleUploadedFile("workflows.yaml", text.encode())
+    return client.post(url(), {"file": file, "source": "temporal"} | fields)
+
+
+def sealed_in(page: Any) -> str:
+    found = re.search(r'name="sealed" value="([^"]+)"', page.content.decode())
+    return html.unescape(found[1]) if found else ""
+
+
+def confirm(client: Client, page: Any) -> Any:
+    return client.post(url(), {"sealed": sealed_in(page)})
+
+
+def test_the_example_is_looked_at_and_then_imported(admin_client: Client) -> None:
+    """E1, B4: nothing is written before; afterwards the source's page says what was done."""
+    page = upload(admin_client, EXAMPLE.read_text())
+    assert "Source temporal , which is new: 5 added." in text_of(page)
+    assert "ChatWorkflow added" in text_of(page) and "cache.databasePath has no effect" in text_of(page)
+    assert not Source.objects.exists()
+
+    done = confirm(admin_client, page)
+    source = Source.objects.get()
+    assert done.headers["location"] == page_url(source)
+    assert "temporal: 5 added." in told(done) and "once somebody enables them" in told(done)
+    assert Workflow.objects.filter(source=source).count() == 5
+    history = text_of(admin_client.get(reverse("admin:catalogue_source_history", args=[source.pk])))
+    assert "Imported a Temporal file: 5 added." in history
+    assert "Import a file" in text_of(admin_client.get(page_url(source)))
+
+
+def test_what_is_imported_is_what_was_looked_at(admin_client: Client) -> None:
+    """E1: with all that was chosen, though the second form has none of it; its secrets are never shown."""
+    import_file(ImportRequest(content=TEXT.replace("A", "B").encode(), source="orders"))
+    auth = "  auth: {clientID: me, oauth2URL: 'https://auth.example.com/token'}\n"
+    text = f"temporal:\n  hostPort: 127.0.0.1:9\n{auth}workflows: {{A: {{purpose: Does A., taskQueue: q}}}}"
+
+    page = upload(admin_client, text, source="orders", prune="on", client_secret=SECRET)
+    assert "B removed: not in the file" in text_of(page) and "auth.clientSecret" in text_of(page)
+    assert SECRET not in page.content.decode()
+    confirm(admin_client, page)
+
+    assert Source.objects.get().credentials == {"oauth_client_secret": SECRET}
+    assert set(Workflow.objects.present().values_list("name", flat=True)) == {"A"}
+
+
+def test_a_new_source_may_show_its_workflows_at_once(admin_client: Client) -> None:
+    """E1."""
+    confirm(admin_client, upload(admin_client, expose_new="on"))
+    assert Workflow.objects.get().enabled
+
+
+def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
+    """E5: all of them, escaped, and nothing can be imported."""
+    page = upload(admin_client, TEXT.replace("taskQueue", "<b>") + "cache: {enabled: yes}\n")
+    shown = text_of(page)
+    assert "The file cannot be imported; nothing was changed." in shown
+    assert "line 2, workflows.A.<b>: unknown key; known are purpose" in shown
+    assert "line 3, cache.enabled: has to be true or false." in shown
+    assert not sealed_in(page)
+
+
+def test_what_changed_since_it_was_looked_at_is_checked_again(admin_client: Client) -> None:
+    """E5."""
+    page = upload(admin_client)
+    make_source("temporal")
+    assert "Source temporal is of the kind simplified" in text_of(confirm(admin_client, page))
+    assert not Workflow.objects.exists()
+
+
+def test_only_what_was_made_here_is_imported(admin_client: Client) -> None:
+    """E6: nor anything else that was encrypted for another purpose."""
+    source = make_source()
+    for sealed in ("gAAAAAB", source.encrypted_credentials):
+        assert admin_client.post(url(), {"sealed": sealed}).status_code == 403
+
+
+def test_who_may_not_change_sources_imports_nothing(staff_with: StaffWith) -> None:
+    """B4: adding and changing are told apart, also between the two steps."""
+    client = staff_with("add_source", "view_source")
+    page = upload(client)
+    import_file(ImportRequest(content=TEXT.encode(), source="temporal"))
+    assert "You may not change the source temporal." in text_of(confirm(client, page))
+    assert "You may not change the source temporal." in text_of(upload(client))
+    assert "1 added" in text_of(upload(client, source="another"))
+
+
+def test_who_may_only_look_does_not_find_the_page(staff_with: StaffWith) -> None:
+    """B4."""
+    import_file(ImportRequest(content=TEXT.encode(), source="temporal"))
+    client = staff_with("view_source")
+    assert client.get(url()).status_code == upload(client).status_code == 403
+    assert "Import Temporal file" not in text_of(client.get(list_url(Source)))
+    assert "Import a file" not in text_of(client.get(page_url(Source.objects.get())))
+
+
+def test_the_way_to_the_page(admin_client: Client) -> None:
+    """B4: from the list, and from a source that is to get more."""
+    import_file(ImportRequest(content=TEXT.encode(), source="orders"))
+    assert "Import Temporal file" in text_of(admin_client.get(list_url(Source)))
+    shown = admin_client.get(page_url(Source.objects.get())).content.decode()
+    assert f"{url()}?source=orders" in shown
+    assert 'value="orders"' in admin_client.get(url(), {"source": "orders"}).content.decode()

@@ -1,0 +1,206 @@
+"""Importing OpenAPI documents by command: what is stored, what is told, what is left alone."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catalogue.models import DiscoveryRun, Revision, Source, Workflow
+from tests.connectors.openapi import BASE, body_of, document
+from tests.factories import make_source
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "hunter2-hunter2"
+KEY = {"type": "apiKey", "in": "header", "name": "X-Key"}
+ORDERS = document(
+    {
+        "/orders": {
+            "get": {"operationId": "listOrders", "tags": ["orders"], "summary": "List orders."},
+            "post": {
+                "operationId": "addOrder",
+                "tags": ["orders"],
+                **body_of({"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}),
+            },
+        },
+        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="multipart/form-data")}},
+        "/old": {"get": {"operationId": "old", "deprecated": True}},
+    }
+)
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(raw: dict[str, Any] = ORDERS) -> str:
+        file = tmp_path / "openapi.json"
+        file.write_text(json.dumps(raw))
+        return str(file)
+
+    return write
+
+
+def run(*words: str) -> str:
+    """What the command writes. Raises CommandError where it would exit with 1."""
+    out = StringIO()
+    call_command("import_openapi", *words, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(CommandError) as error:
+        run(*words)
+    return str(error.value)
+
+
+def present() -> set[str]:
+    return set(Workflow.objects.present().values_list("name", flat=True))
+
+
+def everything() -> tuple[object, ...]:
+    return (
+        list(Source.objects.values()),
+        list(Workflow.objects.values()),
+        list(DiscoveryRun.objects.values()),
+        Revision.current(),
+    )
+
+
+def test_a_document_becomes_a_source_with_its_tools(write):
+    """C1.1, C1.4: what cannot be a tool is told with its place, and the rest is imported all the same."""
+    told = run(write())
+    assert told.splitlines() == [
+        f"Source api.example.com: new, {BASE}, authentication none",
+        "Tools: 2 added",
+        "  orders     2  listOrders, addOrder",
+        "Refused: 1",
+        '  1 x Its body is "multipart/form-data"; only JSON and simple forms can be sent.',
+        "      POST /upload (upload) at /paths/~1upload/post/requestBody/content",
+        "Deprecated, and so not imported without --deprecated: 1",
+        "Agents see the added tools once somebody enables them (enable_workflows, or --expose).",
+    ]
+    workflow = Workflow.objects.get(name="addOrder")
+    assert workflow.source.config == {"base_url": BASE, "authentication": "none"}
+    assert (workflow.metadata["method"], workflow.metadata["path"]) == ("POST", "/orders")
+    assert workflow.input_schema["required"] == ["sku"] and not workflow.enabled
+
+
+def test_a_dry_run_tells_the_same_and_writes_nothing(write):
+    """C1.4."""
+    before = everything()
+    planned = json.loads(run(write(), "--dry-run", "--json"))
+    assert everything() == before
+    done = json.loads(run(write(), "--json"))
+    assert planned | {"dry_run": False} == done
+    assert done["counts"] == {"added": 2} and done["deprecated"] == 1
+    assert done["refused"] == [
+        {
+            "method": "POST",
+            "path": "/upload",
+            "operation_id": "upload",
+            "pointer": "/paths/~1upload/post/requestBody/content",
+            "reason": 'Its body is "multipart/form-data"; only JSON and simple forms can be sent.',
+        }
+    ]
+
+
+def test_imported_again_only_what_changed_is_changed(write):
+    """C1.4: tools keep their ids; what the document has no more goes on request only."""
+    run(write())
+    ids = dict(Workflow.objects.values_list("name", "tool_name"))
+    before = everything()
+    assert "Tools: 2 unchanged" in run(write()) and everything() == before
+
+    changed = json.loads(json.dumps(ORDERS))
+    changed["paths"]["/orders"]["get"]["summary"] = "List all orders."
+    del changed["paths"]["/orders"]["post"]
+    assert "Tools: 1 updated" in run(write(changed)) and present() == {"listOrders", "addOrder"}
+    assert "removed: addOrder" in run(write(changed), "--prune") and present() == {"listOrders"}
+    assert "1 returned" in run(write())
+    assert dict(Workflow.objects.values_list("name", "tool_name")) == ids
+
+
+def test_what_is_chosen_is_imported_and_exposed_on_request(write):
+    """C1.4."""
+    told = run(write(), "--only", "add*", "/old", "--tag", "orders", "--expose")
+    assert "Tools: 1 added" in told and "Not chosen: 3" in told and "once somebody enables" not in told
+    assert Workflow.objects.get().enabled
+
+
+def test_keys_come_from_the_environment_and_are_told_nowhere(write, monkeypatch):
+    """E6: a new source has what the document says of it; what is missing is told."""
+    raw = ORDERS | {"components": {"securitySchemes": {"key": KEY}}, "security": [{"key": []}]}
+    missing = run(write(raw), "--dry-run")
+    assert "Calls fail until source api.example.com has: API key." in missing
+    monkeypatch.setenv("ORDERS_KEY", SECRET)
+    told = run(write(raw), "--secret-env", "api_key=ORDERS_KEY")
+    source = Source.objects.get()
+    assert source.credentials == {"api_key": SECRET} and SECRET not in told + json.dumps(source.config)
+    assert (source.config["authentication"], source.config["api_key_name"]) == ("api_key", "X-Key")
+    assert "changed at itself" in refused(write(raw), "--secret-env", "api_key=ORDERS_KEY")
+
+
+def test_a_document_without_a_tool_leaves_nothing_behind(write):
+    """C1.4: exit code 1."""
+    before = everything()
+    assert refused(write(document({"/upload": ORDERS["paths"]["/upload"]}))) == "Nothing was imported."
+    assert refused(write(), "--only", "nothing") == "Nothing was imported."
+    assert refused(write(document({"/a/../b": {"get": {}}}))) == "Nothing was imported."
+    assert everything() == before
+
+
+def test_a_source_that_is_not_added_is_not_said_to_be_there(write, capsys):
+    """C1.4: nor is it new."""
+    words = write(document({"/upload": ORDERS["paths"]["/upload"]})), "--dry-run"
+    with pytest.raises(CommandError):
+        call_command("import_openapi", *words, no_color=True)
+    assert "Source api.example.com: no tool for it, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--source", "engine"), "of the kind simplified, not http"),
+        (("--source", "no name/"), "Nothing was imported."),
+        (("--base-url", "https://api.example.com:99999"), "The base URL cannot be used."),
+        (("--base-url", "http://169.254.169.254"), "169.254.169.254"),
+        (("--config", '{"token": "hunter2"}'), "token: a secret"),
+        (("--config", '{"base_url": "https://example.com"}'), "given by itself"),
+        (("--config", '{"nonsense": 1}'), "nonsense"),
+        (("--secret", "nonsense=x"), "Unknown secrets: nonsense"),
+    ],
+)
+def test_what_cannot_be_a_source_is_refused_as_a_whole(write, words, told):
+    """B4: in a sentence, and nothing is written."""
+    make_source("engine")
+    before = everything()
+    assert told in refused(write(), *words) and everything() == before
+
+
+def test_a_file_that_cannot_be_read_says_so(tmp_path):
+    """B4."""
+    assert "cannot be read: No such file" in refused(str(tmp_path / "none.json"))
+
+
+def test_a_source_is_one_api(write):
+    """C1.4: a document of another address is imported into it only if somebody says that it is its own."""
+    run(write())
+    other = ORDERS | {"servers": [{"url": "https://other.example.com"}]}
+    assert "and this API is https://other.example.com" in refused(write(other), "--source", "api.example.com")
+    assert "Tools: 2 unchanged" in run(write(other), "--source", "api.example.com", "--base-url", BASE)
+    run(write(other), "--source", "other")
+    assert Source.objects.get(name="other").config["base_url"] == "https://other.example.com"
+
+
+def test_what_the_registry_refuses_is_refused_alone(write):
+    """C1.4, B6: a path and a schema that no tool can have."""
+    raw = json.loads(json.dumps(ORDERS))
+    raw["paths"] |= {
+        "/a/../b": {"get": {"operationId": "dots"}},
+        "/bad": {"post": {"operationId": "bad", **body_of({"properties": {"x": {"type": "nonsense"}}})}},
+    }
+    told = run(write(raw))
+    assert "Tools: 2 added" in told and "Refused: 3" in told
+    assert "GET /a/../b (dots)" in told and "POST /bad (bad)" in told

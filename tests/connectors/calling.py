@@ -1,0 +1,20 @@
+"""Calling a declared tool, as executions do it."""
+
+from typing import Any
+from uuid import UUID
+
+from connectors.http_tools.tool_config import ToolConfig
+from connectors.protocol import RunSnapshot
+from connectors.testing import closing
+from tests.connectors.declared_tools import connector_of, workflow_of
+
+KEY = UUID("5e4f1a1c-59f4-4a52-8a1b-d3a6c9a44d0e")
+
+
+async def run(declared: ToolConfig, arguments: dict[str, Any] | None = None, **settings: Any) -> RunSnapshot:
+    """How the call ends; `settings`: others of its source than the tool says."""
+    async with closing(connector_of(declared, **settings)) as connector:
+        started = await connector.start(workflow_of(declared), arguments or {}, key=KEY)
+    assert started.snapshot is not None
+    assert started.run_id == str(KEY)
+    return started.snapshot

@@ -1,0 +1,80 @@
+"""What docs/adding-a-connector.md says works as it stands there."""
+
+import re
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from connectors.protocol import Connector, WorkflowRef
+from connectors.registry import connector_class, forget_connectors
+from connectors.testing import ConnectorContract, EngineHarness, Sample
+from tests.connectors.lathe import Lathe, running_lathe
+from tests.packages import declare_package
+from tests.processes import ROOT
+
+PAGE = (ROOT / "docs" / "adding-a-connector.md").read_text(encoding="utf-8")
+WRONG_TOKEN = "wrong-token-fedcba9876543210"
+
+
+@pytest.fixture(scope="module")
+def connector_of_the_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Connector]]:
+    """Installed as the page says, by its own entry point."""
+    site = tmp_path_factory.mktemp("site")
+    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    entry = re.search(r'^ +(\w+) = "(\w+):(\w+)"$', PAGE, re.MULTILINE)
+    assert code and entry
+    kind, module, name = entry.groups()
+    (site / f"{module}.py").write_text(code[1])
+    declare_package(site, "of-the-page", **{kind: f"{module}:{name}"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        yield connector_class(kind)
+    forget_connectors()
+
+
+@pytest.fixture(scope="module")
+def lathe() -> Iterator[Lathe]:
+    with running_lathe() as running:
+        yield running
+
+
+class LatheHarness(EngineHarness):
+    completing = Sample(WorkflowRef(id="turn", name="turn"), {})
+    failing = Sample(WorkflowRef(id="break", name="break"), {})
+    failure = "The chisel broke."
+    lasting = Sample(WorkflowRef(id="polish", name="polish"), {})
+    secrets = frozenset({Lathe.token, WRONG_TOKEN})
+
+    def __init__(self, kind: type[Connector], lathe: Lathe) -> None:
+        self.kind = kind
+        self.lathe = lathe
+
+    def connector(self) -> Connector:
+        return self._connector(self.lathe.port, Lathe.token, 10.0)
+
+    def connector_with_wrong_credentials(self) -> Connector:
+        return self._connector(self.lathe.port, WRONG_TOKEN, 10.0)
+
+    def connector_at(self, port: int) -> Connector:
+        return self._connector(port, Lathe.token, 0.2)
+
+    def runs_started_with(self, key: UUID) -> int:
+        return sum(run.key == str(key) for run in self.lathe.runs.values())
+
+    def _connector(self, port: int, token: str, seconds: float) -> Connector:
+        settings = {"base_url": f"http://127.0.0.1:{port}", "token": token, "seconds": seconds}
+        return self.kind(self.kind.Config.model_validate(settings))
+
+
+class TestConnectorOfThePage(ConnectorContract):
+    @pytest.fixture
+    def harness(self, connector_of_the_page: type[Connector], lathe: Lathe) -> EngineHarness:
+        return LatheHarness(connector_of_the_page, lathe)
+
+
+def test_the_page_names_every_method_that_a_connector_needs() -> None:
+    """B10: and is read in two minutes."""
+    for method in ("check", "discover", "start", "poll", "cancel", "aclose"):
+        assert f"| `{method}` |" in PAGE
+    assert len(PAGE.splitlines()) <= 140

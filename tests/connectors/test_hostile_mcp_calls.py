@@ -1,0 +1,168 @@
+"""Calls of tools at MCP servers that hang, lie, flood and die: each ends, in words, and shows no secret."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from loguru import logger
+
+from connectors.errors import ConnectorError, OutcomeUnknown
+from connectors.protocol import RunState, Started, WorkflowRef
+from connectors.testing import closing, everything_told_by
+from connectors.upstream_mcp.listed_config import McpSourceConfig
+from connectors.upstream_mcp.two_ways import McpSourceConnector
+from tests.connectors.scripted import ScriptedEngine, response
+from tests.engines import hostile_servers as servers
+from tests.engines.hostile_servers import Answer, result, server
+
+KEY = "key-that-nobody-may-see-42"
+GOOD = WorkflowRef(id="good", name="good")
+
+
+LIMITS = {"request_timeout_seconds": 5, "call_timeout_seconds": 5, "max_response_bytes": 100_000}
+
+
+@asynccontextmanager
+async def connected(engine: ScriptedEngine, **config: Any) -> AsyncIterator[McpSourceConnector]:
+    settings = LIMITS | config
+    async with engine:
+        url = f"{engine.base_url}/mcp"
+        connector = McpSourceConnector(McpSourceConfig(url=url, bearer_token=KEY, **settings))
+        async with closing(connector):
+            yield connector
+
+
+def done(message: Any, _: Any = None) -> Any:
+    return result(message, {"content": [{"type": "text", "text": "done"}]})
+
+
+def at_first(answer: Answer) -> Answer:
+    """Every further call is answered as it should be."""
+    answers = itertools.chain([answer], itertools.repeat(done))
+    return lambda message, writer: next(answers)(message, writer)
+
+
+async def call(connector: McpSourceConnector) -> Started:
+    return await connector.start(GOOD, {}, key=uuid4())
+
+
+@pytest.fixture
+def shown(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """All that our code and the libraries below it write, at every level."""
+    caplog.set_level(logging.DEBUG)
+    lines: list[str] = []
+    sink = logger.add(lines.append, level=0, diagnose=False)
+    yield lines
+    logger.remove(sink)
+
+
+async def hang_up(message: Any, writer: asyncio.StreamWriter) -> None:
+    """In the middle of the answer."""
+    writer.write(servers.STREAM_HEAD + b"event: message\ndata: {")
+    await writer.drain()
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (servers.silence, "no answer within 0.3 s"),
+        (servers.huge_event, "larger than 100,000 bytes"),
+        (servers.huge_body, "larger than 100,000 bytes"),
+        (servers.sends_raw(b"<html>Sorry</html>"), "not the JSON of an MCP message"),
+        (servers.answers(7), "tools/call"),
+        (hang_up, "connection broke"),
+    ],
+    ids=["silence", "50 MB in one event", "50 MB in one body", "HTML", "a number", "a broken connection"],
+)
+async def test_a_call_without_a_usable_answer_may_have_happened(answer: Any, words: str) -> None:
+    """A7.2, E5: and the next one is not harmed."""
+    engine = ScriptedEngine(server(call=at_first(answer)))
+    async with connected(engine, call_timeout_seconds=0.3) as connector:
+        await connector.check()
+        with pytest.raises(OutcomeUnknown, match=words):
+            await call(connector)
+        assert (await call(connector)).snapshot
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"content": "done"}, {"content": [7]}, {"content": [{"text": "done"}]}, {"content": {"type": "text"}}],
+)
+async def test_a_result_of_wrong_types_is_a_failed_run(value: Any) -> None:
+    """E5: the run has ended, and nobody is given what cannot be read."""
+    async with connected(ScriptedEngine(server(call=servers.answers(value)))) as connector:
+        snapshot = (await call(connector)).snapshot
+    assert snapshot is not None and snapshot.state is RunState.FAILED
+    assert "cannot be used" in snapshot.error
+
+
+async def test_a_flood_of_progress_leaves_the_event_loop_to_the_others() -> None:
+    """B6, A7.3: a hundred thousand notifications a second, of which few are read; the loop goes round."""
+    heard, lags = [], []
+    engine = ScriptedEngine(server(call=servers.endless_progress))
+    async with connected(engine, max_response_bytes=1_000_000_000) as connector:
+        await connector.check()
+        flooded = asyncio.create_task(connector.start(GOOD, {}, key=uuid4(), report=heard.append))
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            began = time.monotonic()
+            await asyncio.sleep(0.005)
+            lags.append(time.monotonic() - began)
+        assert not flooded.done()
+        flooded.cancel()
+        await asyncio.wait({flooded})
+    assert 0 < len(heard) < 1_000
+    assert sorted(lags)[len(lags) // 2] < 0.1, f"{sorted(lags)[-5:]}"
+
+
+async def test_a_session_that_is_forgotten_before_a_call_begins_is_replaced() -> None:
+    """A7.2: the server did nothing of the call, so it is sent once more, in another session."""
+
+    def forgets(message: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(404, '{"error": "Session not found"}'))
+
+    engine = ScriptedEngine(server(call=at_first(forgets)))
+    async with connected(engine) as connector:
+        assert (await call(connector)).snapshot
+        begun = [asked for asked in engine.received if asked.body and asked.json["method"] == "initialize"]
+    assert len(begun) == 2
+
+
+@pytest.mark.parametrize("as_event", [False, True], ids=["JSON", "event stream"])
+async def test_our_key_is_shown_nowhere_though_the_server_repeats_it(
+    shown: list[str], caplog: pytest.LogCaptureFixture, as_event: bool
+) -> None:
+    """E6: in a result, in a refusal, and in what nobody could read."""
+    texts = [{"type": "text", "text": f"You said {KEY}"}]
+    sent = servers.as_event if as_event else (lambda message: message)
+    calls: list[Answer] = [
+        lambda message, writer: sent(result(message, {"content": texts, "structuredContent": {KEY: [KEY]}})),
+        lambda message, writer: sent(servers.error(message, f"No {KEY}", -32000)),
+        lambda message, writer: sent({"neither": KEY}),
+    ]
+    behave = server(call=lambda message, writer: servers.send(calls.pop(0)(message, writer), writer))
+    async with connected(ScriptedEngine(behave)) as connector:
+        told = [repr(await call(connector))]
+        for _ in range(2):
+            with pytest.raises(ConnectorError) as caught:
+                await call(connector)
+            told.append(everything_told_by(caught.value))
+    assert "You said ***" in told[0]
+    assert KEY not in "\n".join([*told, *shown, caplog.text])
+
+
+async def test_a_server_that_is_gone_says_so_at_every_call() -> None:
+    """A1.4: also in the middle of a conversation."""
+    engine = ScriptedEngine(server())
+    async with connected(engine) as connector:
+        assert (await call(connector)).snapshot
+        await engine.__aexit__(None, None, None)
+        with pytest.raises(ConnectorError, match=r"Could not connect|connection broke"):
+            await call(connector)

@@ -1,0 +1,95 @@
+"""MCP servers that we start, and that flood, lie, die or do not want to: nothing of them is left."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from connectors.definitions import WorkflowDefinition
+from connectors.errors import ConnectorError
+from connectors.operator import StdioCommand, allow_stdio_commands
+from connectors.testing import closing
+from connectors.upstream_mcp import stdio_transport
+from connectors.upstream_mcp.listed_config import McpSourceConfig
+from connectors.upstream_mcp.two_ways import McpSourceConnector
+from tests.executions.engines import until
+from tests.processes import ROOT
+
+MakeConnector = Callable[..., McpSourceConnector]
+MARK = "tests.engines.hostile_program"
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeConnector]:
+    """A connector to a program that does what is said, and is not waited for long."""
+    monkeypatch.setattr(stdio_transport, "SECONDS_TO_LEAVE", 0.3)
+
+    def make(what: str, **config: Any) -> McpSourceConnector:
+        line = [sys.executable, "-m", MARK, what, str(tmp_path)]
+        allow_stdio_commands({"hostile": StdioCommand(command=line, directory=str(ROOT))})
+        settings = {"request_timeout_seconds": 10, "max_response_bytes": 100_000} | config
+        return McpSourceConnector(McpSourceConfig(transport="stdio", command="hostile", **settings))
+
+    yield make
+    allow_stdio_commands({})
+
+
+def left_of(folder: Path) -> list[int]:
+    """What is there still of this test's programs and of what they started: each leads a group."""
+    groups = {int(path.name) for path in folder.iterdir()}
+    return [process.pid for process in psutil.process_iter() if _group_of(process.pid) in groups]
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+async def names(connector: McpSourceConnector) -> list[str]:
+    return [item.name async for item in connector.discover() if isinstance(item, WorkflowDefinition)]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "floods stderr",
+        "prints garbage",
+        "floods progress",
+        "prints 50 MB without an end",
+        "forks children",
+        "ignores SIGTERM and the end of its input",
+    ],
+)
+async def test_a_program_that_misbehaves_is_listed_all_the_same_and_nothing_of_it_is_left(
+    make: MakeConnector, tmp_path: Path, what: str
+) -> None:
+    """B6, B10"""
+    async with closing(make(what)) as connector:
+        assert await names(connector) == ["good"]
+        assert left_of(tmp_path)
+    await until(lambda: not left_of(tmp_path), "nothing of the program is left")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("exits at once", "ended with status 7. It said: No license found."),
+        ("leaves in the middle", "I have had enough."),
+        ("says nothing", "no answer within 1 s"),
+    ],
+)
+async def test_a_program_that_cannot_be_listed_says_why_and_nothing_of_it_is_left(
+    make: MakeConnector, tmp_path: Path, what: str, words: str
+) -> None:
+    """A5.1, B6"""
+    async with closing(make(what, request_timeout_seconds=1)) as connector:
+        with pytest.raises(ConnectorError) as caught:
+            await names(connector)
+        assert words in caught.value.message
+    await until(lambda: not left_of(tmp_path), "nothing of the program is left")

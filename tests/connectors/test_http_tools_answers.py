@@ -1,0 +1,213 @@
+"""What becomes of an API's answer, a real one on loopback."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from connectors.errors import InvalidAnswer, OutcomeUnknown, Unreachable
+from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
+from connectors.protocol import RunState
+from tests.connectors.calling import run
+from tests.connectors.declared_tools import TEXT, tool
+from tests.connectors.http_tool_hosts import http_tool_hosts
+from tests.engines.target_answers import PNG
+from tests.engines.target_api import Reply, TargetApi, running_target_api
+
+SECRET = "api-key-0123456789abcdef"
+
+
+@pytest.fixture
+def api() -> Iterator[TargetApi]:
+    with running_target_api() as api, http_tool_hosts("127.0.0.1"):
+        yield api
+
+
+async def test_the_record_of_a_call_has_the_request_and_the_response_without_credentials(
+    api: TargetApi,
+) -> None:
+    """C5.2, C5.4, C9: status, headers, body and time of the one, and the other as it was made."""
+    api.tell(
+        "POST",
+        "/orders",
+        Reply(201, {"id": 7, "key": SECRET}, {"Set-Cookie": "session=abc", "X-Echo": SECRET}),
+    )
+    declared = tool(
+        "POST",
+        f"{api.base_url}/orders",
+        {"note": TEXT},
+        authentication={"type": "api_key", "in": "query", "name": "key", "key": SECRET},
+    )
+    snapshot = await run(declared, {"note": "Two."})
+    assert api.last.query == [("key", SECRET)]
+    request = HTTPRequestSpec.model_validate(snapshot.raw["request"])
+    assert request == HTTPRequestSpec(method="POST", url=f"{api.base_url}/orders", body={"note": "Two."})
+    response = HTTPResponseSpec.model_validate(snapshot.raw["response"])
+    assert response.status_code == 201
+    assert response.body == {"id": 7, "key": "***"} == snapshot.output
+    assert response.execution_time_ms > 0
+    assert response.headers["set-cookie"] == response.headers["x-echo"] == "***"
+    assert response.headers["content-type"] == "application/json"
+    assert SECRET not in repr(snapshot)
+
+
+async def test_the_output_is_made_by_the_field_mappings(api: TargetApi) -> None:
+    """C1.4: a field that the answer lacks is left out."""
+    api.tell("GET", "/x", Reply(200, {"data": [{"id": 7, "a/b": None}]}))
+    output = {"id": "/data/0/id", "odd": "/data/0/a~1b", "none": "/data/9/id", "all": ""}
+    snapshot = await run(tool("GET", f"{api.base_url}/x", output=output))
+    assert snapshot.output == {"id": 7, "odd": None, "all": {"data": [{"id": 7, "a/b": None}]}}
+    assert snapshot.raw["response"]["body"] == {"data": [{"id": 7, "a/b": None}]}
+
+
+CONTENT: dict[str, Any] = {
+    "/text": "Grüße aus Köln.",
+    "/latin": "Grüße.",
+    "/html": "<h1>Hello</h1>",
+    "/xml": "<order id='7'/>",
+    "/untyped": {"typed": False},
+    "/nothing": None,
+    "/empty": None,
+    "/png": "70 bytes of image/png.",
+    "/wav": "16 bytes of audio/wav.",
+    "/pdf": "11 bytes of application/pdf.",
+}
+
+
+@pytest.mark.parametrize("path", CONTENT)
+async def test_every_kind_of_content_is_a_result(api: TargetApi, path: str) -> None:
+    """C5.2, C5.4: JSON, texts in their encodings, nothing at all, and what is said of the rest."""
+    snapshot = await run(tool("GET", f"{api.base_url}{path}"))
+    assert snapshot.state is RunState.COMPLETED
+    assert snapshot.output == CONTENT[path] == snapshot.raw["response"]["body"]
+
+
+async def test_pictures_and_files_are_kept_as_content_blocks(api: TargetApi) -> None:
+    """C5.4, A2.3: agents see them as what they are."""
+    picture = await run(tool("GET", f"{api.base_url}/png"))
+    assert picture.content == [
+        {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+    ]
+    sound = await run(tool("GET", f"{api.base_url}/wav"))
+    assert (sound.content or [{}])[0]["type"] == "audio"
+    paper = await run(tool("GET", f"{api.base_url}/pdf"))
+    assert (paper.content or [{}])[0]["resource"] == {
+        "uri": f"{api.base_url}/pdf",
+        "mimeType": "application/pdf",
+        "blob": base64.b64encode(b"%PDF-1.7\n\xff\xfe").decode(),
+    }
+    assert (await run(tool("GET", f"{api.base_url}/text"))).content is None
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500, 501, 503])
+async def test_an_answer_that_is_no_success_is_a_failed_run_with_all_of_it_kept(
+    api: TargetApi, status: int
+) -> None:
+    """C5.3, C8.3, A7.4: in the API's words."""
+    snapshot = await run(tool("POST", f"{api.base_url}/status/{status}"))
+    assert snapshot.state is RunState.FAILED
+    assert f"POST /status/{status}: the API answered {status} " in snapshot.error
+    assert f": This is status {status}." in snapshot.error
+    assert snapshot.output is None
+    assert snapshot.raw["response"]["status_code"] == status
+    assert snapshot.raw["response"]["body"] == {"error": f"This is status {status}."}
+    assert snapshot.raw["request"]["method"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["/status/429", "/status/503"])
+async def test_an_api_that_asks_to_come_back_later_was_not_called_so_far(api: TargetApi, path: str) -> None:
+    """C5.3, C8.3: nothing happened, and how long to wait is known."""
+    declared = tool(
+        "POST", f"{api.base_url}{path}", constants=[{"in": "query", "name": "retry_after", "value": 7}]
+    )
+    with pytest.raises(Unreachable) as later:
+        await run(declared)
+    assert later.value.retry_after == 7
+    assert later.value.details["response"]["status_code"] == int(path[-3:])
+    assert later.value.details["request"]["url"] == f"{api.base_url}{path}"
+
+
+@pytest.mark.parametrize("status", [408, 502, 504])
+async def test_a_gateway_that_gave_up_leaves_open_whether_something_changed(
+    api: TargetApi, status: int
+) -> None:
+    """C5.3: what only reads has failed, the rest may have happened."""
+    with pytest.raises(OutcomeUnknown, match="may have carried it out") as unknown:
+        await run(tool("POST", f"{api.base_url}/status/{status}"))
+    assert unknown.value.details["response"]["status_code"] == status
+    assert (await run(tool("GET", f"{api.base_url}/status/{status}"))).state is RunState.FAILED
+
+
+async def test_json_that_is_none_is_a_failure_that_says_that_it_was_carried_out(api: TargetApi) -> None:
+    """C5.4: and what came is kept."""
+    snapshot = await run(tool("POST", f"{api.base_url}/malformed"))
+    assert snapshot.state is RunState.FAILED
+    assert "answered 200 OK, so it was carried out, but the text is not valid JSON" in snapshot.error
+    assert snapshot.raw["response"]["body"] == '{"order": {"id": 7'
+
+
+@pytest.mark.parametrize("path", ["/cut-off", "/hang-up", "/slow"])
+async def test_an_answer_that_never_comes_whole_is_told_apart_by_the_method(
+    api: TargetApi, path: str
+) -> None:
+    """C5.3: a safe request may be sent again, another may have been carried out."""
+    with pytest.raises(Unreachable):
+        await run(tool("GET", f"{api.base_url}{path}"), request_timeout_seconds=0.2)
+    with pytest.raises(OutcomeUnknown):
+        await run(tool("POST", f"{api.base_url}{path}"), request_timeout_seconds=0.2)
+
+
+async def test_a_response_beyond_the_limit_is_refused_and_its_headers_are_cut(api: TargetApi) -> None:
+    """C5.4: the record is bounded whatever an API sends."""
+    with pytest.raises(InvalidAnswer, match="larger than 1,000 bytes"):
+        await run(tool("GET", f"{api.base_url}/big"), max_response_bytes=1_000)
+    snapshot = await run(tool("GET", f"{api.base_url}/many-headers"))
+    headers = snapshot.raw["response"]["headers"]
+    assert len(headers) <= 60
+    assert max(map(len, headers.values())) == 1_000
+    assert headers["content-type"] == "application/json"
+
+
+async def test_a_redirect_is_followed_or_told(api: TargetApi) -> None:
+    """C5.1: as the source's settings say."""
+    declared = tool(
+        "GET", f"{api.base_url}/redirect", constants=[{"in": "query", "name": "to", "value": "/text"}]
+    )
+    assert (await run(declared)).output == "Grüße aus Köln."
+    kept = await run(declared, follow_redirects=False)
+    assert (kept.state, kept.raw["response"]["status_code"]) == (RunState.FAILED, 302)
+    assert kept.raw["response"]["headers"]["location"] == "/text"
+    posted = await run(
+        tool("POST", f"{api.base_url}/redirect", constants=[{"in": "query", "name": "to", "value": "/text"}])
+    )
+    assert posted.state is RunState.FAILED
+    assert "not followed" in posted.error
+
+
+@pytest.mark.parametrize("status", [404, 429, 504])
+async def test_what_was_carried_out_is_never_tried_again_whatever_its_result_answers(
+    api: TargetApi, status: int
+) -> None:
+    """C5.3: a 303 says that it was."""
+    to = [
+        {"in": "query", "name": name, "value": value}
+        for name, value in (("status", 303), ("to", f"/status/{status}"))
+    ]
+    snapshot = await run(tool("POST", f"{api.base_url}/redirect", constants=to))
+    assert snapshot.state is RunState.FAILED
+    assert f"answered {status}" in snapshot.error
+    assert snapshot.error.endswith(". The request itself was carried out.")
+
+
+async def test_a_safe_call_that_nobody_waits_for_any_more_is_broken_off(api: TargetApi) -> None:
+    """A7.5: the connection ends, which is all that HTTP has to say."""
+    declared = tool("GET", f"{api.base_url}/slow")
+    task = asyncio.create_task(run(declared))
+    assert await asyncio.to_thread(api.holding.wait, 5)
+    task.cancel()
+    await asyncio.wait({task})
+    async with asyncio.timeout(5):
+        while not api.broken_off:  # noqa: ASYNC110 - the API tells only who asks
+            await asyncio.sleep(0.01)

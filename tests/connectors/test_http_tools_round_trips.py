@@ -1,0 +1,136 @@
+"""Building and reading back are each other's reverse, whatever the tool and whatever is given to it."""
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.errors import Rejected
+from connectors.http_tools.building import build_request
+from connectors.http_tools.path_template import fill, parameters_in
+from connectors.http_tools.reading import NotThisTool, read_arguments
+from connectors.http_tools.sending import content_of, query_of
+from connectors.http_tools.specs import HTTPRequestSpec
+from tests.connectors.random_tools import JSON, NAMES, RandomCall, random_calls
+
+EXAMPLES = settings(max_examples=100, deadline=None)
+TRICKS = [
+    "@",
+    "//",
+    "\\",
+    "..",
+    "%2e",
+    "%2f",
+    "%00",
+    "#",
+    "?",
+    "&",
+    "=",
+    ":",
+    ";",
+    "é",
+    " ",
+    "evil.example",
+    "\n",
+    "a",
+]
+
+
+def build(call: RandomCall, arguments: dict[str, Any] | None = None) -> HTTPRequestSpec:
+    given = call.arguments if arguments is None else arguments
+    return build_request(call.operation, base_url=call.base_url, arguments=given)
+
+
+def read(call: RandomCall, spec: HTTPRequestSpec) -> dict[str, Any]:
+    return read_arguments(call.operation, spec, base_url=call.base_url, input_schema=call.schema)
+
+
+@EXAMPLES
+@given(random_calls())
+def test_what_is_read_from_a_tools_own_request_are_its_arguments(call: RandomCall) -> None:
+    """C4.3, C4.5: of every type, in every place."""
+    assert read(call, build(call)) == call.arguments
+
+
+@EXAMPLES
+@given(random_calls())
+def test_a_request_with_all_of_its_query_in_the_url_means_the_same(call: RandomCall) -> None:
+    """C4.4: texts become what the schema says."""
+    spec = build(call)
+    query = urlencode(query_of(spec))
+    moved = spec.model_copy(update={"url": f"{spec.url}?{query}", "query_params": {}})
+    without_empty_lists = {
+        name: value for name, value in call.arguments.items() if value != [] or name[0] != "q"
+    }
+    assert read(call, moved) == without_empty_lists
+
+
+@EXAMPLES
+@given(random_calls())
+def test_what_is_built_can_be_sent_and_comes_apart_again(call: RandomCall) -> None:
+    """C5.1: by another reader than ours, the query and the form are what was meant."""
+    spec = build(call)
+    assert parse_qsl(urlencode(query_of(spec)), keep_blank_values=True) == query_of(spec)
+    assert urlsplit(spec.url).netloc == urlsplit(call.base_url).netloc
+    content_of(call.operation, spec)
+
+
+@EXAMPLES
+@given(random_calls(), st.data())
+def test_a_changed_request_is_refused_or_is_still_the_tools(call: RandomCall, data: st.DataObject) -> None:
+    """C4.5: what is sent in its place leads where the written one seems to, with declared fields only."""
+    changed = _changed(data, build(call))
+    try:
+        arguments = read(call, changed)
+        rebuilt = build(call, arguments)
+    except (NotThisTool, Rejected):
+        return
+    assert read(call, rebuilt) == arguments
+    assert rebuilt.method == changed.method == call.operation.method
+    assert urlsplit(rebuilt.url).netloc == urlsplit(call.base_url).netloc
+    # What other readers make of both addresses is the same.
+    assert unquote(urlsplit(rebuilt.url).path) == unquote(urlsplit(changed.url).path)
+    assert set(rebuilt.query_params) <= _names(call, "query")
+    assert {name.lower() for name in rebuilt.headers} <= _names(call, "header")
+
+
+def _names(call: RandomCall, where: str) -> set[str]:
+    names = {place.name for place in call.operation.arguments.values() if place.place == where}
+    return {name.lower() for name in names} if where == "header" else names
+
+
+def _changed(data: st.DataObject, spec: HTTPRequestSpec) -> HTTPRequestSpec:
+    match data.draw(st.sampled_from(["url", "query", "headers", "body", "method"])):
+        case "url":
+            where = data.draw(st.integers(0, len(spec.url)))
+            until = data.draw(st.sampled_from([where, where + 1, where + 3]))
+            trick = data.draw(st.sampled_from(TRICKS))
+            change: dict[str, Any] = {"url": spec.url[:where] + trick + spec.url[until:]}
+        case "query":
+            change = {"query_params": spec.query_params | {data.draw(NAMES): "x"}}
+        case "headers":
+            name = data.draw(st.sampled_from(["Authorization", "Host", "accept", "Content-Type", "X-a"]))
+            change = {"headers": spec.headers | {name: "application/json"}}
+        case "body":
+            change = {"body": data.draw(JSON)}
+        case _:
+            change = {"method": data.draw(st.sampled_from(["GET", "POST", "DELETE"]))}
+    return spec.model_copy(update=change)
+
+
+@EXAMPLES
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
+def test_a_value_in_the_path_stays_one_step_of_it_for_whoever_decodes_it_how_often(value: str) -> None:
+    """C4.5: servers and proxies decode and resolve paths each in its own way."""
+    path = "/orders/{id}/lines"
+    assert parameters_in(path) == ["id"]
+    try:
+        filled = fill(path, {"id": value})
+    except Rejected:
+        return
+    for _ in range(4):
+        first, step, last = filled.strip("/").split("/")
+        assert (first, last) == ("orders", "lines")
+        assert step not in ("", ".", "..")
+        filled = unquote(filled)

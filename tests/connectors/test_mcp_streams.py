@@ -1,0 +1,126 @@
+"""Servers of the handshake era tell of changes on a stream, which breaks, is refused, and comes back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from connectors.testing import closing
+from connectors.upstream_mcp import pauses, session
+from connectors.upstream_mcp.listed_config import McpSourceConfig
+from connectors.upstream_mcp.two_ways import McpSourceConnector
+from tests.connectors.scripted import Received, ScriptedEngine, response
+from tests.engines.hostile_servers import STREAM_HEAD, server
+from tests.executions.engines import until
+
+Stream = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
+RETRY = b"retry: 10\n\n"
+"""Otherwise the SDK would wait for a second."""
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(session, "FIRST_PAUSE_SECONDS", 0.01)
+
+
+class Told:
+    """How often the connector told of a change."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+@asynccontextmanager
+async def listening(*streams: Stream) -> AsyncIterator[tuple[Told, ScriptedEngine]]:
+    """To a server that answers each request for a stream by the next of these; the last goes on."""
+    left = list(streams)
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await (left.pop(0) if len(left) > 1 else left[0])(request, writer)
+
+    async with ScriptedEngine(server(stream=answer)) as engine:
+        connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            told = Told()
+            connector.tell_of_changes(told)
+            yield told, engine
+
+
+async def stays(request: Received, writer: asyncio.StreamWriter) -> None:
+    writer.write(STREAM_HEAD)
+    await asyncio.Event().wait()
+
+
+async def tells(request: Received, writer: asyncio.StreamWriter) -> None:
+    writer.write(STREAM_HEAD + f"event: message\ndata: {json.dumps(CHANGED)}\n\n".encode())
+    await asyncio.Event().wait()
+
+
+async def breaks(request: Received, writer: asyncio.StreamWriter) -> None:
+    """In the middle of a chunk."""
+    head = STREAM_HEAD.replace(b"connection: close", b"transfer-encoding: chunked")
+    writer.write(head + b"40\r\n" + RETRY)
+    await writer.drain()
+    writer.transport.abort()
+
+
+async def ends(request: Received, writer: asyncio.StreamWriter) -> None:
+    writer.write(STREAM_HEAD + RETRY)
+    await writer.drain()
+    writer.close()
+
+
+def says(status: int) -> Stream:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(status))
+
+    return answer
+
+
+def asked_for(engine: ScriptedEngine, method: str) -> int:
+    return sum(request.method == "POST" and request.json["method"] == method for request in engine.received)
+
+
+async def test_a_change_is_told_at_once() -> None:
+    """A4.3, B10"""
+    async with listening(tells) as (told, _):
+        await until(lambda: told.times == 1, "the change is told")
+
+
+@pytest.mark.parametrize("bad", [breaks, ends], ids=["breaks", "ends"])
+async def test_a_stream_that_is_cut_again_and_again_is_opened_again(bad: Stream) -> None:
+    """A5.4: proxies cut streams that are quiet."""
+    async with listening(bad, bad, bad, bad, tells) as (told, engine):
+        await until(lambda: told.times >= 1, "the change is told")
+        assert asked_for(engine, "initialize") == 1
+
+
+async def test_what_a_server_that_was_away_may_have_told_meanwhile_counts_as_a_change() -> None:
+    """A1.1"""
+    async with listening(ends, says(503), says(502), stays) as (told, _):
+        await until(lambda: told.times == 1, "the server is back")
+
+
+async def test_a_server_that_has_forgotten_the_session_is_listened_to_in_another() -> None:
+    """A5.4: it was restarted."""
+    async with listening(ends, says(404), tells) as (told, engine):
+        await until(lambda: asked_for(engine, "initialize") == 2, "there is another session")
+        await until(lambda: told.times >= 1, "a change is told")
+
+
+@pytest.mark.parametrize("status", [405, 404, 400])
+async def test_a_server_without_such_a_stream_is_left_in_peace(status: int) -> None:
+    """B6: neither asked again and again, nor taken for one that forgets."""
+    async with listening(says(status)) as (told, engine):
+        await until(lambda: any(request.method == "GET" for request in engine.received), "it was asked")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert asked_for(engine, "initialize") == 1 and told.times == 0
+        assert sum(request.method == "GET" for request in engine.received) <= 2

@@ -1,0 +1,147 @@
+"""Reading OpenAPI documents: JSON and YAML, of whatever size and shape."""
+
+import json
+import time
+from textwrap import dedent
+
+import pytest
+
+from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.document_text import MAX_BYTES, MAX_YAML_BYTES, read_text
+from connectors.http_tools.openapi.refusals import UnusableDocument
+from tests.connectors.openapi import document, read, the_refusal, the_tool, with_operation
+
+YAML = dedent("""\
+    openapi: 3.1.0
+    info: {title: Orders, version: 1.0.0}
+    servers: [{url: https://api.example.com/v1}]
+    x-usual: &usual {tags: [orders], deprecated: no}
+    paths:
+      /orders:
+        get:
+          <<: *usual
+          operationId: listOrders
+          parameters:
+            - {name: limit, in: query, schema: {type: integer, maximum: 18446744073709551615}}
+          responses: {200: {description: OK}}
+    """)
+
+
+def refused(content: bytes) -> str:
+    with pytest.raises(UnusableDocument) as error:
+        Document.read(content)
+    return str(error.value)
+
+
+def test_yaml_is_read_with_anchors_merges_and_numbers_as_keys():
+    """C1.4: `no` is a text in YAML 1.2, a number of 64 bits stays what it is."""
+    operation = read_text(YAML.encode())["paths"]["/orders"]["get"]
+    assert operation["tags"] == ["orders"] and operation["deprecated"] == "no"
+    assert operation["parameters"][0]["schema"]["maximum"] == 2**64 - 1
+    assert operation["responses"].keys() == {"200"}
+    assert read(YAML).tools[0].config.name == "listOrders"
+
+
+@pytest.mark.parametrize("version", ["3.0.0", "3.0.4", "3.1.1", "3.2.0"])
+def test_every_version_3_is_read(version):
+    """C1.4."""
+    assert the_tool(with_operation({}, openapi=version)).config.name == "op"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "there is nothing in it"),
+        (b"{", "not valid JSON"),
+        (b"[]", "no JSON object"),
+        (b"just words", "no JSON object"),
+        (b"a: [b", "no YAML that can be read: line"),
+        (b"a: b: c", "line 1: a ':' that fits nothing"),
+        (b"? [a]\n: b", "a key has to be a word"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"{}", "its first key has to be openapi"),
+        (b'{"openapi": "4.0.0"}', "its first key has to be openapi"),
+        (b'{"swagger": "2.0"}', "Swagger 2.0 document. Convert it to OpenAPI 3 first"),
+        (b"{" + b" " * MAX_BYTES + b"}", "larger than 20,000,000 bytes"),
+        (b"#" * (MAX_YAML_BYTES + 1), "JSON is read up to"),
+        (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "nested more than 100 levels"),
+        (b"a:\n" + b"".join(b" " * n + b"- \n" for n in range(1, 200)), "nested deeper than 100"),
+        (b'{"a": [' + b"0," * 2_000_000 + b"0]}", "more than 2,000,000 values"),
+    ],
+)
+def test_what_is_no_document_is_refused_in_words(content, told):
+    """C1.4."""
+    assert told in refused(content)
+
+
+def test_aliases_that_stand_for_billions_of_values_are_not_followed():
+    """C1.4: in bounded time."""
+    lines = ["openapi: 3.1.0", "l0: &l0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
+    begun = time.monotonic()
+    assert "more than 2,000,000 values" in refused("\n".join(lines).encode())
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("lone", ["", r"\ud83d"])
+def test_a_key_that_stands_twice_refuses_what_needs_it_and_nothing_else(lone):
+    """C1.4: nobody chooses between the two, also where half a character makes the text be read twice."""
+    raw = json.dumps(document({"/a": {"get": {"operationId": "a"}}, "/b": {"get": {"operationId": "b"}}}))
+    raw = raw.replace('"operationId": "b"', rf'"operationId": "b", "summary": "{lone}", "summary": "y"')
+    found = read(raw)
+    assert [tool.config.name for tool in found.tools] == ["a"]
+    assert [(one.path, one.reason) for one in found.refused] == [
+        ("/b", 'The key "summary" stands twice in one object.')
+    ]
+
+
+def test_a_component_that_stands_twice_refuses_who_refers_to_it():
+    """C1.4."""
+    raw = json.dumps(
+        document(
+            {
+                "/a": {"get": {"operationId": "a", "parameters": [{"$ref": "#/components/parameters/A"}]}},
+                "/b": {"get": {"operationId": "b", "parameters": [{"$ref": "#/components/parameters/B"}]}},
+            },
+            components={"parameters": {name: {"name": "q", "in": "query"} for name in ("A", "A2", "B")}},
+        )
+    ).replace('"A2"', '"A"')
+    found = read(raw)
+    assert [tool.config.name for tool in found.tools] == ["b"]
+    assert [one.reason for one in found.refused] == ['The key "A" stands twice in one object.']
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "refused"),
+    [
+        ('"/a": {"get": {}}, "/a": {"put": {}}, "/b": {"get": {}}', ["get_b"], 2),
+        ('"/a": {"get": {}, "get": {"tags": []}, "put": {}}', ["put_a"], 1),
+    ],
+)
+def test_paths_and_methods_that_stand_twice_are_refused(text, names, refused):
+    """C1.4."""
+    found = read(json.dumps(document({})).replace('"paths": {}', f'"paths": {{{text}}}'))
+    assert [tool.config.name for tool in found.tools] == names
+    assert len(found.refused) == refused and all("twice" in one.reason for one in found.refused)
+
+
+def test_what_lies_outside_of_the_document_is_never_fetched():
+    """C1.4: the operation is refused with the reference."""
+    for reference in ("http://169.254.169.254/latest", "file:///etc/passwd", "./orders.yaml#/Order"):
+        raw = with_operation({"parameters": [{"$ref": reference}]})
+        told = the_refusal(raw)
+        assert f'"{reference}" outside of the document' in told.reason and told.pointer.endswith("/$ref")
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("#/components/parameters/None", "where there is nothing"),
+        ("#anchor", "by an anchor"),
+        ("#/paths/~1orders/get/parameters/0", "ever more references"),
+        (5, "no text"),
+    ],
+)
+def test_references_that_lead_nowhere_refuse_their_operation(reference, told):
+    """C1.4."""
+    assert told in the_refusal(with_operation({"parameters": [{"$ref": reference}]})).reason

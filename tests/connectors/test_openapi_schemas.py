@@ -1,0 +1,141 @@
+"""Schemas of OpenAPI documents as JSON Schema 2020-12."""
+
+import time
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from tests.connectors.openapi import body_of, the_refusal, the_tool, with_operation
+
+
+def argument(schema: Any, *, openapi: str = "3.0.3", **components: Any) -> dict[str, Any]:
+    """The input schema of a tool whose one argument `x` has this schema."""
+    raw = with_operation(
+        body_of({"type": "object", "properties": {"x": schema}}),
+        method="post",
+        openapi=openapi,
+        components={"schemas": components},
+    )
+    return the_tool(raw).config.input_schema
+
+
+def accepts(schema: dict[str, Any], value: Any) -> bool:
+    return jsonschema_rs.validator_for(schema).is_valid({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "nullable": True}, [None, "a"], [1]),
+        ({"type": "string", "nullable": True, "enum": ["a"]}, [None, "a"], ["b"]),
+        ({"$ref": "#/components/schemas/Name"}, ["a"], [None, 1]),
+        ({"allOf": [{"$ref": "#/components/schemas/Name"}], "nullable": True}, [None, "a"], [1]),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": True}, [2], [1]),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": False}, [1], [0]),
+        ({"type": "number", "maximum": 9, "exclusiveMaximum": True}, [8.9], [9]),
+        (
+            {"type": "object", "properties": {"a": {"type": "string", "required": True}}},
+            [{}, {"a": "b"}],
+            [1],
+        ),
+        ({"type": "string", "pattern": "(?=a)b"}, ["anything"], [1]),
+        (
+            {"type": "array", "items": {"$ref": "#/components/schemas/Tree"}},
+            [[{"of": [{}]}]],
+            [[{"of": [1]}]],
+        ),
+        ({"$ref": "#/components/schemas/Tree/properties/of"}, [[{}]], [{}]),
+    ],
+)
+def test_a_schema_of_3_0_means_the_same_as_json_schema(schema, good, bad):
+    """C1.4: nullable, exclusive bounds that are flags, references and recursion."""
+    tree = {
+        "type": "object",
+        "properties": {"of": {"type": "array", "items": {"$ref": "#/components/schemas/Tree"}}},
+    }
+    made = argument(schema, Name={"type": "string"}, Tree=tree)
+    assert all(accepts(made, value) for value in good), made
+    assert not any(accepts(made, value) for value in bad), made
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": ["string", "null"]}, [None, "a"], [1]),
+        ({"$ref": "#/components/schemas/Name", "maxLength": 1}, ["a"], ["ab"]),
+        ({"exclusiveMinimum": 1}, [2], [1]),
+        ({"prefixItems": [{"type": "string"}], "items": False}, [["a"]], [["a", "b"], [1]]),
+        (True, [1, None, {}], []),
+        ({"$ref": "#/components/schemas/Node"}, [{"next": {}}], [{"next": 1}]),
+        ({"$ref": "#/components/schemas/Old"}, [{"next": {}}], [{"next": 1}]),
+    ],
+)
+def test_a_schema_of_3_1_is_kept(schema, good, bad):
+    """C1.4: also the dynamic references of documents that mean their own schema by them."""
+    node = {"$dynamicAnchor": "n", "type": "object", "properties": {"next": {"$dynamicRef": "#n"}}}
+    old = {"$recursiveAnchor": True, "type": "object", "properties": {"next": {"$recursiveRef": "#"}}}
+    made = argument(schema, openapi="3.1.0", Name={"type": "string"}, Node=node, Old=old)
+    assert all(accepts(made, value) for value in good), made
+    assert not any(accepts(made, value) for value in bad), made
+
+
+def test_only_definitions_that_are_needed_come_along():
+    """C1.4: under short names, references made local; what means nothing to JSON Schema is dropped."""
+    used = {"type": "string", "example": "A-1", "xml": {"name": "x"}, "x-internal": 1, "format": "uuid"}
+    made = argument(
+        {"$ref": "#/components/schemas/a.Used", "description": "Which."}, **{"a.Used": used, "Not": {}}
+    )
+    assert made["properties"]["x"] == {"$ref": "#/$defs/a_Used", "description": "Which."}
+    assert made["$defs"] == {"a_Used": {"type": "string", "format": "uuid", "examples": ["A-1"]}}
+
+
+def test_what_a_request_never_has_is_left_out_at_every_depth():
+    """C1.4: read-only fields, and that they are required."""
+    inner = {"type": "object", "required": ["id", "a"], "properties": {"id": {"readOnly": True}, "a": {}}}
+    made = argument(inner)
+    assert made["properties"]["x"] == {"type": "object", "required": ["a"], "properties": {"a": {}}}
+
+
+def test_references_that_multiply_cost_no_time():
+    """C1.4: forty definitions, each naming the one before it twice."""
+    bomb = {f"L{n}": {"allOf": [{"$ref": f"#/components/schemas/L{n - 1}"}] * 2} for n in range(1, 40)}
+    begun = time.monotonic()
+    made = argument({"$ref": "#/components/schemas/L39"}, L0={"type": "string"}, **bomb)
+    assert len(made["$defs"]) == 40 and time.monotonic() - begun < 5
+
+
+def test_a_schema_that_is_too_much_refuses_its_operation():
+    """C1.4: told, and not made into one that takes anything."""
+    wide = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(6_000)}}
+    raw = with_operation(body_of({"type": "array", "items": wide}), method="post")
+    assert "more than 5,000 parts" in the_refusal(raw).reason
+    many = {
+        f"S{n}": {
+            "properties": {f"p{m}": {} for m in range(60)} | {"s": {"$ref": f"#/components/schemas/S{n + 1}"}}
+        }
+        for n in range(100)
+    } | {"S100": {}}
+    reference = {"type": "array", "items": {"$ref": "#/components/schemas/S0"}}
+    raw = with_operation(body_of(reference), method="post", components={"schemas": many})
+    assert "everything that it refers to included" in the_refusal(raw).reason
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (5, "something else where a schema has to be"),
+        ({"anyOf": {}}, "where a list of schemas has to be"),
+        ({"properties": []}, "where schemas by their names have to be"),
+        ({"$ref": "#/nowhere"}, "where there is nothing"),
+        ({"$dynamicRef": "#other"}, "dynamic reference"),
+        ({"items": {"$ref": "http://example.com"}}, "outside of the document"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_refuses_its_operation(schema, told):
+    """C1.4: with the place."""
+    refused = the_refusal(with_operation(body_of({"type": "array", "items": schema}), method="post"))
+    assert told in refused.reason
+    assert refused.pointer.startswith(
+        "/paths/~1orders/post/requestBody/content/application~1json/schema/items"
+    )

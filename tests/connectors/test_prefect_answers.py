@@ -1,0 +1,389 @@
+"""Answers that a healthy Prefect does not give at will: odd states, refusals, a busy database, nonsense."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.prefect import PrefectConnector
+from connectors.prefect.config import PrefectConfig
+from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
+from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
+
+RUN_ID = "0ca4ef6e-2f2b-4d0e-9b3d-6f3f1d3a8f10"
+DEPLOYMENT_ID = "5b1f8d4c-0d0c-4f66-8a6f-3ad6c1f1c0de"
+FLOW_ID = "b9a3b6c0-96f5-4b4a-8b77-0d7c7f0f3a11"
+KEY = UUID("3f0e4a52-7a37-4d3f-9d0a-3c8e86b4a001")
+WORKFLOW = WorkflowRef(id=DEPLOYMENT_ID, name="tea/afternoon")
+RUN = RunRef(workflow=WORKFLOW, run_id=RUN_ID, key=KEY)
+READ = f"/api/flow_runs/{RUN_ID}"
+SET_STATE = f"{READ}/set_state"
+ARTIFACTS, LOGS, RUNS = "/api/artifacts/filter", "/api/logs/filter", "/api/flow_runs/filter"
+CREATE = f"/api/deployments/{DEPLOYMENT_ID}/create_flow_run"
+NOTHING_LEFT = {ARTIFACTS: [], LOGS: []}
+
+
+def flow_run(kind: str | None, *, name: str = "", message: str | None = None, **more: Any) -> dict[str, Any]:
+    state = {"type": kind, "message": message, "data": {"storage_key": "/srv/pickles/1"}}
+    return {"id": RUN_ID, "state_type": kind, "state_name": name or kind, "state": state, **more}
+
+
+class Status(int):
+    """An answer without words."""
+
+
+def answers(by_target: dict[str, Any]) -> Behaviour:
+    """200 with the JSON given for the target, or a Status; of a tuple one after the other."""
+    left = {target: list(told) for target, told in by_target.items() if isinstance(told, tuple)}
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        told = by_target.get(request.target, Status(404))
+        if isinstance(told, tuple):
+            told = left[request.target].pop(0)
+        status, body = (told, {}) if isinstance(told, Status) else (200, told)
+        writer.write(response(status, json.dumps(body)))
+
+    return behave
+
+
+BUSY = Status(503)
+
+
+@asynccontextmanager
+async def prefect(told: dict[str, Any] | Behaviour, **settings: Any) -> AsyncIterator[Any]:
+    """The connector, and the engine that it talks to."""
+    behave = told if callable(told) else answers(told)
+    async with ScriptedEngine(behave) as engine:
+        config = {"base_url": f"{engine.base_url}/api", "request_timeout_seconds": 5} | settings
+        connector = PrefectConnector(PrefectConfig.model_validate(config))
+        try:
+            yield connector, engine
+        finally:
+            await connector.aclose()
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (flow_run(None), "Waiting for a worker."),
+        (
+            flow_run("SCHEDULED", name="Late", expected_start_time="2026-01-02T03:04:05Z"),
+            "Waiting for a worker since 2026-01-02 03:04:05 UTC.",
+        ),
+        (
+            flow_run("SCHEDULED", next_scheduled_start_time="2999-01-02T03:04:05Z"),
+            "Waiting for its time: due at 2999-01-02 03:04:05 UTC.",
+        ),
+        (
+            flow_run("SCHEDULED", name="AwaitingRetry", next_scheduled_start_time="2026-01-02T03:04:05Z"),
+            "It failed and is tried again: due at 2026-01-02 03:04:05 UTC.",
+        ),
+        (flow_run("PENDING"), "A worker has taken the run and prepares it."),
+        (
+            flow_run("PAUSED", message="Is the kettle on?"),
+            "Paused at Prefect until somebody resumes it there: Is the kettle on?",
+        ),
+        (flow_run("CANCELLING"), "Prefect is cancelling the run."),
+    ],
+)
+async def test_a_run_that_waits_says_what_for_with_one_request(told: dict[str, Any], message: str) -> None:
+    """A7.3: whoever waits is told why nothing seems to happen."""
+    async with prefect({READ: told}) as (connector, engine):
+        seen = await connector.poll(RUN)
+    assert (seen.state, seen.progress_message) == (RunState.RUNNING, message)
+    assert len(engine.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        (flow_run("FAILED"), "The flow run failed and Prefect gave no reason."),
+        (flow_run("CRASHED", message=""), "The flow run crashed. Its process ended without a word."),
+    ],
+)
+async def test_a_failure_without_words_still_says_what_happened(told: dict[str, Any], error: str) -> None:
+    """A7.4: an error is never empty."""
+    async with prefect(NOTHING_LEFT | {READ: told}) as (connector, _):
+        assert (await connector.poll(RUN)).error == error
+
+
+async def test_an_unknown_state_is_no_valid_answer() -> None:
+    """B2: a state that means nothing to us is neither an end nor a progress."""
+    async with prefect({READ: flow_run("DREAMING")}) as (connector, _):
+        with pytest.raises(InvalidAnswer, match="DREAMING"):
+            await connector.poll(RUN)
+
+
+@pytest.mark.parametrize(
+    ("data", "output"),
+    [
+        ('{"cups": 2}', {"cups": 2}),
+        ("```json\n[1, 2]\n```\n", [1, 2]),
+        ("Two cups, **hot**.", "Two cups, **hot**."),
+        ('{"cups": ', '{"cups": '),
+        ([{"cups": 2}], [{"cups": 2}]),
+        ("null", None),
+    ],
+)
+async def test_an_artifact_is_read_as_what_it_holds(data: Any, output: Any) -> None:
+    """A2.3: structured where it is JSON, else text as it stands."""
+    told = {READ: flow_run("COMPLETED", message="not this"), ARTIFACTS: [{"data": data}], LOGS: []}
+    async with prefect(told) as (connector, engine):
+        assert (await connector.poll(RUN)).output == output
+    (asked,) = (request.json for request in engine.received if request.target == ARTIFACTS)
+    assert (asked["sort"], asked["limit"]) == ("CREATED_DESC", 1)
+
+
+async def test_logs_and_progress_that_cannot_be_read_cost_no_state() -> None:
+    """A8.1: a service account that may not read logs is served all the same."""
+    async with prefect({READ: flow_run("RUNNING"), LOGS: Status(403), ARTIFACTS: Status(500)}) as (
+        connector,
+        _,
+    ):
+        seen = await connector.poll(RUN)
+    assert (seen.state, seen.progress, seen.progress_message) == (RunState.RUNNING, None, "")
+
+
+async def test_a_result_that_cannot_be_read_is_asked_for_again() -> None:
+    """A7.2: a completed run without its result would be one that lost it."""
+    told = {READ: flow_run("COMPLETED"), ARTIFACTS: (Status(500), [{"data": "7"}]), LOGS: []}
+    async with prefect(told) as (connector, _):
+        with pytest.raises(Unreachable):
+            await connector.poll(RUN)
+        assert (await connector.poll(RUN)).output == 7
+
+
+async def test_a_result_beyond_the_limit_is_left_where_it_is_and_said_so() -> None:
+    """B6: it would be refused again at every poll."""
+    told = {READ: flow_run("COMPLETED"), ARTIFACTS: [{"data": "x" * 3000}], LOGS: []}
+    async with prefect(told, max_response_bytes=2000) as (connector, _):
+        seen = await connector.poll(RUN)
+    assert seen.state is RunState.COMPLETED
+    assert seen.output.startswith("The result is larger than 2,000 bytes. It is the artifact catalog-result")
+
+
+async def test_logs_are_not_asked_for_where_none_are_wanted() -> None:
+    """A7.3: who keeps logs to himself still gets progress."""
+    told = {READ: flow_run("RUNNING"), ARTIFACTS: [{"data": 250.0}]}
+    async with prefect(told, log_lines=0) as (connector, engine):
+        assert (await connector.poll(RUN)).progress == 100.0
+    assert sorted(request.target for request in engine.received) == [ARTIFACTS, READ]
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"status": "ABORT", "details": {"reason": "Run is already COMPLETED."}}, Rejected),
+        ({"status": "REJECT", "state": {"type": "RUNNING"}, "details": {"reason": "No."}}, Rejected),
+        ({"status": "WAIT", "details": {"delay_seconds": 7, "reason": "Busy."}}, Unreachable),
+        ({"status": "PERHAPS"}, InvalidAnswer),
+        ([], InvalidAnswer),
+    ],
+)
+async def test_a_cancellation_counts_only_if_prefect_says_so(told: Any, error: type[Exception]) -> None:
+    """A7.5: the status 200 alone says nothing."""
+    async with prefect({SET_STATE: told}) as (connector, _):
+        with pytest.raises(error) as caught:
+            await connector.cancel(RUN)
+    if isinstance(caught.value, Unreachable):
+        assert caught.value.retry_after == 7.0
+
+
+async def test_a_run_that_was_cancelled_instead_of_cancelling_is_cancelled() -> None:
+    """A7.5: Prefect rejects the one state and sets the other where nothing runs yet."""
+    told = {"status": "REJECT", "state": {"type": "CANCELLED"}, "details": {"reason": "Nothing to end."}}
+    async with prefect({SET_STATE: told}) as (connector, engine):
+        await connector.cancel(RUN)
+    assert engine.received[0].json == {
+        "state": {"type": "CANCELLING", "message": "Cancelled by workflow-catalogue."},
+        "force": False,
+    }
+
+
+async def test_a_busy_database_is_asked_again_with_the_same_key() -> None:
+    """B3: Prefect's 503 starts nothing twice."""
+    async with prefect({CREATE: (BUSY, BUSY, flow_run("SCHEDULED"))}) as (connector, engine):
+        assert (await connector.start(WORKFLOW, {}, key=KEY)).run_id == RUN_ID
+    assert [request.json["idempotency_key"] for request in engine.received] == [str(KEY)] * 3
+
+
+async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A7.2: the start may have happened, and is repeated with its key by whoever keeps the record."""
+    monkeypatch.setattr("connectors.prefect.api.BUSY_PAUSES", (0.01, 0.01))
+    async with prefect({CREATE: BUSY, READ: BUSY}) as (connector, _):
+        with pytest.raises(OutcomeUnknown):
+            await connector.start(WORKFLOW, {}, key=KEY)
+        with pytest.raises(Unreachable):
+            await connector.poll(RUN)
+
+
+async def test_one_that_says_when_to_come_back_is_not_asked_before() -> None:
+    """B2: the engine's own time counts."""
+
+    async def later(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(503, "{}", retry_after="9"))
+
+    async with prefect(later) as (connector, engine):
+        with pytest.raises(Unreachable) as caught:
+            await connector.poll(RUN)
+    assert caught.value.retry_after == 9.0
+    assert len(engine.received) == 1
+
+
+@pytest.mark.parametrize("told", [[], {}, {"id": ""}, {"id": 7}])
+async def test_a_start_that_names_no_run_has_an_unknown_outcome(told: Any) -> None:
+    """A7.2: there may be a run all the same."""
+    async with prefect({CREATE: told}) as (connector, _):
+        with pytest.raises(OutcomeUnknown):
+            await connector.start(WORKFLOW, {}, key=KEY)
+
+
+async def test_a_run_that_ended_before_its_repeated_start_is_left_to_the_poll() -> None:
+    """B3: what it left behind has to be fetched, so the start's answer is not its end."""
+    async with prefect({CREATE: flow_run("COMPLETED")}) as (connector, _):
+        assert (await connector.start(WORKFLOW, {}, key=KEY)).snapshot is None
+
+
+async def test_anybody_elses_run_is_not_taken_for_the_one_with_our_key() -> None:
+    """A7.2: a Prefect that does not know the condition lists what it likes."""
+    async with prefect({RUNS: [flow_run("RUNNING", idempotency_key="another")]}) as (connector, _):
+        with pytest.raises(InvalidAnswer):
+            await connector.find_run(WORKFLOW, key=KEY)
+
+
+@pytest.mark.parametrize("odd", ["../admin", "", "7", "0ca4ef6e/../.."])
+async def test_what_is_no_id_never_reaches_an_address(odd: str) -> None:
+    """E6: a path is made of ids only."""
+    async with prefect({}) as (connector, engine):
+        with pytest.raises(NotFound):
+            await connector.poll(RunRef(workflow=WORKFLOW, run_id=odd, key=KEY))
+        with pytest.raises(NotFound):
+            await connector.start(WorkflowRef(id=odd, name="odd"), {}, key=KEY)
+    assert not engine.received
+
+
+def listing(pages: list[list[Any]], flows: list[Any]) -> Behaviour:
+    """Deployments in pages of the server's own size."""
+    by_offset, offset = {}, 0
+    for page in pages:
+        by_offset[offset] = page
+        offset += len(page)
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        of_flows = request.target == "/api/flows/filter"
+        told = flows if of_flows else by_offset.get(request.json["offset"], [])
+        writer.write(response(200, json.dumps(told)))
+
+    return behave
+
+
+def deployment(**told: Any) -> dict[str, Any]:
+    return {"id": DEPLOYMENT_ID, "name": "afternoon", "flow_id": FLOW_ID} | told
+
+
+async def test_pages_of_any_size_are_read_to_the_end_and_odd_objects_are_skipped() -> None:
+    """A1.4, A5.3: a bad object costs itself only, and flows are asked for once."""
+    pages = [[deployment(description="None"), 7], [deployment(name=None)], [deployment(flow_id="unknown")]]
+    flows = [{"id": FLOW_ID, "name": "tea"}, {"id": 7}, "nonsense"]
+    async with prefect(listing(pages, flows)) as (connector, engine):
+        found = [item async for item in connector.discover()]
+    kinds = [type(item) for item in found]
+    assert kinds == [WorkflowDefinition, RejectedDefinition, RejectedDefinition, WorkflowDefinition]
+    assert [item.name for item in found] == ["tea/afternoon", "", "", "afternoon"]
+    assert (
+        found[0].description == "Runs the Prefect deployment tea/afternoon, which does not say what it does."
+    )
+    asked = [request.json["flows"]["id"]["any_"] for request in engine.received if "flows" in request.target]
+    assert asked == [[FLOW_ID], ["unknown"]]
+
+
+@pytest.mark.parametrize("told", [None, 7, {"type": "array"}])
+async def test_a_parameter_schema_that_is_none_is_left_to_the_catalogue(told: Any) -> None:
+    """A5.3: it says what is wrong with it, and serves the workflow all the same."""
+    page = [deployment(parameter_openapi_schema=told)]
+    async with prefect(listing([page], [])) as (connector, _):
+        (found,) = [item async for item in connector.discover()]
+    assert found.input_schema == told
+
+
+async def test_prefects_marks_are_taken_out_of_a_schema_and_arguments_of_that_name_stay() -> None:
+    """A6.1: agents see what an argument has to be, whatever it is called."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "position": {"title": "position", "position": 0, "type": "integer"},
+            "store": {"allOf": [{"$ref": "#/definitions/Store"}], "position": 1},
+            "secret": {"type": "string"},
+        },
+        "required": ["position", "secret"],
+        "definitions": {"Store": {"type": "object", "block_type_slug": "s3", "secret_fields": ["key"]}},
+    }
+    values = {"secret": {"__prefect_kind": "workspace_variable", "variable_name": "pin"}, "other": 1}
+    page = [deployment(parameter_openapi_schema=schema, parameters=values)]
+    async with prefect(listing([page], [])) as (connector, _):
+        (found,) = [item async for item in connector.discover()]
+    assert found.input_schema == {
+        "type": "object",
+        "properties": {
+            "position": {"type": "integer"},
+            "store": {"allOf": [{"$ref": "#/$defs/Store"}]},
+            "secret": {"type": "string"},
+        },
+        "required": ["position"],
+        "$defs": {"Store": {"type": "object"}},
+        "additionalProperties": False,
+    }
+
+
+async def test_runs_without_a_deployment_or_a_known_key_are_listed_too() -> None:
+    """E10: also those that somebody started by hand, and those of schedules."""
+    told = [flow_run("CRASHED", name="Crashed", flow_id=FLOW_ID, idempotency_key="scheduled 2026-01-02")]
+    flows = {"/api/flows/filter": [{"id": FLOW_ID, "name": "tea"}], "/api/deployments/filter": []}
+    async with prefect({RUNS: told} | flows) as (connector, _):
+        (run,) = (await connector.list_runs(RunFilter(), page_size=5)).runs
+    assert (run.workflow, run.state, run.told_state, run.key) == ("tea", RunState.FAILED, "Crashed", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "header"),
+    [
+        ({"api_key": "pnu_0123456789"}, "Bearer pnu_0123456789"),
+        ({"auth_string": "tea:pot"}, f"Basic {base64.b64encode(b'tea:pot').decode()}"),
+        ({}, None),
+    ],
+)
+async def test_each_kind_of_login_is_sent_as_prefect_wants_it(
+    settings: dict[str, str], header: str | None
+) -> None:
+    """A5.1: Prefect Cloud takes a bearer token, a server of one's own a user and a password."""
+    told = {"/api/deployments/count": 3, "/api/admin/version": Status(404)}
+    async with prefect(told, **settings) as (connector, engine):
+        health = await connector.check()
+    assert (health.ok, health.message) == (True, "Prefect answered; deployments: 3.")
+    assert {request.headers.get("authorization") for request in engine.received} == {header}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"auth_string": "no colon"},
+        {"auth_string": "a:b", "api_key": "c"},
+        {"api_key": "ключ"},
+        {"result_artifact_key": "Not A Key"},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, str]) -> None:
+    """A5.1: before anything is sent, and without quoting a secret."""
+    with pytest.raises(ValidationError) as caught:
+        PrefectConfig.model_validate({"base_url": "http://127.0.0.1:4200/api"} | settings)
+    assert "no colon" not in str(caught.value)

@@ -1,0 +1,269 @@
+"""Files that cannot be used are refused as a whole, with the line and key of every mistake."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from connectors.temporal.definitions_file import read_definitions
+from connectors.temporal.yaml_document import MAX_BYTES
+from connectors.yaml_nodes import UnusableText
+
+EXAMPLE = (Path(__file__).parent / "temporal_files" / "source_document.yaml").read_text()
+DOC_ID = '        - doc_id: "The document ID to ingest."'
+AT_FIELD = "workflows.IngestWorkflow.input.fields[0]"
+QUEUE = 'taskQueue: "chat-queue"'
+SECRET = "hunter2-hunter2"
+
+
+def refusals(text: str | bytes) -> list[str]:
+    with pytest.raises(UnusableText) as refused:
+        read_definitions(text if isinstance(text, bytes) else text.encode())
+    return str(refused.value).splitlines()
+
+
+def changed(old: str, new: str) -> str:
+    """The example with one mistake."""
+    assert old in EXAMPLE
+    return EXAMPLE.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            QUEUE, 'taskQeue: "chat-queue"',
+            "line 73, workflows.ChatWorkflow.taskQeue: unknown key; did you mean taskQueue?",
+        ),
+        (
+            QUEUE, 'task_queue: "chat-queue"',
+            "line 73, workflows.ChatWorkflow.task_queue: unknown key; did you mean taskQueue?",
+        ),
+        (
+            '    taskQueue: "chat-queue"\n', "",
+            "line 63, workflows.ChatWorkflow.taskQueue: required, but missing.",
+        ),
+        ("workflows:", "workflow:", "line 39, workflow: unknown key; did you mean workflows?"),
+        (
+            'timeout: "5s"', "timeout: 5",
+            "line 8, temporal.timeout: has to be a length of time such as 5s, 100ms or 1h30m.",
+        ),
+        (
+            'ttl: "24h"', 'ttl: "1d"',
+            "line 35, cache.ttl: has to be a length of time such as 5s, 100ms or 1h30m; "
+            "the longest unit is h: 24h.",
+        ),
+        (
+            '"local"        #', '"lokal"  #',
+            "line 5, temporal.environment: has to be 'local' or 'remote'; did you mean local?",
+        ),
+        (
+            "maximumAttempts: 5", 'maximumAttempts: "5"',
+            "line 12, temporal.retryOptions.maximumAttempts: has to be a whole number.",
+        ),
+        (
+            "maximumAttempts: 5", "maximumAttempts: 0",
+            "line 12, temporal.retryOptions.maximumAttempts: has to be at least 1.",
+        ),
+        ("enabled: true", "enabled: yes", "line 33, cache.enabled: has to be true or false."),
+        ('ttl: "24h"', "#", "line 32, cache: needs a ttl, such as 24h, while it is enabled."),
+        (
+            "        - doc_id:", "\t- doc_id:",
+            "line 45: a tab; YAML wants spaces there.",
+        ),
+        (
+            DOC_ID, "        - doc_id",
+            f'line 45, {AT_FIELD}: has to be one field, such as - doc_id: "What it is.".',
+        ),
+        (
+            '        - action: "', '          action: "',
+            "line 56, workflows.UpdateXHRWorkflow.input.fields[0]: has to be one field; "
+            "each has its own '-'.",
+        ),
+        (
+            '        - action: "', '        - session_id: "',
+            "line 57, workflows.UpdateXHRWorkflow.input.fields[1].session_id: the field stands twice.",
+        ),
+        (
+            DOC_ID, "        - doc_id: 5",
+            f"line 45, {AT_FIELD}.doc_id: has to be its description, as a text in "
+            "quotes, or a mapping such as {type: number}.",
+        ),
+        (
+            DOC_ID, "        - doc_id: {type: int}",
+            f"line 45, {AT_FIELD}.doc_id.type: has to be 'string', 'number', "
+            "'integer', 'boolean', 'array', 'object' or 'any'; did you mean integer?",
+        ),
+        (
+            DOC_ID, "        - doc_id: {type: integer, default: x}",
+            f"line 45, {AT_FIELD}.doc_id.default: does not fit the field itself.",
+        ),
+        (
+            DOC_ID, "        - doc_id: {minimum: 1}",
+            f"line 45, {AT_FIELD}.doc_id.minimum: means nothing for the type string.",
+        ),
+        (
+            DOC_ID, "        - doc_id: {pattern: '(?=a)'}",
+            f"line 45, {AT_FIELD}.doc_id.pattern: is no usable regular "
+            "expression; look-arounds are not known.",
+        ),
+        (
+            QUEUE, 'taskQueue: "chat-queue"\n    workflowId: "chat-{promptid}"',
+            "line 74, workflows.ChatWorkflow.workflowId: {promptid} is unknown; did you mean {prompt_id}?",
+        ),
+        (
+            QUEUE, 'taskQueue: "chat-queue"\n    workflowId: "chat-{"',
+            "line 74, workflows.ChatWorkflow.workflowId: has a brace without its partner.",
+        ),
+        (
+            QUEUE, 'taskQueue: "chat-queue"\n    timeout: 721h',
+            "line 74, workflows.ChatWorkflow.timeout: has to be between 1s and 720h.",
+        ),
+        (
+            QUEUE, 'taskQueue: "chat-queue"\n    version: 1.10',
+            "line 74, workflows.ChatWorkflow.version: has to be a text; put it in quotes.",
+        ),
+        (
+            QUEUE, 'taskQueue: "chat-queue"\n    idReusePolicy: Reject',
+            "line 74, workflows.ChatWorkflow.idReusePolicy: has to be 'AllowDuplicate', "
+            "'AllowDuplicateFailedOnly' or 'RejectDuplicate'.",
+        ),
+        (
+            "  ChatWorkflow:", "  IngestWorkflow:",
+            "line 63, workflows.IngestWorkflow: the key stands twice; first in line 40.",
+        ),
+        ('purpose: "Processes chat', 'purpose: !!str "Processes chat',
+         "line 64: '!' begins a tag, which means nothing here; put the text in quotes."),
+        ('"localhost:7233"', '"https://localhost"',
+         "line 3, temporal.hostPort: give host:port, such as temporal.example.com:7233, without https:// "
+         "and path."),
+        ("  # environment", "  tls: {insecureSkipVerify: true}\n  # environment",
+         "line 16, temporal.tls.insecureSkipVerify: certificates are always verified here. Give the "
+         "authority of your own certificate as the CA file, and its name as the server name if that differs "
+         "from the host, instead."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
+    """E5: and what is probably meant."""
+    assert told in refusals(changed(old, new))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "line 1: there is nothing in it."),
+        ("# only a comment", "line 1: there is nothing in it."),
+        ("workflows:\n", "line 1, workflows: has to be a mapping of keys and values."),
+        ("[]", "line 1: has to be a mapping of keys and values."),
+        ("a: 1\n---\nb: 2", "line 2: a second document; there can be one only."),
+        ("a: [b\nc: d", "line 2: expected ',' or ']'."),
+        ('a:\n  "b\nc: d', "line 2: a quotation that begins here is never closed."),
+        ("a: b: c", "line 1: a ':' that fits nothing; check the indentation, or quote the text."),
+        ("a:\n  b: 1\n c: 2", "line 3: the indentation does not fit the lines above."),
+        ("a: @b", "line 1: this character cannot begin a value; put the text in quotes."),
+        ("a: *b", "line 1: '*' and a name that no anchor has; a text that begins so needs quotes."),
+        ("a: &a [*a]", "line 1: '*' and a name that no anchor has; a text that begins so needs quotes."),
+        ('a: "\\q"', "line 1: an unknown escape after '\\'; within single quotes a '\\' is just itself."),
+        ('a: "\\UFFFFFFFF"', "line 1: a character that does not exist."),
+        ("a: b\n\x00", "line 2: a control character, or one that does not exist."),
+        (b"a: b\nc: \xff", "line 2: a byte that is not UTF-8; save the text as UTF-8."),
+        ("a: .inf", "line 1, a: neither infinite nor undefined numbers can be used."),
+        ("a: 1e999", "line 1, a: a number that is too large; a text needs quotes."),
+        ("a: " + "9" * 5000, "line 1, a: a number that is too large; a text needs quotes."),
+        ("? [a]\n: b", "line 1: a key has to be a word."),
+        ("a: {<<: {b: c}}", "line 1, a: '<<' is not known here; write the keys out."),
+        ("[" * 10_000, "line 1: nested deeper than 30 levels."),
+        ("- " * 100, "line 1: nested deeper than 30 levels."),
+        ("a: b\n" + "#" * MAX_BYTES, "line 1: larger than 1,048,576 bytes, which is the most that is read."),
+    ],
+)  # fmt: skip
+def test_what_is_no_usable_yaml_is_refused_by_its_line(text: str | bytes, told: str):
+    """E5."""
+    assert told in refusals(text)
+
+
+def test_aliases_cannot_multiply_a_small_file_into_a_large_one():
+    """E5: nine to the ninth values from nine lines."""
+    lines = ["a: &a [x,x,x,x,x,x,x,x,x]"]
+    lines += [
+        f"{new}: &{new} [{','.join(['*' + old] * 9)}]"
+        for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    (told,) = refusals("\n".join(lines))
+    assert told.endswith("more than 100,000 values, or more than 30 levels.")
+
+
+def test_every_mistake_is_told_at_once_up_to_a_limit():
+    """E5: those that only a second look can find, too."""
+    text = changed(QUEUE, 'taskQeue: "chat-queue"')
+    text = text.replace("maximumAttempts: 5", "maximumAttempts: 0")
+    text = text.replace('taskQueue: "json-queue"', 'taskQueue: "json-queue"\n    workflowId: "{nothing}"')
+    assert [told.partition(":")[0] for told in refusals(text)] == [
+        "line 12, temporal.retryOptions.maximumAttempts",
+        "line 73, workflows.ChatWorkflow.taskQeue",
+        "line 102, workflows.ProxieJSONWorkflow.workflowId",
+    ]
+    many = refusals("workflows:\n" + "".join(f"  W{number}: {{}}\n" for number in range(50)))
+    assert (len(many), many[-1]) == (21, "And 30 more.")
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        f"{{clientSecret: [{SECRET}]}}",
+        f"{{clientID: a, {SECRET}: b}}",
+        f"{{clientID: a, {SECRET}: b, {SECRET}: c}}",
+        f"{{clientID: a, {SECRET}}}",
+        f"[{SECRET}]",
+        SECRET,
+        f"{{clientSecret: {SECRET}: x}}",
+        f"{{clientSecret: *{SECRET}}}",
+        f"{{clientSecret: !{SECRET}!x y}}",
+        f"{{clientSecret: !<{SECRET}> y}}",
+        f"{{clientSecret: \"{SECRET}\\q\"}}",
+        f"{{clientSecret: '{SECRET}",
+        f"{{clientSecret: {SECRET}, oauth2URL: 'https://{SECRET}@x'}}",
+        f"{{apiKey: {SECRET}, oauth2URL: https://x, clientID: c, clientSecret: {SECRET}}}",
+        f"{{clientSecret: {{{SECRET}: x}}}}",
+        f"&{SECRET}% x",
+    ],
+)  # fmt: skip
+def test_no_secret_stands_in_a_refusal(auth: str):
+    """E5, E6: wherever in its block it may have got."""
+    told = refusals(f"temporal:\n  hostPort: localhost\n  auth: {auth}\nworkflows: {{}}\n")
+    assert told and SECRET not in "".join(told)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(), st.binary(), st.text(alphabet="ab:-[]{}&*!|>'\"%@`,?#\t\n 01.~<=")))
+@example('"\\UFFFFFFFF"')
+@example("%YAML 99999999999999999999.1\n--- a")
+@example("\ud800")
+@example("a: !<%ff> b")
+def test_no_text_does_anything_but_be_refused(text: str | bytes):
+    """E5: whatever it is, the reason has a line."""
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    with pytest.raises(UnusableText) as refused:
+        read_definitions(content)
+    assert all(problem.line >= 1 and problem.message for problem in refused.value.problems)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_mistake_in_the_example_does_anything_but_be_refused(data: st.DataObject):
+    """E5: lines lost, doubled, moved or indented, and characters put in."""
+    lines = EXAMPLE.splitlines()
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(lines) - 1))
+        line = lines.pop(position)
+        lines[position:position] = data.draw(
+            st.sampled_from([[], [line, line], [f"  {line}"], [line.lstrip()], [line.replace('"', "")]])
+        )
+    text = "\n".join(lines)
+    at = data.draw(st.integers(0, len(text)))
+    text = text[:at] + data.draw(st.text(max_size=2)) + text[at:]
+    with contextlib.suppress(UnusableText):
+        declared = read_definitions(text.encode("utf-8", "surrogatepass"))
+        assert all(workflow.description for workflow in declared.workflows)

@@ -1,0 +1,308 @@
+"""All that the protocol's own test server can answer comes out of our endpoint as it went in."""
+
+import asyncio
+import base64
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, Tool
+
+from tests.e2e.node_tools import node
+from tests.e2e.product import Product, Rest, environment, place_for_one, started
+from tests.e2e.test_typescript import ask
+from tests.engines.everything import Everything, everything
+from tests.processes import ROOT
+
+__all__ = ["everything", "node"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+ERAS = ["2025-11-25", "2026-07-28"]
+OURS = "workflow-catalogue/"
+STAMPS = (OURS, "io.modelcontextprotocol/")
+"""How the names begin of entries in `_meta` that a server adds of its own."""
+DATA = "data:text/plain;base64,SGVsbG8="
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("echo", {"message": "Hello, \U0001f30d!"}),
+    ("get-sum", {"a": 2, "b": 3.5}),
+    ("get-tiny-image", {}),
+    ("get-annotated-message", {"messageType": "error", "includeImage": True}),
+    ("get-annotated-message", {"messageType": "success"}),
+    ("get-annotated-message", {"messageType": "debug", "includeImage": True}),
+    ("get-resource-links", {"count": 4}),
+    ("get-resource-reference", {"resourceType": "Text", "resourceId": 1}),
+    ("get-resource-reference", {"resourceType": "Blob", "resourceId": 2}),
+    ("get-structured-content", {"location": "Chicago"}),
+    ("gzip-file-as-resource", {"name": "hello.gz", "data": DATA, "outputType": "resource"}),
+    ("gzip-file-as-resource", {"name": "hello.gz", "data": DATA, "outputType": "resourceLink"}),
+    ("trigger-long-running-operation", {"duration": 0.2, "steps": 2}),
+]
+OF_A_PROCESS = "get-env"
+"""Tells the environment of the server's process; over stdio each client has one of its own."""
+OF_A_SESSION = {"toggle-simulated-logging", "toggle-subscriber-updates"}
+"""Turn on what a session's client is then told; they answer with the session's id."""
+NEEDS_A_TASK = "simulate-research-query"
+NEEDS_THE_CLIENT = {
+    "get-roots-list",
+    "trigger-elicitation-request",
+    "trigger-elicitation-request-async",
+    "trigger-sampling-request",
+    "trigger-sampling-request-async",
+    "trigger-url-elicitation",
+}
+"""Ask their client for its folders, a person's input or a model's answer while they run. A catalogue has none
+of these to give and does not offer them, so that the server does not list these tools to it."""
+CLOCK = re.compile(r"\d{1,2}:\d\d:\d\d(?:\s[AP]M)?")
+
+
+@pytest.fixture(scope="module")
+def bare_product(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """One whose operator allows its sources to start the server."""
+    allowed = {"everything": {"command": list(everything.command)}}
+    with place_for_one(tmp_path_factory.mktemp("product")) as place:
+        place["CATALOGUE_STDIO_COMMANDS"] = json.dumps(allowed)
+        with started(place) as running:
+            running.wait_until_up()
+            yield running
+
+
+@pytest.fixture(scope="module")
+def rest(bare_product: Product) -> Rest:
+    return Rest(bare_product, bare_product.manage("create_mcp_token", "admin", "--scope", "catalogue:admin"))
+
+
+@pytest.fixture(scope="module")
+def product(bare_product: Product, rest: Rest, everything: Everything) -> Product:
+    """One whose sources are the server over HTTP and the same over stdio."""
+    add_source(rest, "everything", url=everything.url)
+    add_source(rest, "everything-stdio", transport="stdio", command="everything")
+    return bare_product
+
+
+def add_source(rest: Rest, name: str, **config: str) -> None:
+    policy = {"new_workflows": "exposed", "refresh_interval": 0}
+    rest.post("/sources/", name=name, kind="mcp", config=config, **policy)
+    assert rest.post(f"/sources/{name}/refresh/")["outcome"] == "succeeded"
+
+
+def named(rest: Rest, source: str) -> dict[str, str]:
+    """What each tool of a source is called at our endpoint."""
+    workflows = rest.get("/workflows/", source=source)["results"]
+    return {workflow["upstream"]["id"]: workflow["tool_name"] for workflow in workflows}
+
+
+@asynccontextmanager
+async def over_http(url: str, *, mode: str, token: str = "", **options: Any) -> AsyncIterator[Client]:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    async with httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http:
+        transport = streamable_http_client(url, http_client=http)
+        async with Client(transport, mode=mode, cache=None, **options) as client:
+            yield client
+
+
+def ours(product: Product, era: str) -> Any:
+    mode = "legacy" if era == "2025-11-25" else era
+    return over_http(f"{product.url}/mcp", token=product.token, mode=mode)
+
+
+def directly(everything: Everything, **options: Any) -> Any:
+    return over_http(everything.url, mode="legacy", **options)
+
+
+def as_json(model: CallToolResult | Tool) -> dict[str, Any]:
+    """Without what is ours, and without the time of day, which the server writes into its resources."""
+    document: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    meta = {name: told for name, told in document.pop("_meta", {}).items() if not name.startswith(STAMPS)}
+    return without_clock(document | ({"_meta": meta} if meta else {}))
+
+
+def without_clock(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_clock(opened(name, held)) for name, held in value.items()}
+    if isinstance(value, list):
+        return [without_clock(held) for held in value]
+    return CLOCK.sub("(time)", value) if isinstance(value, str) else value
+
+
+def opened(name: str, value: Any) -> Any:
+    """The words in the server's binary resources, which are texts."""
+    if name != "blob":
+        return value
+    data = base64.b64decode(value, validate=True)
+    return data.decode() if data.isascii() else value
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_every_answer_comes_out_as_it_went_in(
+    product: Product, everything: Everything, era: str
+) -> None:
+    """A2.2, A2.3, B10: text, pictures, annotations, links, embedded resources, structured content."""
+    async with ours(product, era) as client, directly(everything) as upstream:
+        assert (client.protocol_version, upstream.protocol_version) == (era, "2025-11-25")
+        await client.list_tools()
+        for tool, arguments in [*CALLS, (OF_A_PROCESS, {})]:
+            told = await client.call_tool(tool, arguments)
+            assert as_json(told) == as_json(await upstream.call_tool(tool, arguments)), tool
+
+
+async def test_our_stdio_carries_the_same(product: Product, everything: Everything) -> None:
+    """E8: as a desktop client gets it, which starts the product's command."""
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=[str(ROOT / "manage.py"), "mcp_stdio"],
+        env=environment(product.variables),
+        cwd=str(ROOT),
+    )
+    local = Client(command, mode="2026-07-28", cache=None)
+    async with local as client, directly(everything) as upstream:
+        for tool, arguments in CALLS:
+            told = await client.call_tool(tool, arguments)
+            assert as_json(told) == as_json(await upstream.call_tool(tool, arguments)), tool
+
+
+async def test_over_stdio_every_answer_comes_out_as_it_went_in(
+    product: Product, rest: Rest, everything: Everything
+) -> None:
+    """B10: the server is a program that the product starts."""
+    alone = Client(everything.stdio, mode="legacy", cache=None)
+    names = named(rest, "everything-stdio")
+    assert not set(names.values()) & set(names), "the other source has these names"
+    async with ours(product, "2026-07-28") as client, alone as upstream:
+        for tool, arguments in CALLS:
+            told = await client.call_tool(names[tool], arguments)
+            assert as_json(told) == as_json(await upstream.call_tool(tool, arguments)), tool
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_every_tool_is_listed_as_the_server_lists_it(
+    product: Product, rest: Rest, everything: Everything, era: str
+) -> None:
+    """A1.2, A2.1: name, title, description, schemas, hints."""
+    async with ours(product, era) as client, directly(everything) as upstream:
+        shown = {tool.name: as_json(tool) for tool in (await client.list_tools()).tools}
+        listed = {tool.name: as_json(tool) for tool in (await upstream.list_tools()).tools}
+    assert listed.keys() == {tool for tool, _ in CALLS} | {OF_A_PROCESS, NEEDS_A_TASK} | OF_A_SESSION
+    for name, tool in listed.items():
+        # How a client may call it as a task is the business of each connection: our tasks are an extension.
+        tool.pop("execution", None)
+        assert shown[name] == tool
+    assert named(rest, "everything").items() == {(name, name) for name in listed}
+
+
+async def test_the_tools_that_need_more_than_arguments_are_not_offered(
+    product: Product, everything: Everything
+) -> None:
+    """They are listed to clients that can be asked something; the catalogue says that it cannot."""
+
+    async def never(*_: Any) -> Any:
+        raise AssertionError("nothing is asked")
+
+    asked: dict[str, Callable[..., Any]] = {
+        f"{what}_callback": never for what in ("sampling", "elicitation", "list_roots")
+    }
+    async with directly(everything, **asked) as upstream, ours(product, "2026-07-28") as client:
+        capable = {tool.name for tool in (await upstream.list_tools()).tools}
+        shown = {tool.name for tool in (await client.list_tools()).tools}
+        with pytest.raises(MCPError, match="get-roots-list"):
+            await client.call_tool("get-roots-list", {})
+    assert not NEEDS_THE_CLIENT & shown
+    assert capable - shown <= NEEDS_THE_CLIENT
+    assert capable & NEEDS_THE_CLIENT
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_failure_has_the_servers_words_and_then_ours(
+    product: Product, everything: Everything, era: str
+) -> None:
+    """A2.4, A7.4."""
+    call = ("get-resource-reference", {"resourceType": "Text", "resourceId": -1})
+    async with ours(product, era) as client, directly(everything) as upstream:
+        told, said = await client.call_tool(*call), await upstream.call_tool(*call)
+    assert told.is_error and said.is_error
+    *blocks, advice = as_json(told)["content"]
+    assert blocks == as_json(said)["content"]
+    assert told.meta is not None
+    assert told.meta[f"{OURS}execution-id"] in advice["text"]
+
+
+async def test_a_long_operation_tells_its_progress_in_percent(product: Product) -> None:
+    """A7.1, A7.3: the server counts steps."""
+
+    async def call(era: str) -> tuple[CallToolResult, list[tuple[float, float | None]]]:
+        heard: list[tuple[float, float | None]] = []
+
+        async def note(value: float, total: float | None, message: str | None) -> None:
+            heard.append((value, total))
+
+        async with ours(product, era) as client:
+            arguments = {"duration": 3.5, "steps": 5}
+            tool = "trigger-long-running-operation"
+            return await client.call_tool(tool, arguments, progress_callback=note), heard
+
+    for result, heard in await asyncio.gather(*map(call, ERAS)):
+        assert result.content[0].text == "Long running operation completed. Duration: 3.5 seconds, Steps: 5."
+        values = [value for value, _ in heard]
+        assert len(values) >= 2
+        assert values == sorted(set(values))
+        assert {value for value, total in heard if total == 100} & {20, 40, 60, 80}
+
+
+async def test_a_tool_that_runs_as_a_task_gives_the_tasks_result(
+    product: Product, everything: Everything
+) -> None:
+    """A7.1, B10: the server refuses to run it in any other way; our callers need not know."""
+    arguments = {"topic": "tides", "ambiguous": False}
+    async with ours(product, ERAS[0]) as older, ours(product, ERAS[1]) as newer:
+        *told, said = await asyncio.gather(
+            *(client.call_tool(NEEDS_A_TASK, arguments) for client in (older, newer)),
+            run_as_task(everything, NEEDS_A_TASK, arguments),
+        )
+    assert [as_json(result) for result in told] == [as_json(said)] * 2
+
+
+async def run_as_task(everything: Everything, name: str, arguments: dict[str, Any]) -> CallToolResult:
+    """As the protocol of 2025-11-25 has it, by hand: the official client knows no such tasks."""
+    session = {"accept": "application/json, text/event-stream"}
+
+    async def ask(method: str, **params: Any) -> dict[str, Any]:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await http.post(everything.url, json=body, headers=session)
+        session["mcp-session-id"] = answer.headers["mcp-session-id"]
+        data = next(line for line in answer.text.splitlines() if line.startswith("data: {"))
+        result: dict[str, Any] = json.loads(data[6:])["result"]
+        return result
+
+    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        who = {"name": "tests", "version": "1"}
+        await ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=who)
+        # Only then does the server have all its tools.
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        await http.post(everything.url, json=ready, headers=session)
+        created = await ask("tools/call", name=name, arguments=arguments, task={"ttl": 60_000})
+        # The answer comes when the task has ended.
+        result = await ask("tasks/result", taskId=created["task"]["taskId"])
+    return CallToolResult.model_validate(result, by_name=False)
+
+
+@pytest.mark.parametrize("release", ["v1", "v2"])
+async def test_the_typescript_client_gets_the_same(
+    product: Product, everything: Everything, node: Path, release: str
+) -> None:
+    """E8: its validators refuse what is not exactly the protocol's."""
+    mode = {} if release == "v1" else {"mode": "auto"}
+    calls = {"calls": CALLS, "resources": []}
+    told = ask(
+        node, {"release": release, "url": f"{product.url}/mcp", "token": product.token, **mode, **calls}
+    )
+    async with directly(everything) as upstream:
+        for (tool, arguments), answer in zip(CALLS, told["calls"], strict=True):
+            result = CallToolResult.model_validate(answer, by_name=False)
+            assert as_json(result) == as_json(await upstream.call_tool(tool, arguments)), tool

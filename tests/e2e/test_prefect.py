@@ -1,0 +1,169 @@
+"""Prefect's deployments through the product's MCP endpoint, the server's death included."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent
+
+from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
+from tests.engines.prefect.server import AUTH, PrefectServer, prefect
+
+__all__ = ["prefect"]
+# Two servers and a product start first, and each flow run takes some seconds.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PATIENCE_SECONDS = 90.0
+ORDER, GREETING, FAILING, LASTING = "place-order_shop", "greet_somebody", "fail_always", "last_long"
+Heard = list[tuple[float, str | None]]
+
+
+@pytest.fixture(scope="module")
+def product(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """One whose curator has looked at what Prefect offers and enabled some of it."""
+    config = json.dumps({"base_url": prefect.base_url})
+    with place_for_one(tmp_path_factory.mktemp("product")) as place:
+        short = {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
+        with started(place | short) as running:
+            running.wait_until_up()
+            by_hand = ("--refresh-interval=0", "--secret", f"auth_string={AUTH}")
+            running.manage("add_source", "flows", "prefect", "--config", config, *by_hand)
+            running.manage("refresh_sources", "flows")
+            running.manage("enable_workflows", "--source", "flows", ORDER, GREETING, FAILING, LASTING)
+            yield running
+
+
+@pytest.fixture(scope="module")
+def rest(product: Product) -> Rest:
+    return Rest(product, product.manage("create_mcp_token", "reader", "--scope", "catalogue:admin"))
+
+
+@pytest.fixture
+def mortal(prefect: PrefectServer) -> Iterator[PrefectServer]:
+    """For a test that ends the server; the flows are served anew after it."""
+    yield prefect
+    prefect.serve_flows()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_goes_on(prefect: PrefectServer) -> Iterator[None]:
+    yield
+    prefect.cancel_everything()
+
+
+@asynccontextmanager
+async def agent(product: Product) -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {product.token}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+        transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
+        async with Client(transport, mode="2026-07-28", cache=None) as client:
+            yield client
+
+
+async def call(client: Client, tool: str, arguments: dict[str, Any]) -> tuple[CallToolResult, Heard]:
+    """The result, waited for as long as it takes, and the progress until then."""
+    heard: Heard = []
+
+    async def note(value: float, total: float | None, message: str | None) -> None:
+        heard.append((value, message))
+
+    return await client.call_tool(tool, arguments, progress_callback=note), heard
+
+
+def text_of(result: CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+async def begin(client: Client, tool: str, arguments: dict[str, Any]) -> str:
+    """The id of an execution that is left to itself."""
+    result = await client.call_tool(tool, arguments)
+    found: str = result.structured_content["execution_id"]
+    return found
+
+
+async def until(rest: Rest, execution_id: str, **wanted: Any) -> dict[str, Any]:
+    """The execution once it is as wanted."""
+
+    def look() -> dict[str, Any] | None:
+        seen = rest.execution(execution_id)
+        return seen if wanted.items() <= seen.items() else None
+
+    found: dict[str, Any] = await asyncio.to_thread(wait_until, look, PATIENCE_SECONDS)
+    return found
+
+
+async def test_enabled_deployments_are_tools_with_their_parameters(product: Product) -> None:
+    """A1.1, A2.1, A6.1: those that the curator chose, described as the flow describes itself."""
+    async with agent(product) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert {ORDER, GREETING, FAILING, LASTING} <= tools.keys()
+    assert "crash_hard" not in tools
+    assert (tools[ORDER].description or "").startswith("Take an order and say what became of it.")
+    assert tools[ORDER].input_schema["properties"]["priority"]["enum"] == ["low", "normal", "high"]
+    assert tools[ORDER].input_schema["required"] == ["order_id"]
+
+
+async def test_results_failures_and_progress_of_flows_reach_the_agent(product: Product, rest: Rest) -> None:
+    """A2.2, A2.3, A2.4, A7.3: three flows at once, each with what it has to say."""
+    async with agent(product) as client:
+        (order, _), (greeting, _), (failure, _), (lasting, heard) = await asyncio.gather(
+            call(client, ORDER, {"order_id": "A17", "address": {"street": "Mint Lane"}}),
+            call(client, GREETING, {}),
+            call(client, FAILING, {"words": "The tea went cold."}),
+            call(client, LASTING, {"seconds": 6, "steps": 2}),
+        )
+        refused = await client.call_tool(ORDER, {"order_id": "A18", "colour": "red"})
+    assert order.structured_content == {
+        "order_id": "A17",
+        "amount": 1.5,
+        "priority": "normal",
+        "street": "Mint Lane",
+    }
+    assert "Hello somebody!" in text_of(greeting)
+    assert failure.is_error
+    assert "ValueError: The tea went cold." in text_of(failure)
+    assert "The kettle is empty." in text_of(failure)
+    assert lasting.structured_content == {"steps": 2}
+    assert any(50.0 <= value < 51.0 for value, message in heard if message == "Step 2 of 2."), heard
+    assert [value for value, _ in heard] == sorted({value for value, _ in heard})
+    assert refused.is_error
+    recorded = rest.execution(rest.executions(tool=ORDER)[0]["id"])
+    assert (recorded["state"], recorded["output"]) == ("completed", order.structured_content)
+
+
+async def test_a_flow_that_an_agent_cancels_ends_at_prefect(
+    product: Product, rest: Rest, prefect: PrefectServer
+) -> None:
+    """A7.5, A8.5: the flow's process is ended, and both records say so."""
+    async with agent(product) as client:
+        execution = await begin(client, LASTING, {"steps": 1})
+        await until(rest, execution, progress_message="Step 1 of 1.")
+        await client.call_tool("cancel_execution", {"execution_id": execution})
+        await until(rest, execution, state="cancelled")
+    (run,) = prefect.ask("/flow_runs/filter", {"flow_runs": {"idempotency_key": {"any_": [execution]}}})
+    assert run["state_type"] == "CANCELLED"
+
+
+async def test_a_run_outlives_the_death_of_the_server(
+    product: Product, rest: Rest, mortal: PrefectServer, tmp_path: Path
+) -> None:
+    """A1.4, A7.2: what was going on is followed again as soon as Prefect is back, to its result."""
+    done = tmp_path / "done"
+    async with agent(product) as client:
+        execution = await begin(client, LASTING, {"steps": 1, "until": str(done)})
+        await until(rest, execution, progress_message="Step 1 of 1.")
+        await asyncio.to_thread(mortal.kill)
+        told = await client.call_tool("get_execution_status", {"execution_id": execution})
+        assert told.structured_content["state"] == "running"
+        await asyncio.to_thread(mortal.start)
+        done.touch()
+        ended = await until(rest, execution, state="completed")
+        assert ended["output"] == {"steps": 1}
+        assert (await client.list_tools()).tools

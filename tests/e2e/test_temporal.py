@@ -1,0 +1,216 @@
+"""Temporal, end to end: its workflows as tools of the running product, and a server that dies on the way."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
+from tests.e2e.test_clients import client_of_2026, newest, text_of
+from tests.engines.guarding import end_group
+from tests.engines.temporal.definitions import definitions
+from tests.engines.temporal.server import TemporalServer, running_server, running_worker
+from tests.engines.temporal.workflows import WORKFLOWS
+from tests.processes import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+PATIENCE_SECONDS = 40.0
+TOOLS = {"Echo", "Fail", "Lasting", "Heartbeating", "Stubborn", "Later"}
+NARROW = {"type": "object", "fields": [{"greeting": {"type": "string", "description": "What to say."}}]}
+DESERTED = {"taskQueue": "deserted"}
+
+
+@dataclass
+class Engine:
+    """A Temporal server with its worker, which can be killed and brought back with all that it knew."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    _running: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def bring_up(self) -> TemporalServer:
+        database = self.folder / "temporal.sqlite3"
+        server = self._running.enter_context(running_server(self.folder, port=self.port, database=database))
+        self._running.enter_context(running_worker(server))
+        self.server = server
+        return server
+
+    def kill(self) -> None:
+        end_group(self.server.process)
+        self._running.close()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    engine = Engine(tmp_path_factory.mktemp("temporal"))
+    engine.bring_up()
+    try:
+        yield engine
+    finally:
+        engine.kill()
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[Product]:
+    """A product of its own with the server as a source, added as an operator does."""
+    with place_for_one(tmp_path_factory.mktemp("product")) as place:
+        place |= {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
+        with started(place) as product:
+            product.wait_until_up()
+            config = {
+                "host_port": engine.address,
+                "definitions": definitions(Echo={"input": NARROW}, Positional=DESERTED),
+                "cancel_grace_seconds": 0.3,
+                "timeout_seconds": 2,
+            }
+            product.manage("add_source", "temporal", "temporal", "--config", json.dumps(config))
+            yield product
+
+
+@pytest.fixture(scope="module")
+def rest(product: Product) -> Rest:
+    """REST as an administrator, once the source was listed in the background and its workflows enabled."""
+    rest = Rest(product, product.manage("create_mcp_token", "dashboard", "--scope", "catalogue:admin"))
+    listed = len(WORKFLOWS)
+    wait_until(lambda: rest.get("/workflows/", source="temporal")["count"] == listed, PATIENCE_SECONDS)
+    assert f"enabled: {listed}" in product.manage("enable_workflows", "--source", "temporal", "--all")
+    return rest
+
+
+def status_of(rest: Rest, tool: str, state: str) -> dict[str, Any]:
+    """The tool's latest execution, once it is in that state."""
+    found: dict[str, Any] = wait_until(
+        lambda: (latest := newest(rest, tool))["state"] == state and latest, PATIENCE_SECONDS
+    )
+    return found
+
+
+async def ignore(value: float, total: float | None, message: str | None) -> None:
+    """Progress makes a call wait for as long as the run takes."""
+
+
+async def cancel_latest(client: Client, rest: Rest, tool: str) -> None:
+    execution = await asyncio.to_thread(status_of, rest, tool, "running")
+    await client.call_tool("cancel_execution", {"execution_id": execution["id"]})
+
+
+async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(
+    product: Product, rest: Rest
+) -> None:
+    """E1, E3, A1.2, A2.3: purpose and fields are what agents see; a call runs it on its task queue."""
+    async with client_of_2026(product) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        result = await client.call_tool("Echo", {"greeting": "hello"}, progress_callback=ignore)
+        refused = await client.call_tool("Echo", {"greetings": "hello"})
+    assert tools.keys() >= TOOLS
+    assert tools["Echo"].description.startswith("Completes at once with its single input.")
+    assert tools["Echo"].input_schema["properties"]["greeting"]["description"] == "What to say."
+    assert result.structured_content == {"greeting": "hello"}
+    assert refused.is_error
+    recorded = newest(rest, "Echo")
+    assert (recorded["state"], recorded["output"]) == ("completed", {"greeting": "hello"})
+
+
+async def test_progress_reaches_the_caller_and_cancelling_ends_the_run_at_temporal(
+    product: Product, rest: Rest, engine: Engine
+) -> None:
+    """A7.1, A7.5, A8.2: heartbeats are progress notifications; a cancel is the engine's own."""
+    heard: list[float] = []
+    in_the_oven = asyncio.Event()
+
+    async def note(value: float, total: float | None, message: str | None) -> None:
+        heard.append(value)
+        if message and "in the oven" in message:
+            in_the_oven.set()
+
+    async with client_of_2026(product) as client:
+        steps = [{"progress": 20, "message": "kneading"}, {"progress": 70, "message": "in the oven"}]
+        call = asyncio.create_task(client.call_tool("Heartbeating", {"steps": steps}, progress_callback=note))
+        await asyncio.wait_for(in_the_oven.wait(), PATIENCE_SECONDS)
+        await cancel_latest(client, rest, "Heartbeating")
+        result = await call
+    assert result.is_error
+    assert "cancelled" in text_of(result)
+    assert 70 in heard
+    execution = status_of(rest, "Heartbeating", "cancelled")
+    temporal = await engine.server.client()
+    description = await temporal.get_workflow_handle(execution["id"]).describe()
+    assert description.status is not None and description.status.name == "CANCELED"
+
+
+async def test_a_failure_is_told_with_its_cause(product: Product, rest: Rest) -> None:
+    """A2.4, A7.4: the agent reads what failed and why."""
+    async with client_of_2026(product) as client:
+        result = await client.call_tool("Fail", {"tea": "green"}, progress_callback=ignore)
+    assert result.is_error
+    assert "OutOfTea: The kettle cannot help." in text_of(result)
+    assert "caused by ValueError: No green tea is left." in text_of(result)
+    assert newest(rest, "Fail")["error"]["kind"] == "execution"
+
+
+async def test_a_run_that_ignores_its_cancellation_is_terminated_after_the_grace(
+    product: Product, rest: Rest
+) -> None:
+    """A7.5: what goes on all the same ends soon after."""
+    async with client_of_2026(product) as client:
+        await client.call_tool("Stubborn", {})
+        await cancel_latest(client, rest, "Stubborn")
+    execution = await asyncio.to_thread(status_of, rest, "Stubborn", "cancelled")
+    assert "terminated" in execution["error"]["message"]
+
+
+async def test_a_task_queue_without_a_worker_is_told_instead_of_waited_for_in_silence(
+    product: Product, rest: Rest
+) -> None:
+    """A8.2: the caller learns what the run waits for."""
+    async with client_of_2026(product) as client:
+        await client.call_tool("Positional", {})
+        execution = await asyncio.to_thread(status_of, rest, "Positional", "running")
+
+        def told() -> bool:
+            return "No worker is listening on the task queue deserted" in json.dumps(
+                newest(rest, "Positional")
+            )
+
+        await asyncio.to_thread(wait_until, told, PATIENCE_SECONDS)
+        status = await client.call_tool("get_execution_status", {"execution_id": execution["id"]})
+        assert "No worker is listening" in text_of(status)
+        await client.call_tool("cancel_execution", {"execution_id": execution["id"]})
+
+
+async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(
+    product: Product, rest: Rest, engine: Engine
+) -> None:
+    """A7.2, A8.3: whoever waits goes on waiting; a start that never left is repeated until it arrives."""
+    async with client_of_2026(product) as client:
+        lasting = asyncio.create_task(client.call_tool("Lasting", {}, progress_callback=ignore))
+        execution = await asyncio.to_thread(status_of, rest, "Lasting", "running")
+        await asyncio.to_thread(engine.kill)
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", engine.port)):
+            pass
+        meanwhile = asyncio.create_task(
+            client.call_tool("Echo", {"greeting": "anybody there?"}, progress_callback=ignore)
+        )
+        await asyncio.to_thread(
+            wait_until, lambda: "start_postponed" in str(newest(rest, "Echo")["events"]), PATIENCE_SECONDS
+        )
+        server = await asyncio.to_thread(engine.bring_up)
+        temporal = await server.client()
+        await temporal.get_workflow_handle(execution["id"]).signal("finish")
+        result, echoed = await asyncio.wait_for(asyncio.gather(lasting, meanwhile), PATIENCE_SECONDS)
+    assert not result.is_error, text_of(result)
+    assert result.structured_content == {"total": 0, "notes": []}
+    assert echoed.structured_content == {"greeting": "anybody there?"}
+    assert (await temporal.count_workflows("WorkflowType = 'Lasting'")).count == 1

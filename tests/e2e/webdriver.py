@@ -1,0 +1,121 @@
+"""A real browser: Chromium without a window, driven by its keyboard through the WebDriver protocol."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.processes import free_port, running
+
+DRIVER = shutil.which("chromedriver")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MISSING = "needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
+
+TAB, ENTER, SPACE, DOWN = "\ue004", "\ue006", " ", "\ue015"
+WAIT_SECONDS, LOOK_SECONDS, SCRIPT_SECONDS = 20, 1, 3
+"""For something to come; for which one page is watched for it; after which that page is taken for gone."""
+WAITING = """
+const [condition, milliseconds, done] = arguments;
+const holds = new Function(`return (${condition})`);
+const until = performance.now() + milliseconds;
+const look = () => {
+  const found = holds();
+  if (found || performance.now() > until) done(found);
+  else requestAnimationFrame(look);
+};
+look();
+"""
+
+
+class BrowserRefused(Exception):
+    """The browser did not do what it was told to."""
+
+
+class RealBrowser:
+    """One window. Everything that can be done with it is done with keys, as who has no mouse does it."""
+
+    def __init__(self, http: httpx2.Client, url: str) -> None:
+        self._http = http
+        self._url = url
+
+    def open(self, address: str) -> None:
+        self._command("url", url=address)
+
+    def reload(self) -> None:
+        self._command("refresh")
+
+    def press(self, *keys: str) -> None:
+        """One after another; a text is typed letter by letter."""
+        strokes = [
+            {"type": kind, "value": letter} for letter in "".join(keys) for kind in ("keyDown", "keyUp")
+        ]
+        self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
+
+    def tab_to(self, selector: str, *, most: int = 60) -> None:
+        """Press Tab until that element has the focus."""
+        for _ in range(most):
+            if self.run(f"return document.activeElement.matches({selector!r})"):
+                return
+            self.press(TAB)
+        raise AssertionError(f"Tab does not lead to {selector}: {self.text()}")
+
+    def wait_for(self, condition: str) -> Any:
+        """What the JavaScript expression comes to, once that is true; it is looked at with every frame.
+
+        The page may become another one meanwhile: a script that watches goes with it.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(BrowserRefused):
+                watched = [condition, LOOK_SECONDS * 1000]
+                if found := self._command("execute/async", script=WAITING, args=watched):
+                    return found
+        raise AssertionError(f"Never: {condition}. {self.text()}")
+
+    def wait_for_text(self, text: str, *, within: str = "body") -> None:
+        where = f"document.querySelector({within!r})"
+        self.wait_for(f"{where} && {where}.innerText.toLowerCase().includes({text.lower()!r})")
+
+    def text(self, within: str = "body") -> str:
+        """What a person reads, with white space squeezed."""
+        return " ".join(str(self.run(f"return document.querySelector({within!r}).innerText")).split())
+
+    def run(self, script: str) -> Any:
+        return self._command("execute/sync", script=script, args=[])
+
+    def _command(self, name: str, **given: Any) -> Any:
+        answer = self._http.post(f"{self._url}/{name}", json=given).json()["value"]
+        if isinstance(answer, dict) and "error" in answer:
+            raise BrowserRefused(f"{name}: {answer['error']}: {answer['message'][:2000]}")
+        return answer
+
+
+@contextmanager
+def real_browser(folder: Path) -> Iterator[RealBrowser]:
+    """With a profile of its own."""
+    assert DRIVER
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    command = [DRIVER, f"--port={port}", "--silent"]
+    # Chromium's sandbox does not start for root, whom containers run tests as.
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    arguments += ["--window-size=1400,1000", f"--user-data-dir={folder / 'profile'}"]
+    wanted = {
+        "goog:chromeOptions": {"binary": BROWSER, "args": arguments},
+        "timeouts": {"script": SCRIPT_SECONDS * 1000},
+    }
+    with (
+        running(command, answers_at=f"{address}/status", log=folder / "chromedriver.log"),
+        httpx2.Client(timeout=60, trust_env=False) as http,
+    ):
+        opened = http.post(f"{address}/session", json={"capabilities": {"alwaysMatch": wanted}}).json()
+        assert "sessionId" in opened["value"], opened
+        session = f"{address}/session/{opened['value']['sessionId']}"
+        try:
+            yield RealBrowser(http, session)
+        finally:
+            http.delete(session)

@@ -1,0 +1,184 @@
+"""A real Prefect server and a real process that serves flows, for the length of a block or of the session."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import psutil
+import pytest
+
+from connectors.prefect import PrefectConnector
+from connectors.prefect.config import PrefectConfig
+from connectors.protocol import RunRef
+from tests.engines.guarding import do_without, guarded
+from tests.processes import PROBE_SECONDS, ROOT, free_port
+
+ENVIRONMENT = ROOT / ".venv-prefect"
+LOCK = "tests/engines/requirements-prefect.lock"
+FLOWS = "tests/engines/prefect/flows.py"
+SERVED = 7
+"""Deployments that FLOWS serves."""
+STARTUP_SECONDS = 100.0
+BUSY_TRIES = 20
+AUTH = "tester:prefect-password-0123456789"
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+NOT_NEEDED = ("SCHEDULER", "TRIGGERS", "FOREMAN", "EVENT_PERSISTER", "TASK_RUN_RECORDER", "REPOSSESSOR")
+"""Services that cost the server time and that no test looks at."""
+
+
+@dataclass
+class PrefectServer:
+    """Where it answers. It can be stopped and started again, with all that it knew."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+    ended_runs: dict[str, RunRef] = field(default_factory=dict)
+    """By workflow: runs that tests may look at again, since each costs some seconds."""
+    _serving: ExitStack = field(default_factory=ExitStack)
+    _worker: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/api"
+
+    def connector(self, **settings: Any) -> PrefectConnector:
+        usual = {"base_url": self.base_url, "auth_string": AUTH, "request_timeout_seconds": 20.0}
+        return PrefectConnector(PrefectConfig.model_validate(usual | settings))
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """Prefect's own word, by POST; asked again while its database is busy."""
+        user, password = AUTH.split(":")
+        for _ in range(BUSY_TRIES):
+            response = httpx2.post(
+                f"{self.base_url}{path}",
+                json=body or {},
+                auth=(user, password),
+                timeout=30,
+                trust_env=False,
+            )
+            if response.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(5 * PROBE_SECONDS)
+        return response.raise_for_status().json()
+
+    def deployments(self) -> dict[str, str]:
+        """The ids by names, which these flows have only once."""
+        return {row["name"]: row["id"] for row in self.ask("/deployments/filter")}
+
+    def deploy_without_worker(self) -> str:
+        """The id of a new deployment of `greet` that nobody serves."""
+        known = next(row for row in self.ask("/deployments/filter") if row["name"] == "plain")
+        kept = ("flow_id", "parameter_openapi_schema", "entrypoint", "path", "enforce_parameter_schema")
+        wanted = {name: known[name] for name in kept} | {"name": f"nobody-{uuid4().hex[:8]}"}
+        created: str = self.ask("/deployments/", wanted)["id"]
+        return created
+
+    def cancel_everything(self) -> None:
+        """What still goes on would take the time of the tests that follow."""
+        kept = {run.run_id for run in self.ended_runs.values()}
+        for run in self.ask("/flow_runs/filter"):
+            if run["state_type"] not in ENDED and run["id"] not in kept:
+                with suppress(httpx2.HTTPStatusError):
+                    self.ask(f"/flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})
+
+    def start(self) -> None:
+        command = ("prefect", "server", "start", "--no-ui", "--host=127.0.0.1", f"--port={self.port}")
+        process = self._run(self._serving, "server.log", *command)
+        self._wait_until(self._answers, process, "server.log")
+
+    def kill(self) -> None:
+        """The server alone, in the middle of things; flows go on, and wait for it where they need it."""
+        self._serving.close()
+
+    def serve_flows(self) -> None:
+        """Anew where it was done before: who missed the server for long hears of no cancellation any more."""
+        self._worker.close()
+        process = self._run(self._worker, "serve.log", "python", FLOWS)
+        self._wait_until(lambda: len(self.ask("/deployments/filter")) >= SERVED, process, "serve.log")
+
+    def end(self) -> None:
+        self._worker.close()
+        self._serving.close()
+
+    def _run(self, stack: ExitStack, log: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = (str(ENVIRONMENT / "bin" / program), *arguments)
+        process = stack.enter_context(
+            guarded(command, log=self.directory / log, environment=self._variables())
+        )
+        stack.callback(_kill_descendants, process.pid)
+        return process
+
+    def _variables(self) -> dict[str, str]:
+        settings = {
+            "HOME": str(self.directory / "home"),
+            "API_URL": self.base_url,
+            "SERVER_API_AUTH_STRING": AUTH,
+            "API_AUTH_STRING": AUTH,
+            "SERVER_ANALYTICS_ENABLED": "false",
+            "SERVER_UI_ENABLED": "false",
+            "SERVER_API_BLOCKS_REGISTER_ON_START": "false",
+            "SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1",
+            "SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "1",
+            "RUNNER_POLL_FREQUENCY": "1",
+            "RUNNER_PROCESS_LIMIT": "20",
+            "LOGGING_TO_API_BATCH_INTERVAL": "0.2",
+        }
+        settings |= {f"SERVER_SERVICES_{name}_ENABLED": "false" for name in NOT_NEEDED}
+        prefixed = {f"PREFECT_{name}": value for name, value in settings.items()}
+        return prefixed | {"DO_NOT_TRACK": "1", "NO_PROXY": "127.0.0.1", "PYTHONUNBUFFERED": "1"}
+
+    def _answers(self) -> bool:
+        return bool(self.ask("/flow_runs/count") >= 0)
+
+    def _wait_until(self, done: Any, process: subprocess.Popen[bytes], log: str) -> None:
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            with suppress(httpx2.HTTPError):
+                if done():
+                    return
+            time.sleep(5 * PROBE_SECONDS)
+        told = (self.directory / log).read_text()[-2000:]
+        raise AssertionError(f"Prefect did not come up (exit code {process.poll()}): {told}")
+
+
+@contextmanager
+def running_prefect(directory: Path) -> Iterator[PrefectServer]:
+    server = PrefectServer(directory)
+    try:
+        server.start()
+        server.serve_flows()
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture(scope="session")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """One for the tests of a process, up after about 20 s; import this name into the modules that want it."""
+    _install()
+    with running_prefect(tmp_path_factory.mktemp("prefect")) as server:
+        yield server
+
+
+def _install() -> None:
+    """`make install-dev` has done it already where that was possible."""
+    install = [sys.executable, "scripts/install.py", str(ENVIRONMENT), LOCK]
+    outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
+        do_without(f"Prefect is missing; install it with: make install-dev\n{told}")
+
+
+def _kill_descendants(pid: int) -> None:
+    """Each flow run has a session of its own, out of reach of whoever ends the process that serves it."""
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

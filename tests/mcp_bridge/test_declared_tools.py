@@ -1,0 +1,138 @@
+"""From a submitted ToolConfig to the request that reaches its API: over REST in, over MCP called."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mcp import MCPError
+
+from catalogue.connections import close_connectors
+from catalogue.exposure import forget_catalogue
+from connectors.background import run_in_background_loop
+from executions.models import Execution, State
+from tests.api.clients import administrator
+from tests.connectors.http_tool_hosts import http_tool_hosts
+from tests.declared_tools import BEARER, TOKEN, declared
+from tests.engines.target_api import Reply, TargetApi, running_target_api
+from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
+
+
+@pytest.fixture
+def api() -> Iterator[TargetApi]:
+    """It answers only who brings the token along."""
+    required = {"Authorization": f"Bearer {TOKEN}"}
+    with http_tool_hosts("127.0.0.1"), running_target_api(required_headers=required) as running:
+        yield running
+        run_in_background_loop(close_connectors())
+
+
+def place_order(api: TargetApi) -> dict[str, Any]:
+    return declared(
+        "place_order",
+        endpoint=f"{api.base_url}/v1/customers/{{customer}}/orders",
+        method="POST",
+        api={"authentication": BEARER, "idempotency_header": "Idempotency-Key"},
+        input_schema={
+            "type": "object",
+            "properties": {
+                "customer": {"type": "string"},
+                "amount": {"type": "number", "minimum": 0},
+                "urgent": {"type": "boolean"},
+                "note": {"type": "string"},
+            },
+            "required": ["customer", "amount"],
+        },
+        field_mappings={
+            "input": {
+                "amount": {"in": "body", "name": "/payment/amount"},
+                "urgent": {"in": "query"},
+                "note": {"in": "header", "name": "X-Note"},
+            },
+            "constants": [{"in": "query", "name": "format", "value": "full"}],
+            "output": {"number": "/order/number"},
+        },
+    )
+
+
+@in_database
+def submit(tool: Any) -> str:
+    """What changed by it."""
+    client = administrator()
+    answer = client.post("/tools", tool)
+    assert answer.status_code in (200, 201), answer.json()
+    forget_catalogue()
+    change: str = answer.json()["tools"][0]["change"]
+    return change
+
+
+@in_database
+def remove(tool_id: str) -> None:
+    assert administrator().delete(f"/api/tools/{tool_id}/").status_code == 204
+    forget_catalogue()
+
+
+async def test_a_submitted_tool_is_called_over_mcp_and_sends_exactly_what_it_declares(
+    api: TargetApi, connect: Connect
+) -> None:
+    """C1.1, C1.4, C5.1, A2.2, A2.3, A2.5: and nothing else arrives."""
+    answered = {"order": {"number": "A-7"}, "internal": "x"}
+    api.tell("POST", "/v1/customers/caf%C3%A9%20%26%20co/orders", Reply(201, answered))
+    await submit(place_order(api))
+
+    async with connect() as client:
+        (listed,) = [tool for tool in (await client.list_tools()).tools if tool.name == "place_order"]
+        assert listed.input_schema["additionalProperties"] is False
+        refused = await client.call_tool("place_order", {"customer": "x", "amount": -1, "extra": 1})
+        assert refused.is_error and not api.arrived
+        result = await client.call_tool(
+            "place_order", {"customer": "café & co", "amount": 12.5, "urgent": True, "note": "by hand"}
+        )
+
+    assert result.structured_content == {"number": "A-7"}
+    (arrived,) = api.arrived
+    assert (arrived.method, arrived.path) == ("POST", "/v1/customers/caf%C3%A9%20%26%20co/orders")
+    assert sorted(arrived.query) == [("format", "full"), ("urgent", "true")]
+    assert arrived.json == {"payment": {"amount": 12.5}}
+    assert arrived.header("X-Note") == "by hand"
+    execution = await in_database(Execution.objects.select_related("payload").get)()
+    assert execution.state == State.COMPLETED
+    assert arrived.header("Idempotency-Key") == str(execution.pk)
+    assert TOKEN not in str(vars(execution.payload))
+
+
+async def test_a_removed_tool_can_no_longer_be_called_and_comes_back(
+    api: TargetApi, connect: Connect
+) -> None:
+    """A1.3, C1.1"""
+    tool = declared("orders", endpoint=f"{api.base_url}/orders", api={"authentication": BEARER})
+    await submit(tool)
+    await remove("orders")
+
+    async with connect() as client:
+        with pytest.raises(MCPError, match="Unknown or disabled tool: orders"):
+            await client.call_tool("orders", {})
+    assert not api.arrived
+
+    assert await submit(tool) == "returned"
+    async with connect() as client:
+        back = await client.call_tool("orders", {})
+    assert not back.is_error and len(api.arrived) == 1
+
+
+async def test_results_of_a_submitted_tool_are_cached_as_it_says(api: TargetApi, connect: Connect) -> None:
+    """E4: like those of any workflow."""
+    tool = declared(
+        "weather",
+        endpoint=f"{api.base_url}/weather/{{city}}",
+        api={"authentication": BEARER},
+        cache_seconds=60,
+    )
+    await submit(tool)
+
+    async with connect() as client:
+        first = await client.call_tool("weather", {"city": "Ulm"})
+        second = await client.call_tool("weather", {"city": "Ulm"})
+
+    assert first.structured_content == second.structured_content and not first.is_error
+    assert len(api.arrived) == 1

@@ -1,0 +1,139 @@
+"""OpenAPI documents by others as tools of agents: Temporal's own, and a small API that is called."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import temporalio
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from catalogue.changes import Change
+from catalogue.models import Workflow
+from catalogue.openapi.importing import ImportRefused, ImportRequest, OpenApiImport, import_document
+from connectors.http_tools.building import build_request
+from connectors.http_tools.operation import HttpOperation
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from tests.connectors.http_tool_hosts import http_tool_hosts
+from tests.connectors.openapi import body_of, document
+from tests.engines.target_api import Reply, running_target_api
+from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
+
+FOLDER = Path(temporalio.__file__).parent / "bridge/sdk-core/crates/protos/protos/api_upstream/openapi"
+"""In the package that the Temporal connector needs: a large document that others wrote."""
+BASE = "https://temporal.example.com"
+OPERATIONS = 228
+"""In the pinned version."""
+KEY = {"type": "apiKey", "in": "header", "name": "X-Key"}
+SECRET = "hunter2-hunter2"
+
+
+def import_temporal() -> OpenApiImport:
+    content = (FOLDER / "openapiv3.yaml").read_bytes()
+    return import_document(ImportRequest(content=content, base_url=BASE, expose=True))
+
+
+def test_every_operation_of_a_large_document_is_imported_or_refused():
+    """C1.1, C1.4: with queries by the batch, and again without a change."""
+    with CaptureQueriesContext(connection) as queries:
+        outcome = import_temporal()
+    assert len(outcome.tools) + len(outcome.refused) == OPERATIONS and outcome.deprecated == 0
+    assert all(refused.reason for refused in outcome.refused)
+    assert outcome.count(Change.ADDED) == Workflow.objects.count() == OPERATIONS
+    assert len(queries) < OPERATIONS / 4
+    assert not Workflow.objects.exclude(schema_problem="").exists()
+    assert import_temporal().count(Change.UNCHANGED) == OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "method", "address", "query", "body"),
+    [
+        ("GetClusterInfo", {}, "GET", "/api/v1/cluster-info", {}, None),
+        (
+            "ListWorkflowExecutions",
+            {"namespace": "default", "pageSize": 5, "query": "WorkflowType='a'"},
+            "GET",
+            "/api/v1/namespaces/default/workflows",
+            {"pageSize": 5, "query": "WorkflowType='a'"},
+            None,
+        ),
+        (
+            "StartWorkflowExecution",
+            {"namespace": "default", "workflowId": "w 1", "workflowType": {"name": "T"}, "requestId": "r"},
+            "POST",
+            "/api/v1/namespaces/default/workflows/w%201",
+            {},
+            {"workflowType": {"name": "T"}, "requestId": "r"},
+        ),
+        (
+            "SignalWorkflowExecution",
+            {
+                "namespace": "default",
+                "workflow_execution.workflow_id": "w",
+                "signalName": "stop",
+                "workflowExecution": {"workflowId": "w", "runId": "r"},
+            },
+            "POST",
+            "/api/v1/namespaces/default/workflows/w/signal/stop",
+            {},
+            {"workflowExecution": {"workflowId": "w", "runId": "r"}},
+        ),
+    ],
+)
+def test_its_tools_make_the_requests_that_the_api_describes(name, arguments, method, address, query, body):
+    """C1.4."""
+    import_temporal()
+    workflow = Workflow.objects.get(name=name)
+    assert jsonschema_rs.validator_for(workflow.input_schema).is_valid(arguments)
+    sent = build_request(HttpOperation.of(workflow.ref), base_url=BASE, arguments=arguments)
+    assert (sent.method, sent.url) == (method, BASE + address)
+    assert (sent.query_params, sent.body) == (query, body)
+
+
+def test_its_older_version_2_says_how_to_convert_it():
+    """C1.4."""
+    content = (FOLDER / "openapiv2.json").read_bytes()
+    with pytest.raises(ImportRefused, match=r"This is a Swagger 2.0 document. Convert it to OpenAPI 3 first"):
+        import_document(ImportRequest(content=content))
+
+
+async def test_agents_see_all_of_its_tools(connect: Connect):
+    """A2.1: the official client takes every schema."""
+    await in_database(import_temporal)()
+    async with connect() as client:
+        tools, cursor = [], None
+        while cursor is not None or not tools:
+            page = await client.list_tools(cursor=cursor)
+            tools, cursor = [*tools, *page.tools], page.next_cursor
+    imported = [tool for tool in tools if tool.name not in BUILT_IN_TOOLS]
+    assert len(imported) == OPERATIONS
+    for tool in imported:
+        jsonschema_rs.validator_for(tool.input_schema)
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.output_schema is None or jsonschema_rs.validator_for(tool.output_schema)
+
+
+async def test_an_imported_tool_is_called_with_the_sources_key(connect: Connect):
+    """A2.2, C1.4: what the document describes arrives; an answer may have less than it says."""
+    parts = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
+    answered = {"200": {"content": {"application/json": {"schema": parts}}}}
+    parameters = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    operation = {"operationId": "putOrder", "parameters": parameters, "responses": answered, **body_of(parts)}
+    with running_target_api(required_headers={"X-Key": SECRET}) as api, http_tool_hosts("127.0.0.1"):
+        api.tell("PUT", "/v1/orders/a%20b", Reply(body={"sku": None}))
+        raw: dict[str, Any] = document(
+            {"/orders/{id}": {"put": operation}},
+            servers=[{"url": f"{api.base_url}/v1"}],
+            components={"securitySchemes": {"key": KEY}},
+            security=[{"key": []}],
+        )
+        request = ImportRequest(content=json.dumps(raw).encode(), secrets={"api_key": SECRET}, expose=True)
+        await in_database(import_document)(request)
+        async with connect() as client:
+            result = await client.call_tool("putOrder", {"id": "a b", "sku": "S-1"})
+        (arrived,) = api.arrived
+    assert not result.is_error and result.structured_content == {"sku": None}
+    assert (arrived.method, arrived.path, arrived.json) == ("PUT", "/v1/orders/a%20b", {"sku": "S-1"})

@@ -1,0 +1,79 @@
+"""A response in words, through a real server (C6.1 to C6.5, C8.4)."""
+
+import json
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from catalogue.token_estimates import estimate_tokens
+from orchestration.formatting import cut_to_tokens, format_response
+from orchestration.language_model.client import ModelError, ModelProblem, Reply
+from tests.engines import model_answers as wire
+from tests.engines.model_server import ModelServer
+
+
+async def formatted(raw: Any, **more: Any) -> Reply:
+    options = {"instructions": "What does A-7 cost?", "format_instructions": ""} | more
+    return await format_response(raw, **options)
+
+
+async def test_the_model_puts_the_response_into_words(model_server: ModelServer) -> None:
+    """C6.1, C6.2, C6.3: the raw JSON goes in, text comes out."""
+    model_server.script("A-7 coûte 42,50 €.")
+    reply = await formatted({"total": 42.5, "note": "schön"}, format_instructions="In French.")
+    assert reply.text == "A-7 coûte 42,50 €."
+    [asked] = model_server.asked
+    assert '<response>\n{"total":42.5,"note":"schön"}\n</response>' in asked.prompt
+    assert "<format>\nIn French.\n</format>" in asked.prompt
+    assert "response_format" not in asked.json
+
+
+async def test_text_is_shown_as_text(model_server: ModelServer) -> None:
+    model_server.script("Fine.")
+    await formatted("plain\nwords")
+    assert "<response>\nplain\nwords\n</response>" in model_server.asked[0].prompt
+
+
+async def test_a_long_response_is_cut_to_the_context_and_says_so(
+    model_server: ModelServer, settings: Settings
+) -> None:
+    """C6.2: the beginning and the end stay; the whole prompt keeps within the limit."""
+    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 2_000}
+    model_server.script("Many orders.")
+    await formatted([{"order": number} for number in range(5_000)])
+    prompt = model_server.asked[0].prompt
+    assert estimate_tokens(prompt) <= 2_001
+    assert '[{"order":0}' in prompt
+    assert '{"order":4999}]' in prompt
+    whole = len(json.dumps([{"order": number} for number in range(5_000)], separators=(",", ":")))
+    assert f"[The response was cut here: {whole:,} characters" in prompt
+
+
+async def test_long_wishes_leave_room_for_some_of_the_response(
+    model_server: ModelServer, settings: Settings
+) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 1_000}
+    model_server.script("Fine.")
+    await formatted("r" * 10_000, format_instructions="f" * 8_000)
+    assert "r" * 500 in model_server.asked[0].prompt
+
+
+@pytest.mark.parametrize("answer", [wire.says(""), wire.declines()], ids=["empty", "declined"])
+async def test_no_text_is_a_failure(model_server: ModelServer, answer: wire.Answer) -> None:
+    """C8.4: which the request survives."""
+    model_server.script(answer)
+    with pytest.raises(ModelError) as raised:
+        await formatted({"total": 1})
+    assert raised.value.problem in (ModelProblem.EMPTY, ModelProblem.REFUSED)
+
+
+async def test_the_text_has_an_end(model_server: ModelServer) -> None:
+    """C6.5."""
+    model_server.script("long " * 20_000)
+    assert len((await formatted(1)).text) == 50_000
+
+
+@pytest.mark.parametrize("length", [0, 39, 40, 41, 100, 1_000])
+def test_a_cut_keeps_within_its_tokens(length: int) -> None:
+    assert len(cut_to_tokens("x" * length, 50)) <= 200

@@ -1,0 +1,253 @@
+"""The model proposes, the product decides: what is let through, and what is refused and never sent."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executions.models import Execution
+from tests.engines.model_answers import proposes
+from tests.engines.model_server import ModelServer
+from tests.engines.target_api import TargetApi, running_target_api
+from tests.orchestration.engine_tools import discover
+from tests.orchestration.shop import EVERY_TOOL, GET_ORDER, ask, shop, store
+from tests.processes import ExampleEngine, example_engine
+
+__all__ = ["example_engine", "shop"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BODY = {"channel": "words", "line": {"item": "lamp", "amount": 2}}
+
+
+@pytest.fixture
+def foreign() -> Iterator[TargetApi]:
+    """Somebody else's server, that takes everything and must get nothing."""
+    with running_target_api() as api:
+        yield api
+
+
+def insist(model_server: ModelServer, proposal: Any) -> None:
+    """Say the same however often one is asked."""
+    model_server.answer_by(lambda asked: proposal)
+
+
+def reading(url: str, **more: Any) -> dict[str, Any]:
+    return {"method": "GET", "url": url} | more
+
+
+def ordering(**more: Any) -> dict[str, Any]:
+    return {"method": "POST", "url": "{shop}/orders", "body": BODY} | more
+
+
+def filled(request: Any, shop: TargetApi, foreign: TargetApi) -> Any:
+    """`{shop}` and `{foreign}` stand for the addresses, which are known only now."""
+    addresses = {"{shop}": shop.base_url, "{foreign}": foreign.base_url, "{port}": str(shop.port)}
+    url = request["url"]
+    for name, address in addresses.items():
+        url = url.replace(name, address)
+    return request | {"url": url}
+
+
+def assert_refused(response: Any, *, why: str = "") -> None:
+    answer = response.json()
+    assert response.status_code == 422, answer
+    assert (answer["error_stage"], answer["failure"]) == ("llm_selection", "proposal_refused")
+    assert why in answer["error"]
+    assert (answer["execution_id"], answer["raw_response"], answer["http_spec"]) == (None, None, None)
+    assert not Execution.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        reading("{foreign}/orders/A-7"),
+        reading("{shop}@{foreign}/orders/A-7"),
+        reading("http://127.0.0.1:{port}@evil.example/orders/A-7"),
+        reading("http://evil.example#@127.0.0.1:{port}/orders/A-7"),
+        reading("https://127.0.0.1:{port}/orders/A-7"),
+        reading("http://127.0.0.1.evil.example:{port}/orders/A-7"),
+        reading("//evil.example/orders/A-7"),
+        reading("/orders/A-7"),
+        reading("file:///etc/passwd"),
+        reading("http://169.254.169.254/latest/meta-data/"),
+        reading("{shop}/orders/A-7/../../admin"),
+        reading("{shop}/orders/..%2f..%2fadmin"),
+        reading("{shop}/orders/A-7/refund"),
+        reading("{shop}/orders/"),
+        reading("{shop}/orders/A-7#fragment"),
+        reading("{shop}\\@evil.example/orders/A-7"),
+        reading("{shop}/orders/A-7", method="DELETE"),
+        reading("{shop}/orders/A-7", method="POST"),
+        reading("{shop}/orders/A-7", body={"state": "paid"}),
+        reading("{shop}/orders/A-7", headers={"Authorization": "Bearer mine"}),
+        reading("{shop}/orders/A-7", headers={"Host": "evil.example"}),
+        reading("{shop}/orders/A-7", headers={"X-Forwarded-Host": "evil.example"}),
+        reading("{shop}/orders/A-7", headers={"X-Note": "a\r\nX-Admin: yes"}),
+        reading("{shop}/orders/A-7", query_params={"admin": "true"}),
+        reading("{shop}/orders/A-7?admin=true"),
+        reading("{shop}/orders/A-8; DROP TABLE orders"),
+    ],
+)
+def test_a_request_that_is_not_the_tools_own_is_refused(
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, request_: dict[str, Any]
+) -> None:
+    """C4.5: method, scheme, host, path, query, headers and body have to be those of get_order."""
+    store(shop)
+    request = filled(request_, shop, foreign)
+    insist(model_server, {"tool": "get_order", "reason": "", "http_request": request})
+
+    assert_refused(ask())
+    assert shop.arrived == foreign.arrived == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ordering(body=BODY | {"discount": 100}),
+        ordering(body=BODY | {"channel": "staff"}),
+        ordering(body={"line": {"item": "lamp", "amount": 2, "price": 0}, "channel": "words"}),
+        ordering(body={"line": {"item": "lamp", "amount": 11}, "channel": "words"}),
+        ordering(body={"line": {"item": "lamp"}, "channel": "words"}),
+        ordering(body={"line": {"item": {"$ne": None}, "amount": 2}, "channel": "words"}),
+        ordering(body=[BODY, BODY]),
+        ordering(body="item=lamp"),
+        ordering(headers={"X-Urgent": "perhaps"}),
+        ordering(headers={"Idempotency-Key": "mine"}),
+        ordering(query_params={"as": "admin"}),
+    ],
+)
+def test_a_body_with_more_or_other_fields_than_declared_is_refused(
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, request_: dict[str, Any]
+) -> None:
+    """C4.5"""
+    store(shop)
+    request = filled(request_, shop, foreign)
+    insist(model_server, {"tool": "create_order", "reason": "", "http_request": request})
+
+    assert_refused(ask("Two lamps", EVERY_TOOL))
+    assert shop.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({}, "/order_id"),
+        ({"order_id": 7}, "/order_id"),
+        ({"order_id": "seven"}, "/order_id"),
+        ({"order_id": "A-7/../A-8"}, "/order_id"),
+        ({"order_id": "A-7", "admin": True}, "/admin"),
+        ({"order_id": None}, "/order_id"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_schema_are_refused_at_their_places(
+    model_server: ModelServer, shop: TargetApi, arguments: dict[str, Any], place: str
+) -> None:
+    """C4.3, C4.5"""
+    store(shop)
+    insist(model_server, proposes("get_order", arguments))
+
+    assert_refused(ask(), why=place)
+    assert shop.arrived == []
+
+
+@pytest.mark.parametrize("tool", ["create_order", "Get_Order", "get_order ", "list_workflows", "", "*"])
+def test_a_tool_that_the_request_does_not_name_is_refused_though_it_exists(
+    model_server: ModelServer, shop: TargetApi, tool: str
+) -> None:
+    """C4.2"""
+    store(shop)
+    insist(model_server, proposes(tool, {"item": "lamp", "amount": 1}))
+
+    response = ask(tool_ids=["get_order"])
+
+    assert response.status_code == 422
+    assert shop.arrived == []
+
+
+def test_arguments_and_a_request_that_mean_different_calls_are_refused(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    """C4.5"""
+    store(shop)
+    request = reading(f"{shop.base_url}/orders/A-8")
+    insist(model_server, proposes("get_order", {"order_id": "A-7"}, http_request=request))
+
+    assert_refused(ask(), why="do not mean the same call")
+    assert shop.arrived == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"arguments": {}},
+        {"arguments": {"order_id": "A-7", "fields": "all"}},
+        {"request": {"query_params": {"fields": "all"}}},
+        {"request": {"headers": {"Accept": "application/json"}}},
+    ],
+    ids=["both", "empty", "default-in-arguments", "default-in-request", "accept"],
+)
+def test_arguments_and_a_request_that_mean_the_same_are_let_through(
+    model_server: ModelServer, shop: TargetApi, more: dict[str, Any]
+) -> None:
+    """C4.4, C4.5: a default that one of them spells out makes no difference."""
+    store(shop)
+    arguments = more.get("arguments", {"order_id": "A-7"})
+    request = reading(f"{shop.base_url}/orders/A-7", **more.get("request", {}))
+    insist(model_server, proposes("get_order", arguments, http_request=request))
+
+    answer = ask().json()
+
+    assert (answer["status"], answer["arguments"]) == ("success", arguments or {"order_id": "A-7"})
+
+
+def test_of_a_request_alone_the_arguments_are_read_back_and_the_request_is_made_anew(
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi
+) -> None:
+    """C4.3, C4.4: with the types that the schema says."""
+    store(shop)
+    request = filled(ordering(headers={"x-urgent": "true"}), shop, foreign)
+    model_server.script({"tool": "create_order", "reason": "", "http_request": request})
+
+    answer = ask("Two lamps, quickly", EVERY_TOOL).json()
+
+    assert answer["arguments"] == {"item": "lamp", "amount": 2, "urgent": True}
+    assert (shop.last.json, shop.last.header("x-urgent")) == (BODY, "true")
+
+
+def test_numbers_in_a_query_are_read_back_as_numbers(model_server: ModelServer, shop: TargetApi) -> None:
+    """C4.3"""
+    store(shop)
+    request = reading(f"{shop.base_url}/orders", query_params={"limit": "5", "state": "open"})
+    model_server.script({"tool": "list_orders", "reason": "", "http_request": request})
+
+    answer = ask("Five open orders").json()
+
+    assert answer["arguments"] == {"limit": 5, "state": "open"}
+    assert sorted(shop.last.query) == [("limit", "5"), ("state", "open")]
+
+
+def test_a_tool_of_another_engine_takes_no_request(
+    model_server: ModelServer, example_engine: ExampleEngine, foreign: TargetApi
+) -> None:
+    """C4.5: it is none of an engine's, so whoever proposes one is up to something else."""
+    discover(example_engine)
+    request = reading(f"{foreign.base_url}/collect")
+    insist(model_server, proposes("text_statistics", {"text": "a"}, http_request=request))
+
+    assert_refused(ask("Count", ["text_statistics"]), why="no HTTP tool")
+    assert foreign.arrived == []
+
+
+def test_a_refused_proposal_is_told_to_the_model_once_and_recorded(
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi
+) -> None:
+    """C8.2"""
+    store(shop, GET_ORDER)
+    insist(model_server, proposes("get_order", None, http_request=reading(f"{foreign.base_url}/orders/A-7")))
+
+    answer = ask(tool_ids=["get_order"]).json()
+
+    assert len(model_server.asked) == 2
+    assert answer["selected_tool"] is None
+    assert foreign.arrived == []

@@ -1,0 +1,415 @@
+"""What goes wrong on the way, stage by stage: told in the answer, kept in the record, and logged."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from loguru import logger
+
+from catalogue.curation import disable_workflows
+from catalogue.exposure import forget_catalogue
+from catalogue.models import Source, Workflow
+from executions.models import Execution
+from orchestration import course, spending
+from tests.engines.model_answers import (
+    answers_html,
+    busy,
+    cuts_the_connection,
+    declines,
+    does_not_know_model,
+    fails,
+    fenced,
+    proposes,
+    refuses_key,
+    says,
+    stops_short,
+    wordy,
+)
+from tests.engines.model_server import KEY, ModelServer
+from tests.engines.target_api import Reply, TargetApi
+from tests.orchestration.shop import (
+    EVERY_TOOL,
+    GET_ORDER,
+    ORDER,
+    ask,
+    asking,
+    only,
+    shop,
+    states,
+    store,
+)
+from tests.processes import free_port
+
+__all__ = ["shop"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BY_NUMBER = {
+    "type": "object",
+    "properties": {"order_id": {"type": "integer"}},
+    "required": ["order_id"],
+}
+READ_A7 = proposes("get_order", {"order_id": "A-7"})
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What is logged meanwhile, with stack traces."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="DEBUG", format="{level} {message}{extra[fields]}", diagnose=False)
+    yield lines
+    logger.remove(sink)
+
+
+@pytest.fixture(autouse=True)
+def impatient(settings: Any) -> None:
+    """What an engine could be asked again for is not."""
+    settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": 0}
+
+
+def assert_failed(response: Any, code: int, stage: str, failure: str) -> dict[str, Any]:
+    answer: dict[str, Any] = response.json()
+    assert (response.status_code, answer["status"]) == (code, "error"), answer
+    assert (answer["error_stage"], answer["failure"]) == (stage, failure), answer
+    assert states(answer)[stage] == "failed"
+    record = only()
+    assert (record.status, record.error_stage, record.error) == ("error", stage, answer["error"])
+    return answer
+
+
+# Choosing
+
+
+@pytest.mark.parametrize("spoken", [fenced, wordy], ids=["fenced", "wordy"])
+def test_a_proposal_with_words_around_it_is_understood(
+    model_server: ModelServer, shop: TargetApi, spoken: Any
+) -> None:
+    """C4.2"""
+    store(shop)
+    model_server.script(spoken(READ_A7))
+
+    assert ask().json()["raw_response"]["body"] == ORDER
+
+
+@pytest.mark.parametrize(
+    "useless",
+    ["I would read the order.", '{"tool": "get_order", ', {"name": "get_order"}, [1, 2], {"tool": 7}],
+    ids=["words", "half", "other-shape", "list", "number"],
+)
+def test_an_answer_that_is_no_proposal_is_asked_for_once_more(
+    model_server: ModelServer, shop: TargetApi, useless: Any
+) -> None:
+    """C4.2, C4.5: with what was wrong about it."""
+    store(shop)
+    model_server.script(useless, READ_A7)
+
+    answer = ask().json()
+
+    assert (answer["status"], len(model_server.asked)) == ("success", 2)
+    assert "cannot be used" in model_server.asked[1].prompt
+    assert "sent back" in answer["stages"][1]["message"]
+
+
+def test_a_second_answer_that_is_no_proposal_ends_it(model_server: ModelServer, shop: TargetApi) -> None:
+    """C8.2"""
+    store(shop)
+    model_server.script("No.", "Still no.")
+
+    answer = assert_failed(ask(), 502, "llm_selection", "model_answer")
+
+    assert "no usable answer" in answer["error"]
+    assert (len(model_server.asked), answer["usage"]["completion_tokens"]) == (2, 60)
+    assert shop.arrived == []
+
+
+def test_a_refused_proposal_can_be_mended(model_server: ModelServer, shop: TargetApi) -> None:
+    """C4.5: the model is told what was wrong."""
+    store(shop)
+    model_server.script(proposes("get_order", {"order_id": "7"}), READ_A7)
+
+    assert ask().json()["status"] == "success"
+    assert "/order_id" in model_server.asked[1].prompt
+    assert len(shop.arrived) == 1
+
+
+def test_a_model_that_finds_no_tool_says_why(model_server: ModelServer, shop: TargetApi) -> None:
+    """C8.2: that is an answer, so it is not asked again."""
+    store(shop)
+    model_server.script(proposes(None, reason="None of them makes coffee."))
+
+    answer = assert_failed(ask("Make coffee"), 422, "llm_selection", "no_tool_fits")
+
+    assert "None of them makes coffee." in answer["error"]
+    assert len(model_server.asked) == 1 and shop.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("misbehaves", "code", "failure"),
+    [
+        (busy(), 503, "model_unavailable"),
+        (fails(), 503, "model_unavailable"),
+        (cuts_the_connection(), 503, "model_unavailable"),
+        (refuses_key(), 502, "model_answer"),
+        (does_not_know_model(), 502, "model_answer"),
+        (declines(), 502, "model_answer"),
+        (stops_short(), 502, "model_answer"),
+        (says(""), 502, "model_answer"),
+        (answers_html(), 503, "model_unavailable"),
+    ],
+    ids=["429", "500", "cut-off", "401", "404", "declines", "too-long", "empty", "html"],
+)
+def test_a_model_that_gives_no_answer_ends_it_at_the_selection(
+    model_server: ModelServer,
+    shop: TargetApi,
+    logged: list[str],
+    misbehaves: Any,
+    code: int,
+    failure: str,
+) -> None:
+    """C8.2, C8.5: nothing is sent, and no key shows."""
+    store(shop)
+    model_server.answer_by(lambda asked: misbehaves)
+
+    response = ask()
+
+    assert_failed(response, code, "llm_selection", failure)
+    assert shop.arrived == []
+    assert KEY not in response.content.decode() + "".join(logged)
+    assert "Traceback" in "".join(logged)
+
+
+def test_a_model_that_is_too_slow_meets_a_timeout(
+    model_server: ModelServer, shop: TargetApi, settings: Any
+) -> None:
+    """C8.2"""
+    settings.CATALOGUE = settings.CATALOGUE | {"model_timeout": 0.05}
+    store(shop)
+    model_server.script(model_server.slow(READ_A7))
+
+    assert_failed(ask(), 504, "llm_selection", "model_timeout")
+    model_server.release()
+
+
+def test_without_a_model_the_answer_says_how_to_set_one(shop: TargetApi) -> None:
+    """C8.2"""
+    store(shop)
+
+    answer = assert_failed(ask(), 503, "llm_selection", "model_unavailable")
+
+    assert "OPENAI_MODEL" in answer["error"]
+
+
+def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(
+    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(shop)
+    monkeypatch.setattr(spending, "_places", spending.threading.BoundedSemaphore(1))
+    with spending._places:
+        response = ask()
+
+    assert_failed(response, 503, "llm_selection", "busy")
+    assert response["Retry-After"] == str(spending.BUSY_SECONDS)
+    assert model_server.asked == []
+
+
+def test_tools_that_do_not_fit_into_the_prompt_are_named(
+    model_server: ModelServer, shop: TargetApi, settings: Any
+) -> None:
+    """C3.1"""
+    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 3_000}
+    many = [GET_ORDER | {"name": f"tool_{number:03}", "description": "word " * 50} for number in range(150)]
+    store(shop, GET_ORDER, *many)
+    model_server.script(READ_A7)
+
+    answer = ask(tool_ids=["get_order", *(str(tool["name"]) for tool in many)]).json()
+
+    assert answer["status"] == "success"
+    assert "was not told of all tools" in answer["warnings"][0]
+
+
+# Running
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 422, 500, 502, 503])
+def test_an_error_of_the_api_comes_back_with_its_response(
+    model_server: ModelServer, shop: TargetApi, logged: list[str], status: int
+) -> None:
+    """C5.4, C7.3, C8.3, C8.5"""
+    store(shop)
+    shop.tell("GET", "/orders/A-7", Reply(status, {"message": "not today"}, {"X-Shop": "south"}))
+    model_server.script(READ_A7)
+
+    answer = assert_failed(ask(format_response=True), 502, "api_execution", "run_failed")
+
+    assert str(status) in answer["error"] and "not today" in answer["error"]
+    raw = answer["raw_response"]
+    assert (raw["status_code"], raw["body"]) == (status, {"message": "not today"})
+    assert raw["headers"]["x-shop"] == "south"
+    assert (answer["selected_tool"], answer["http_spec"]["method"]) == ("get_order", "GET")
+    assert answer["execution_id"] == str(Execution.objects.get().pk)
+    (line,) = [line for line in logged if "A request in words failed" in line]
+    for told in (answer["request_id"], "caller=token:", "stage=api_execution", "tool=get_order"):
+        assert told in line
+    assert len(model_server.asked) == 1
+
+
+def test_an_api_that_has_too_much_to_do_is_told_with_its_response(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    """C8.3: once there is no use in asking it again."""
+    store(shop)
+    shop.tell("GET", "/orders/A-7", Reply(429, {"message": "slow down"}, {"Retry-After": "1"}))
+    model_server.script(READ_A7)
+
+    answer = assert_failed(ask(), 502, "api_execution", "run_failed")
+
+    assert answer["raw_response"]["status_code"] == 429
+    assert answer["raw_response"]["body"] == {"message": "slow down"}
+
+
+def test_a_gateway_that_gave_up_leaves_open_whether_the_order_was_made(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    """C8.3"""
+    store(shop)
+    shop.tell("POST", "/orders", Reply(504, "upstream timed out"))
+    model_server.script(proposes("create_order", {"item": "lamp", "amount": 1}))
+
+    answer = assert_failed(ask("A lamp", EVERY_TOOL), 502, "api_execution", "run_failed")
+
+    assert "not known whether" in answer["error"]
+    assert answer["raw_response"]["status_code"] == 504
+    assert len(shop.arrived) == 1
+
+
+def test_an_api_that_cannot_be_reached_is_told(model_server: ModelServer, shop: TargetApi) -> None:
+    """C5.3, C8.3"""
+    store(shop)
+    Source.objects.update(
+        config={**Source.objects.get().config, "base_url": f"http://127.0.0.1:{free_port()}"}
+    )
+    model_server.script(READ_A7)
+
+    answer = assert_failed(ask(), 502, "api_execution", "run_failed")
+
+    assert answer["raw_response"]["state"] == "failed"
+    assert answer["raw_response"]["error"] in answer["error"]
+
+
+@pytest.mark.parametrize("path", ["/cut-off", "/hang-up", "/malformed"])
+def test_an_answer_that_is_none_is_told(model_server: ModelServer, shop: TargetApi, path: str) -> None:
+    """C5.3"""
+    store(shop, {**GET_ORDER, "api": {"endpoint": "{base}" + path, "method": "GET"}})
+    model_server.script(READ_A7)
+
+    assert_failed(ask(tool_ids=["get_order"]), 502, "api_execution", "run_failed")
+
+
+def test_an_api_that_takes_too_long_is_told(model_server: ModelServer, shop: TargetApi) -> None:
+    """C5.3, C8.3"""
+    store(shop, GET_ORDER | {"timeout_seconds": 1})
+    shop.tell("GET", "/orders/A-7", Reply(200, ORDER, held=True))
+    model_server.script(READ_A7)
+
+    assert_failed(ask(tool_ids=["get_order"]), 504, "api_execution", "run_timed_out")
+    shop.released.set()
+
+
+def test_limits_without_room_say_when_to_come_again(
+    model_server: ModelServer, shop: TargetApi, settings: Any
+) -> None:
+    """C8.3: nothing was started."""
+    settings.CATALOGUE = settings.CATALOGUE | {"max_executions": 1, "max_queued_executions": 0}
+    store(shop)
+    Workflow.objects.update(inline_wait_seconds=0)
+    shop.tell("GET", "/orders/A-7", Reply(200, ORDER, held=True))
+    model_server.answer_by(lambda asked: READ_A7)
+    Source.objects.update(max_concurrent=1)
+    assert ask().status_code == 202
+
+    response = ask()
+
+    answer = response.json()
+    assert (response.status_code, answer["failure"]) == (503, "busy")
+    assert int(response["Retry-After"]) > 0
+    assert Execution.objects.count() == 1
+    shop.released.set()
+
+
+def test_a_tool_that_was_disabled_while_the_model_thought_is_not_run(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    """C8.3"""
+    store(shop)
+    model_server.script(model_server.slow(READ_A7))
+
+    with asking() as asked:
+        model_server.wait_until_asked_slowly()
+        disable_workflows(Workflow.objects.all())
+        forget_catalogue()
+        model_server.release()
+
+    answer = assert_failed(asked.result(), 502, "api_execution", "run_failed")
+    assert "Unknown or disabled tool" in answer["error"]
+    assert answer["execution_id"] is None and shop.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"), [(GET_ORDER, "success"), (GET_ORDER | {"input_schema": BY_NUMBER}, "error")]
+)
+def test_a_tool_that_was_changed_while_the_model_thought_is_checked_anew(
+    model_server: ModelServer, shop: TargetApi, changed: dict[str, Any], status: str
+) -> None:
+    """C4.5: what is shown and sent is what the tool is now."""
+    store(shop)
+    moved = {"api": {"endpoint": "{base}/v2/orders/{order_id}", "method": "GET"}}
+    shop.tell("GET", "/v2/orders/A-7", Reply(200, ORDER))
+    model_server.script(model_server.slow(READ_A7))
+
+    with asking() as asked:
+        model_server.wait_until_asked_slowly()
+        store(shop, changed | moved, expected=200)
+        forget_catalogue()
+        model_server.release()
+
+    answer = asked.result().json()
+    assert answer["status"] == status
+    if status == "success":
+        assert answer["http_spec"]["url"] == f"{shop.base_url}/v2/orders/A-7"
+        assert [arrived.path for arrived in shop.arrived] == ["/v2/orders/A-7"]
+    else:
+        assert "was changed while the model chose" in answer["error"] and shop.arrived == []
+
+
+# Ourselves
+
+
+def test_an_error_of_our_own_is_told_without_its_details(
+    model_server: ModelServer, shop: TargetApi, logged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C8.5: the log has them, with the stack trace."""
+    store(shop)
+    model_server.script(READ_A7)
+
+    async def break_down(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("the shelf fell down")
+
+    monkeypatch.setattr(course, "run_call", break_down)
+
+    answer = assert_failed(ask(), 500, "api_execution", "internal")
+
+    assert "shelf" not in answer["error"]
+    (line,) = [line for line in logged if "A request in words failed" in line]
+    assert line.startswith("ERROR") and "Traceback" in line and "the shelf fell down" in line
+
+
+def test_neither_instructions_nor_arguments_are_logged(
+    model_server: ModelServer, shop: TargetApi, logged: list[str]
+) -> None:
+    """C8.5"""
+    store(shop)
+    model_server.script(proposes("create_order", {"item": "a secret present", "amount": 3}))
+
+    assert ask("Order a secret present for Ada", EVERY_TOOL).json()["status"] == "success"
+
+    assert "a secret present" not in "".join(logged)
+    assert any("A request in words succeeded" in line for line in logged)
