@@ -17,6 +17,7 @@ from catalogue.serializers import HIGHEST_LIMIT, JSONObjectField
 LONGEST_TIMEOUT = LONGEST_CACHING = 2_592_000
 LONGEST_INLINE_WAIT = 3600
 MOST_NAMES = 10_000
+ADMINISTRATORS_ONLY = "Null for callers that are no administrators."
 HINTS = {"type": "object", "properties": {name: {"type": "boolean"} for name in CURATORS_HINTS.values()}}
 
 
@@ -34,7 +35,16 @@ class IconSerializer(serializers.Serializer[Any]):
     theme = serializers.ChoiceField(choices=["light", "dark"], required=False)
 
 
-class UpstreamSerializer(serializers.ModelSerializer[Workflow]):
+class LayerMixin:
+    """A part of a workflow, null for callers that are no administrators."""
+
+    context: dict[str, Any]
+
+    def get_attribute(self, instance: Workflow) -> Workflow | None:
+        return instance if is_administrator(self.context["request"]) else None
+
+
+class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     """What the engine says of a workflow."""
 
     id = serializers.CharField(source="upstream_id", help_text="The engine's id.")
@@ -92,7 +102,7 @@ class UpstreamDetailSerializer(UpstreamSerializer):
         read_only_fields = fields
 
 
-class CuratorSerializer(serializers.Serializer[Workflow]):
+class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
     """What the curator decided; empty or null where the engine's word or the product's default stands."""
 
     enabled = serializers.BooleanField()
@@ -143,8 +153,8 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
     )
     exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
     visibility = serializers.SerializerMethodField(help_text="If not exposed, the first thing in the way.")
-    curator = serializers.SerializerMethodField(help_text="Null for callers that are no administrators.")
-    upstream = serializers.SerializerMethodField(help_text="Null for callers that are no administrators.")
+    curator = CuratorSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
+    upstream = UpstreamSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
 
     def get_exposed(self, workflow: Workflow) -> bool:
         return self._visibility(workflow) == Visibility.EXPOSED
@@ -152,18 +162,6 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
     @extend_schema_field(serializers.ChoiceField(choices=[visibility.value for visibility in Visibility]))
     def get_visibility(self, workflow: Workflow) -> str:
         return self._visibility(workflow).value
-
-    @extend_schema_field(CuratorSerializer(allow_null=True))
-    def get_curator(self, workflow: Workflow) -> dict[str, Any] | None:
-        return CuratorSerializer(workflow).data if self._shows_layers else None
-
-    @extend_schema_field(UpstreamSerializer(allow_null=True))
-    def get_upstream(self, workflow: Workflow) -> dict[str, Any] | None:
-        return UpstreamSerializer(workflow).data if self._shows_layers else None
-
-    @cached_property
-    def _shows_layers(self) -> bool:
-        return is_administrator(self.context["request"])
 
     @cached_property
     def _chain(self) -> FilterChain[WorkflowFilter]:
@@ -181,14 +179,12 @@ class WorkflowDetailSerializer(WorkflowSerializer):
         allow_null=True, help_text="JSON Schema that results follow, where the engine vouches for one."
     )
     icons = IconSerializer(many=True, source="shown_icons")
-
-    @extend_schema_field(CuratorDetailSerializer(allow_null=True))
-    def get_curator(self, workflow: Workflow) -> dict[str, Any] | None:
-        return CuratorDetailSerializer(workflow).data if self._shows_layers else None
-
-    @extend_schema_field(UpstreamDetailSerializer(allow_null=True))
-    def get_upstream(self, workflow: Workflow) -> dict[str, Any] | None:
-        return UpstreamDetailSerializer(workflow).data if self._shows_layers else None
+    curator = CuratorDetailSerializer(
+        source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY
+    )
+    upstream = UpstreamDetailSerializer(
+        source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY
+    )
 
 
 class OverridesSerializer(StrictSerializer):

@@ -19,8 +19,13 @@ class AnyJSONField(serializers.JSONField):
 
 
 class ExecutionErrorSerializer(serializers.Serializer[Execution]):
+    """What went wrong; null where nothing did."""
+
     kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
     message = serializers.CharField(source="error")
+
+    def get_attribute(self, instance: Execution) -> Execution | None:
+        return instance if instance.error else None
 
 
 class ExecutionSerializer(serializers.ModelSerializer[Execution]):
@@ -33,7 +38,7 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     duration_ms = serializers.IntegerField(
         allow_null=True, help_text="By the engine's clock where it tells both times, else by ours."
     )
-    error = serializers.SerializerMethodField()
+    error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     queued = serializers.BooleanField(
         source="is_queued", help_text="It waits until the limits have room; no engine has got it yet."
     )
@@ -76,10 +81,6 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
 
     def get_success(self, execution: Execution) -> bool | None:
         return execution.succeeded if execution.is_settled else None
-
-    @extend_schema_field(ExecutionErrorSerializer(allow_null=True))
-    def get_error(self, execution: Execution) -> dict[str, Any] | None:
-        return ExecutionErrorSerializer(execution).data if execution.error else None
 
 
 class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
