@@ -62,7 +62,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 async def send_load(
     server: McpServer,
-    body: Mapping[str, Any],
+    body: Mapping[str, Any] | None,
     headers: Mapping[str, str],
     *,
     clients: int,
@@ -71,7 +71,7 @@ async def send_load(
 ) -> list[float]:
     """Send the same request again and again, from each client one at a time; how long each took.
 
-    `expected`: what every answer has in it.
+    Without a body it is a GET. `expected`: what every answer has in it.
     """
     request, left, seconds = _as_bytes(server.url, body, headers), requests, list[float]()
     url = urlsplit(server.url)
@@ -93,9 +93,11 @@ async def send_load(
     return seconds
 
 
-def _as_bytes(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-    parts, content = urlsplit(url), json.dumps(body).encode()
+def _as_bytes(url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> bytes:
+    parts = urlsplit(url)
+    method, content = ("GET", b"") if body is None else ("POST", json.dumps(body).encode())
     own = {"host": parts.netloc, "content-type": "application/json", "content-length": len(content)}
     lines = (f"{name}: {value}" for name, value in (own | dict(headers)).items())
-    head = [f"POST {parts.path} HTTP/1.1", *lines, "", ""]
+    target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    head = [f"{method} {target} HTTP/1.1", *lines, "", ""]
     return "\r\n".join(head).encode() + content

@@ -3,10 +3,10 @@
 import gc
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 from collections.abc import AsyncIterator  # noqa: E402
 from contextlib import asynccontextmanager  # noqa: E402 - the rooms need Django to be set up
@@ -19,6 +19,7 @@ from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Mount, Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
+from config.django_handler import ThreadHandler  # noqa: E402
 from mcp_bridge.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
@@ -56,7 +57,7 @@ def build_application() -> Starlette:
             Route("/mcp/{slug}/", endpoint),
             Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
             Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
-            Mount("/", RequestBodyLimitMiddleware(cast(ASGIApp, django_application), _largest_body())),
+            Mount("/", RequestBodyLimitMiddleware(cast(ASGIApp, ThreadHandler()), _largest_body())),
         ],
         middleware=[Middleware(Shortcut, answers=endpoint.direct_answers)],
         lifespan=lifespan,

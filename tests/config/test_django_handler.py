@@ -1,0 +1,103 @@
+"""Django's part of a web process: one thread for a request, files without a warning."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from django.contrib.staticfiles import finders
+from django.db import connection
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from pytest_django import Settings
+
+from config.django_handler import ThreadHandler
+from tests.mcp_bridge.serving import serving
+
+TOGETHER = 12
+STYLES = "unfold/css/styles.css"
+meeting = threading.Barrier(TOGETHER, timeout=20)
+
+
+def meet(request: HttpRequest) -> HttpResponse:
+    """Answers once so many others are here as well."""
+    meeting.wait()
+    return HttpResponse("All are here.")
+
+
+def where(request: HttpRequest) -> HttpResponse:
+    connection.ensure_connection()
+    return JsonResponse({"thread": threading.get_ident(), "connection": id(connection.connection)})
+
+
+@csrf_exempt
+def count(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(len(request.body)))
+
+
+def broken(request: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        yield b"The first half, "
+        raise OSError("The disk is gone.")
+
+    return StreamingHttpResponse(parts())
+
+
+urlpatterns = [path("meet", meet), path("where", where), path("count", count), path("broken", broken)]
+
+
+@pytest.fixture
+def base_url(settings: Settings) -> Iterator[str]:
+    settings.ROOT_URLCONF = __name__
+    with serving(ThreadHandler(), lifespan="off") as url:
+        yield url
+
+
+def get(url: str) -> httpx2.Response:
+    return httpx2.get(url, trust_env=False, timeout=20)
+
+
+def test_static_files_arrive_whole(base_url: str) -> None:
+    """Where Django read them by itself, it would warn of it, and warnings are errors here."""
+    file = finders.find(STYLES)
+    assert isinstance(file, str)
+    answer = get(f"{base_url}/static/{STYLES}")
+    with open(file, "rb") as wanted:
+        assert answer.content == wanted.read()
+    assert answer.headers["content-type"].startswith("text/css")
+
+
+def test_requests_that_wait_do_not_wait_for_each_other(base_url: str) -> None:
+    with ThreadPoolExecutor(TOGETHER) as clients:
+        answers = list(clients.map(get, [f"{base_url}/meet"] * TOGETHER))
+    assert {answer.text for answer in answers} == {"All are here."}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> None:
+    """On PostgreSQL the connection comes from a pool, on SQLite it is the thread's."""
+    first, second = get(f"{base_url}/where").json(), get(f"{base_url}/where").json()
+    assert second["thread"] == first["thread"]
+    if connection.vendor == "sqlite":
+        assert second["connection"] == first["connection"]
+
+
+def test_a_body_of_several_messages_reaches_the_view(base_url: str) -> None:
+    answer = httpx2.post(f"{base_url}/count", content=b"x" * 1_000_000, trust_env=False, timeout=20)
+    assert answer.text == "1000000"
+
+
+def test_a_query_that_is_no_text_is_refused(base_url: str) -> None:
+    address = urlsplit(base_url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+        client.sendall(b"GET /count?\xff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url: str) -> None:
+    with pytest.raises(httpx2.RemoteProtocolError):
+        get(f"{base_url}/broken")
