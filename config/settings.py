@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 import sys
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 from urllib.parse import urlsplit
 
 import dj_database_url
@@ -142,6 +142,9 @@ DATABASES = {"default": _database()}
 if sqlite3.sqlite_version_info < (3, 37):
     raise SystemExit(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
 
+# The admin is where people sign in, also by a form that has forgotten where they wanted to go.
+LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
+
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -255,35 +258,9 @@ class CatalogueSettings(TypedDict):
     list_ttl: float
 
 
-CATALOGUE: CatalogueSettings = {
-    "discovery_enabled": ENVIRONMENT.discovery_enabled,
-    "discovery_interval": ENVIRONMENT.discovery_interval,
-    "retry_attempts": ENVIRONMENT.retry_attempts,
-    "execution_timeout": ENVIRONMENT.execution_timeout,
-    "inline_wait": ENVIRONMENT.inline_wait,
-    "inline_result_characters": ENVIRONMENT.inline_result_characters,
-    "inline_content_bytes": ENVIRONMENT.inline_content_bytes,
-    "max_concurrent_executions": ENVIRONMENT.max_concurrent_executions,
-    "max_concurrent_per_caller": ENVIRONMENT.max_concurrent_per_caller,
-    "max_queued_executions": ENVIRONMENT.max_queued_executions,
-    "max_queued_per_caller": ENVIRONMENT.max_queued_per_caller,
-    "idempotency_hours": ENVIRONMENT.idempotency_hours,
-    "reattach_seconds": ENVIRONMENT.reattach_seconds,
-    "status_check_interval": ENVIRONMENT.status_check_interval,
-    "max_request_bytes": ENVIRONMENT.max_request_bytes,
-    "max_payload_bytes": ENVIRONMENT.max_payload_bytes,
-    "stdio_commands": ENVIRONMENT.stdio_commands,
-    "http_tool_hosts": ENVIRONMENT.http_tool_hosts,
-    "openai_base_url": ENVIRONMENT.openai_base_url,
-    "openai_api_key": ENVIRONMENT.openai_api_key,
-    "openai_model": ENVIRONMENT.openai_model,
-    "model_timeout": ENVIRONMENT.model_timeout,
-    "model_retries": ENVIRONMENT.model_retries,
-    "model_context_tokens": ENVIRONMENT.model_context_tokens,
-    "model_answer_tokens": ENVIRONMENT.model_answer_tokens,
-    "page_size": ENVIRONMENT.page_size,
-    "list_ttl": ENVIRONMENT.list_ttl,
-}
+CATALOGUE = cast(
+    CatalogueSettings, {name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}
+)
 
 
 def _page(title: str, icon: str, app: str, model: str) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class SourceAdmin(ButtonsMixin):
             if request.headers.get("X-Requested-With") == "XMLHttpRequest":
                 return JsonResponse(outcome)
             tell = messages.success if outcome["ok"] else messages.error
-            tell(request, "\n".join(outcome["told"]))
+            tell(request, paragraphs("\n".join(outcome["told"])))
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Deleting takes everything of the source along; what it ran stays on record.

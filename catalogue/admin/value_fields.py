@@ -7,7 +7,11 @@ from typing import Any
 from django import forms
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
-MONOSPACE = {"class": "font-mono", "spellcheck": "false", "autocomplete": "off"}
+MONOSPACE = {
+    "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",
+    "spellcheck": "false",
+    "autocomplete": "off",
+}
 
 
 class LinesField(forms.CharField):

@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import pretty_json
+from catalogue.admin.value_fields import MONOSPACE
 from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from connectors.background import run_in_background_loop
@@ -33,7 +34,7 @@ class InteractionForm(forms.Form):
         required=False,
         initial=dict,
         error_messages={"invalid": "This is no JSON."},
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, **MONOSPACE}),
     )
 
     def clean_arguments(self) -> dict[str, Any]:
