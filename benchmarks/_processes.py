@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.processes import ExampleEngine, free_port, running, running_example_engine, web_command
+from connectors.testing import free_port
+from tests.processes import ExampleEngine, running, running_example_engine, web_command
 
 
 @dataclass(frozen=True)

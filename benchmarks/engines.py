@@ -22,9 +22,10 @@ from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, table
 from benchmarks._processes import McpServer, catalogue_server
 from benchmarks.tools import META, VERSION
+from connectors.testing import free_port
 from tests.engines.prefect.server import AUTH, BUSY_TRIES, ENVIRONMENT, running_prefect
 from tests.engines.temporal.server import TASK_QUEUE, running_server, running_worker
-from tests.processes import free_port, running
+from tests.processes import running
 
 GOAL_START_SECONDS = 0.025
 GOAL_END_SECONDS = 0.05

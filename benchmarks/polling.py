@@ -25,7 +25,8 @@ from benchmarks._processes import McpServer, product
 from benchmarks._status_engine import ARRIVALS_PATH
 from benchmarks._worker import running_worker
 from benchmarks.tools import META, VERSION
-from tests.processes import free_port, running
+from connectors.testing import free_port
+from tests.processes import running
 
 RUNS = 10_000
 INTERVAL_SECONDS = 30

@@ -12,7 +12,8 @@ from mcp import Client
 from benchmarks._database import own_database
 from benchmarks._figures import best_of, milliseconds, stopwatch, table
 from benchmarks._paged_tools import COUNT
-from tests.processes import free_port, running
+from connectors.testing import free_port
+from tests.processes import running
 
 GOAL_SECONDS = 3.0
 KINDS = (("first", 1, "added"), ("unchanged", 1, "unchanged"), ("all changed", 2, "updated"))

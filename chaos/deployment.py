@@ -16,7 +16,8 @@ from typing import Any
 from chaos.plan import ASKED, BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS
 from chaos.programs import ROOT, Program
 from chaos.stacks import Stack
-from tests.processes import ExampleEngine, free_port
+from connectors.testing import free_port
+from tests.processes import ExampleEngine
 
 OBSERVER = "observer"
 PROMISES = {

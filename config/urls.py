@@ -43,6 +43,9 @@ api.register("executions", ExecutionViewSet, "execution")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 
+# Not when Django is set up: commands and workers start half a second earlier without the admin's pages.
+admin.autodiscover()
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),

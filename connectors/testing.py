@@ -5,7 +5,9 @@ takes pytest with pytest-asyncio in its mode "auto".
 """
 
 import asyncio
+import itertools
 import logging
+import os
 import socket
 import traceback
 from abc import ABC, abstractmethod
@@ -41,6 +43,12 @@ from connectors.protocol import (
 
 DEADLINE_SECONDS = 10.0
 POLL_SECONDS = 0.02
+WORKERS = 16
+PORTS = range(
+    20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS, 30_000, WORKERS
+)
+"""Each of pytest's workers has its own, and none are of those that the system itself gives out."""
+_turns = itertools.count(os.getpid())
 
 
 @dataclass(frozen=True)
@@ -133,10 +141,13 @@ async def silent_engine() -> AsyncIterator[int]:
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of this machine on which nobody listens, and that nobody else is given before it is used."""
+    for turn in itertools.islice(_turns, len(PORTS)):
+        port = PORTS[turn % len(PORTS)]
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"Every port from {PORTS[0]} to {PORTS[-1]} is taken.")
 
 
 def capabilities_of(connector: Connector, sample: Sample) -> Capabilities:

@@ -1,7 +1,6 @@
 """Real processes for tests to talk to."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
+from connectors.testing import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 STARTUP_SECONDS = 60.0
@@ -31,12 +32,6 @@ class ExampleEngine:
         response = httpx2.get(f"{self.base_url}/runs", params=filters, headers=headers, trust_env=False)
         runs: list[dict[str, object]] = response.raise_for_status().json()["runs"]
         return runs
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def web_command(port: int) -> list[str]:

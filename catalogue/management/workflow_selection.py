@@ -3,14 +3,15 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db.models import QuerySet
 
 from catalogue.curation import UnknownWorkflows, choose_workflows
+from catalogue.management.base import CatalogueCommand
 from catalogue.models import Source, Workflow
 
 
-class WorkflowSelectionCommand(BaseCommand):
+class WorkflowSelectionCommand(CatalogueCommand):
     """A command on some or all workflows of one source."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -31,6 +31,13 @@ from tests.factories import (
 pytestmark = pytest.mark.django_db
 
 
+def test_a_login_without_a_destination_leads_to_the_first_page(client: Client) -> None:
+    """B8."""
+    User.objects.create_superuser("ada", password="a-long-enough-password")
+    answer = client.post("/admin/login/", {"username": "ada", "password": "a-long-enough-password"})
+    assert (answer.status_code, answer.headers["location"]) == (302, "/admin/")
+
+
 def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Client) -> None:
     """B9: what fails, what agents see, what ran lately."""
     source = make_source("good", health_state="ok")

@@ -22,7 +22,7 @@ from connectors.errors import (
 from connectors.protocol import RunRef, WorkflowRef
 from connectors.simplified import SimplifiedConnector
 from connectors.simplified.config import SimplifiedConfig
-from connectors.testing import closing, everything_told_by
+from connectors.testing import closing, everything_told_by, free_port
 from tests.connectors.scripted import (
     Behaviour,
     Received,
@@ -34,7 +34,6 @@ from tests.connectors.scripted import (
     sends_and_hangs_up,
     stays_silent_after,
 )
-from tests.processes import free_port
 
 KEY = "s3cret/key+with=signs-42"
 PATIENT, IMPATIENT = 10.0, 0.5

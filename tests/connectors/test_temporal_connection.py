@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import RunState
 from connectors.temporal.config import TemporalConfig
-from connectors.testing import Sample, everything_told_by, silent_engine, start, until_ended
+from connectors.testing import Sample, everything_told_by, free_port, silent_engine, start, until_ended
 from tests.connectors.scripted import Received, ScriptedEngine, response
 from tests.engines.guarding import end_group
 from tests.engines.temporal.definitions import connector_to, workflow_ref
@@ -29,7 +29,7 @@ from tests.engines.temporal.server import (
     temporal_server,
 )
 from tests.engines.temporal.tls import Authority, Certificate, tls_proxy
-from tests.processes import ROOT, free_port
+from tests.processes import ROOT
 
 __all__ = ["temporal_server"]
 

@@ -20,7 +20,8 @@ import httpx2
 import psutil
 import psycopg
 
-from tests.processes import ROOT, free_port, running, web_command
+from connectors.testing import free_port
+from tests.processes import ROOT, running, web_command
 
 START_SECONDS = 90.0
 STOP_SECONDS = 25.0

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from connectors.testing import free_port
 from tests.e2e.conformance.proxy import authorizing
 from tests.e2e.conformance.suite import Suite, figures_told, required_scenarios
 from tests.e2e.node_tools import node
 from tests.e2e.product import environment, place_for_one, started
-from tests.processes import ROOT, free_port, running
+from tests.processes import ROOT, running
 
 __all__ = ["node"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

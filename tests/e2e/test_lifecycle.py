@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connectors.testing import free_port
 from tests.e2e.browser import Browser
 from tests.e2e.product import QUICKSTART, Product, Rest, environment, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026
-from tests.processes import ROOT, free_port
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.e2e
 

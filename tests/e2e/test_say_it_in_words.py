@@ -9,13 +9,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from connectors.testing import free_port
 from tests.e2e.browser import Browser, text_of
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026
 from tests.engines.model_answers import KEY, MODEL, proposes
 from tests.engines.model_server import ModelServer
 from tests.engines.target_api import Reply, TargetApi, running_target_api
-from tests.processes import free_port, running, web_command
+from tests.processes import running, web_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

@@ -16,10 +16,11 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult
 
+from connectors.testing import free_port
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026, newest, text_of
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
-from tests.processes import ROOT, _answers, free_port
+from tests.processes import ROOT, _answers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx2
 
-from tests.processes import free_port, running
+from connectors.testing import free_port
+from tests.processes import running
 
 DRIVER = shutil.which("chromedriver")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

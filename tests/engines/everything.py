@@ -9,10 +9,10 @@ import httpx2
 import pytest
 from mcp import StdioServerParameters
 
+from connectors.testing import free_port
 from tests.e2e.node_tools import FOLDER, PACKAGES
 from tests.e2e.product import wait_until
 from tests.engines.guarding import guarded
-from tests.processes import free_port
 
 PROGRAM = PACKAGES / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
 LOOPBACK = FOLDER / "bind_loopback.cjs"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from connectors.testing import free_port
 from tests.engines.guarding import guarded
-from tests.processes import _wait_until_it_answers, free_port
+from tests.processes import _wait_until_it_answers
 
 KEY = "key-of-many-tools-0123456789"
 

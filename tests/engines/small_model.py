@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, free_port, running
+from connectors.testing import free_port
+from tests.processes import ROOT, running
 
 NAME = "smollm2-135m"
 USUAL = ROOT / ".venv-model" / "bin" / "python"

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import httpx2
 import jsonschema_rs
 import pytest
 
+from connectors.testing import free_port
 from examples.engine.clock import now_ms
 from examples.engine.progress import Progress
 from examples.engine.workflows import WORKFLOWS
@@ -107,13 +107,6 @@ class Engine:
         self.process.send_signal(signal_number)
         self.client.close()
         return self.process.wait(timeout=DEADLINE_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 Launch = Callable[..., Engine]

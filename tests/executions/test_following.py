@@ -11,6 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
+from connectors.testing import free_port
 from executions.claiming import LANE_ROOM, Lane, claim_due_executions
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, poll_due_executions
@@ -43,7 +44,7 @@ from tests.executions.steps import (
     told,
 )
 from tests.factories import make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine, free_port
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

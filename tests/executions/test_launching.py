@@ -16,6 +16,7 @@ from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
 from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
+from connectors.testing import free_port
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution
@@ -48,7 +49,7 @@ from tests.executions.steps import (
     told,
 )
 from tests.factories import make_source, make_workflow
-from tests.processes import ExampleEngine, free_port
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

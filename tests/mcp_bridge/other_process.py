@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from mcp.client.stdio import StdioServerParameters
 
+from connectors.testing import free_port
 from mcp_bridge.tokens import METADATA_PATH
 from tests.mcp_bridge.conftest import McpServer
-from tests.processes import free_port, running, web_command
+from tests.processes import running, web_command
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from loguru import logger
 from catalogue.curation import disable_workflows
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
+from connectors.testing import free_port
 from executions.models import Execution
 from orchestration import course, spending
 from tests.engines.model_answers import (
@@ -38,7 +39,6 @@ from tests.orchestration.shop import (
     states,
     store,
 )
-from tests.processes import free_port
 
 __all__ = ["shop"]
 

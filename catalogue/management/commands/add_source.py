@@ -4,8 +4,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from catalogue.management.base import CatalogueCommand
 from catalogue.management.kind_help import KindHelp
 from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
 from catalogue.models import Source
@@ -13,7 +14,7 @@ from catalogue.sources import create_source
 from connectors.registry import connector_kinds
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Add a connection to an engine. Its first listing is due at once; refresh_sources makes it now."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

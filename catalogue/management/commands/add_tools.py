@@ -4,14 +4,15 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from catalogue.http_tools.refusals import ToolsRefused
 from catalogue.http_tools.registry import StoredTools, store_tools
 from catalogue.http_tools.submissions import MOST_BYTES, place_of, read_submission, read_text
+from catalogue.management.base import CatalogueCommand
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = (
         "Store HTTP tools as a file declares them: one ToolConfig, a list of them, or an object with "
         "`tools`, in JSON or YAML. It is checked as a whole before anything is written."

@@ -5,8 +5,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from catalogue.management.base import CatalogueCommand
 from catalogue.management.openapi_report import report_lines
 from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
 from catalogue.openapi.importing import ImportRefused, ImportRequest, Selection, import_document
@@ -14,7 +15,7 @@ from catalogue.openapi.serializers import OpenApiImportSerializer
 from connectors.http_tools.openapi.document_text import MAX_BYTES
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = (
         "Import an OpenAPI 3 document (JSON or YAML): each chosen operation becomes an HTTP tool, each that "
         "cannot is refused with its reason. Ends with 1 if there is not one tool."

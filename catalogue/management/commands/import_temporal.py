@@ -4,7 +4,7 @@ import os
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from catalogue.changes import Change
 from catalogue.declared_workflows import (
@@ -15,6 +15,7 @@ from catalogue.declared_workflows import (
     import_file,
     plan_import,
 )
+from catalogue.management.base import CatalogueCommand
 from connectors.errors import Misconfigured
 from connectors.temporal.listing import read_file
 
@@ -33,7 +34,7 @@ def _key_and_variable(text: str) -> tuple[str, str]:
     return key, os.environ[variable]
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = (
         "Import a YAML file that declares a Temporal service and its workflows. It is checked as a whole "
         "before anything is written; workflows of earlier files stay."

@@ -3,14 +3,15 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.http_tools.configs import KIND
+from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Source
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "List the workflows of these sources, or of all enabled ones. Exits with 1 if a listing fails."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -5,17 +5,16 @@ from types import FrameType
 from typing import Any
 
 from django.conf import settings
-from django.core.management import BaseCommand
 
+from catalogue.management.base import CatalogueCommand
 from config.quickstart.starting import run_everything
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = (
         "Run the web server, the worker, its schedule and an example engine until Ctrl-C. The first start "
         "also makes the database, an admin, a token, and connects the example engine."
     )
-    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         # SIGINT too: shells have it ignored by what they start in the background.

@@ -3,14 +3,14 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
+from catalogue.management.base import CatalogueCommand
 from config.web_server import serve
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Run one web process: MCP, REST and the admin. Any number of them share the work."
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: %(default)s.")

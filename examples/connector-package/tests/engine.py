@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from redis.exceptions import ConnectionError
 from rq import Queue, Worker
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation
+
+from connectors.testing import free_port
 
 PASSWORD = "password-of-the-tests-0123456789"
 STARTUP_SECONDS = 30.0
@@ -53,10 +54,7 @@ def running_rq(folder: Path) -> Iterator[RqEngine]:
     if server is None:
         reason = "There is no redis-server; on Debian and Ubuntu: apt-get install redis-server"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    engine = RqEngine(port)
+    engine = RqEngine(port := free_port())
     redis = [server, "--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD, "--save", ""]
     url = f"redis://:{PASSWORD}@127.0.0.1:{port}"
     pool = [sys.executable, "-m", "rq.cli", "worker-pool", "--num-workers", str(WORKERS), "--url", url]

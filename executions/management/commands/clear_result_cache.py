@@ -3,13 +3,14 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from catalogue.management.base import CatalogueCommand
 from catalogue.models import Workflow
 from executions.result_cache import clear_results
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Forget cached results, so that the next calls run: of one workflow, or of all."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

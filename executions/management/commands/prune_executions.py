@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from catalogue.management.base import CatalogueCommand
 from executions.retention import prune
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Remove now what the retention keeps no longer, which a worker else does every ten minutes."
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -5,9 +5,10 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from mcp_types import LATEST_PROTOCOL_VERSION, CallToolResult, ContentBlock
 
+from catalogue.management.base import CatalogueCommand
 from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
@@ -18,7 +19,7 @@ from mcp_bridge.content import describe, text_of
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Call a tool as an agent would and print its result. Exits with 1 when the call fails."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

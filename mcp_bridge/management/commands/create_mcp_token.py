@@ -5,15 +5,16 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
+from catalogue.management.base import CatalogueCommand
 from catalogue.scopes import Scope
 from mcp_bridge.management.toolset_option import add_toolset_option, chosen_toolset
 from mcp_bridge.tokens import create_token
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Make an access token for MCP and REST. Prints the token alone; it cannot be shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -4,16 +4,15 @@ import json
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from catalogue.exposure import ExposedCatalogue, current_catalogue
+from catalogue.management.base import CatalogueCommand
 from mcp_bridge.access import Access
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 from mcp_bridge.tools import visible_tools
 from mcp_bridge.toolset_costs import cost_of_catalogue, cost_of_toolset
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Show the tools that an agent would see, and what their list costs its context."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -4,17 +4,16 @@ from argparse import ArgumentParser
 from typing import Any
 
 import anyio
-from django.core.management.base import BaseCommand
 
 from catalogue.database import require_database
 from catalogue.exposure import current_catalogue
+from catalogue.management.base import CatalogueCommand
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 from mcp_bridge.stdio import serve_stdio
 
 
-class Command(BaseCommand):
+class Command(CatalogueCommand):
     help = "Serve MCP on standard input and output as the local user. Logs go to standard error."
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_toolset_option(parser, what="serve this toolset, as /mcp/<slug> does")

@@ -17,8 +17,9 @@ import pytest
 from connectors.prefect import PrefectConnector
 from connectors.prefect.config import PrefectConfig
 from connectors.protocol import RunRef
+from connectors.testing import free_port
 from tests.engines.guarding import do_without, guarded
-from tests.processes import PROBE_SECONDS, ROOT, free_port
+from tests.processes import PROBE_SECONDS, ROOT
 
 ENVIRONMENT = ROOT / ".venv-prefect"
 LOCK = "tests/engines/requirements-prefect.lock"

@@ -19,8 +19,9 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
+from connectors.testing import free_port
 from tests.engines.guarding import do_without, guarded
-from tests.processes import PROBE_SECONDS, free_port
+from tests.processes import PROBE_SECONDS
 
 Result = TypeVar("Result")
 STARTUP_SECONDS = 60.0
