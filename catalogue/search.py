@@ -43,7 +43,12 @@ def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | 
 
     A query is words, in any order; those that nothing has do not count. Nothing in it is an operator.
     """
-    return _remembered.index_of(catalogue).search(query, among=catalogue.seen_through(toolset).keys())
+    return search_among(catalogue, query, catalogue.seen_through(toolset))
+
+
+def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) -> list[str]:
+    """The same among these tools; what is not exposed is not found."""
+    return _remembered.index_of(catalogue).search(query, among=names)
 
 
 class _Match(NamedTuple):

@@ -64,7 +64,6 @@ class Course:
 
     async def _pass_stages(self) -> None:
         asked = self._asked
-        await self._begin(Stage.TOOL_RETRIEVAL)
         tools = await run_in_database(find_tools, asked.tool_ids, caller=asked.caller)
         await self._begin(Stage.LLM_SELECTION, questions=2, message=_count(tools))
         selection = await self._choose(tools)

@@ -1,4 +1,4 @@
-"""The record of a request before anything is done for it, and requests that come again.
+"""The record of a request, at its first stage, before anything is done for it, and requests that come again.
 
 An idempotency key belongs to the whole request: the model may choose differently the second time, so that a
 key of the execution alone would not keep it from running twice.
@@ -15,9 +15,10 @@ from django.utils import timezone
 from orchestration.asked import Asked
 from orchestration.models import WorkflowRequest
 from orchestration.refusals import IdempotencyConflict
+from orchestration.stages import Stage, begun
 
 OPENING_SECONDS = 60
-"""Until its first stage begins."""
+"""For its first stage, which takes no time, and until the second begins."""
 
 
 def open_request(asked: Asked) -> WorkflowRequest:
@@ -52,6 +53,7 @@ def _insert(asked: Asked, digest: str) -> WorkflowRequest:
         format_response=asked.format_response,
         format_instructions=asked.response_format_instructions,
         dry_run=asked.dry_run,
+        stages=[begun(Stage.TOOL_RETRIEVAL, now)],
     )
     request.save(force_insert=True)
     return request

@@ -47,9 +47,7 @@ class _Objection:
 async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, spending: Spending) -> Selection:
     """Raises StageFailed. What the model costs goes to `spending`, whatever comes of it."""
     # Hundreds of tools take most of a second, in which nobody else may be kept waiting.
-    context = await run_in_database(
-        describe_tools, list(tools.values()), instructions=instructions, tokens=_room_for_tools(instructions)
-    )
+    context = await run_in_database(_describe, list(tools.values()), instructions)
     has_endpoints = any(map(is_http_tool, tools.values()))
     schema = proposal_schema(list(context.described), has_endpoints=has_endpoints)
     asked: list[Message] = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
@@ -64,6 +62,11 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, spend
     if isinstance(verdict, _Objection):
         raise StageFailed(_told(verdict), failure=verdict.failure)
     return Selection(approved=verdict, rounds=rounds, warnings=_warnings(context))
+
+
+def _describe(tools: Sequence[Workflow], instructions: str) -> ToolContext:
+    room = _room_for_tools(instructions)
+    return describe_tools(tools, instructions=instructions, tokens=room, catalogue=current_catalogue())
 
 
 def approve_anew(approved: Approved, *, caller: Caller) -> Approved:

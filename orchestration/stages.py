@@ -1,5 +1,8 @@
 """The stages of a workflow request, in their order (C7.7), and how it can fail there."""
 
+from datetime import datetime
+from typing import Any
+
 from django.db import models
 
 
@@ -15,6 +18,12 @@ class StageState(models.TextChoices):
     DONE = "done", "done"
     FAILED = "failed", "failed"
     SKIPPED = "skipped", "left out"
+
+
+def begun(stage: Stage, at: datetime) -> dict[str, Any]:
+    """The stage as a request's record tells it while it goes on."""
+    told = {"stage": stage.value, "state": StageState.RUNNING.value, "started_at": at.isoformat()}
+    return {**told, "seconds": None, "message": ""}
 
 
 class Failure(models.TextChoices):

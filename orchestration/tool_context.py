@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from catalogue.exposure import ExposedCatalogue
 from catalogue.http_tools.configs import declared_output_schema, is_http_tool
 from catalogue.models import Workflow
-from catalogue.search import SearchIndex
+from catalogue.search import search_among
 from catalogue.token_estimates import CHARACTERS_PER_TOKEN
 from connectors.http_tools.operation import HttpOperation
 from orchestration.schema_lines import Detail, one_line, schema_lines
@@ -58,14 +59,19 @@ DEPTHS = (
 """Less and less; only what does not even fit with the least is left out."""
 
 
-def describe_tools(workflows: Sequence[Workflow], *, instructions: str, tokens: int) -> ToolContext:
-    """Name, description, endpoint, parameters and expected output of each, in at most so many tokens."""
+def describe_tools(
+    workflows: Sequence[Workflow], *, instructions: str, tokens: int, catalogue: ExposedCatalogue
+) -> ToolContext:
+    """Name, description, endpoint, parameters and expected output of each, in at most so many tokens.
+
+    Where not all fit they are ranked, as the catalogue's search finds them by the instructions.
+    """
     *longer, shortest = DEPTHS
     for depth in longer:
         context = _describe(workflows, depth, tokens, all_or_nothing=True)
         if context.described:
             return context
-        workflows = _ranked(workflows, instructions)
+        workflows = _ranked(workflows, instructions, catalogue)
     return _describe(workflows, shortest, tokens, all_or_nothing=False)
 
 
@@ -87,10 +93,9 @@ def _describe(
     return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries), left_out=left_out)
 
 
-def _ranked(workflows: Sequence[Workflow], instructions: str) -> list[Workflow]:
+def _ranked(workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue) -> list[Workflow]:
     """Those that the instructions speak of first; the others as they were."""
-    names = [workflow.tool_name for workflow in workflows]
-    found = SearchIndex(workflows).search(instructions, among=names)
+    found = search_among(catalogue, instructions, [workflow.tool_name for workflow in workflows])
     rank = {name: place for place, name in enumerate(found)}
     return sorted(workflows, key=lambda workflow: rank.get(workflow.tool_name, len(rank)))
 

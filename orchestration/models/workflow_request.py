@@ -11,7 +11,7 @@ from catalogue.fields import JSONTextField
 from connectors.redaction import printable
 from executions.models import Execution
 from orchestration.querysets import WorkflowRequestQuerySet
-from orchestration.stages import Failure, Stage, StageState
+from orchestration.stages import Failure, Stage, StageState, begun
 
 
 class WorkflowRequest(models.Model):
@@ -120,8 +120,7 @@ class WorkflowRequest(models.Model):
         """`message` and what was `found` are those of the stage that ends with it."""
         now = timezone.now()
         self._end_stage(StageState.DONE, message, now)
-        begun = {"stage": stage.value, "state": StageState.RUNNING.value, "started_at": now.isoformat()}
-        self.stages = [*self.stages, {**begun, "seconds": None, "message": ""}]
+        self.stages = [*self.stages, begun(stage, now)]
         return self._change(stages=self.stages, deadline_at=now + within, **found)
 
     def succeed(self, *, message: str = "", state: StageState = StageState.DONE, **found: Any) -> bool:

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
 from catalogue.token_estimates import estimate_tokens
 from orchestration.schema_lines import Detail, schema_lines
@@ -58,7 +59,8 @@ def tool(name: str, **fields: Any) -> Workflow:
 
 
 def describe(*tools: Workflow, instructions: str = "anything", tokens: int = 4_000) -> ToolContext:
-    return describe_tools(tools, instructions=instructions, tokens=tokens)
+    catalogue = ExposedCatalogue(revision=1, workflows={one.tool_name: one for one in tools})
+    return describe_tools(tools, instructions=instructions, tokens=tokens, catalogue=catalogue)
 
 
 def test_each_tool_is_told_with_endpoint_parameters_and_output() -> None:
