@@ -20,9 +20,9 @@ from starlette.routing import Mount, Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
 from config.django_handler import ThreadHandler  # noqa: E402
-from mcp_bridge.direct_answers import Shortcut  # noqa: E402
-from mcp_bridge.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
+from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
+from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 
 
 class _ProtectedResourceMetadata:

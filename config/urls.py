@@ -6,19 +6,19 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
-from catalogue.api import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
 from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
-from catalogue.kinds_api import ConnectorViewSet
 from catalogue.openapi.api import OpenApiImportViewSet
+from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
+from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.root import ApiRoot
-from catalogue.temporal_import_api import TemporalImportViewSet
-from executions.api import ExecutionViewSet
-from executions.cache_api import ResultCacheViewSet
-from executions.engine_runs_api import EngineRunViewSet
-from mcp_bridge.api import ToolsetViewSet
-from orchestration.api import WorkflowRequestViewSet
-from orchestration.api import WorkflowViewSet as RequestInWords
+from catalogue.rest.temporal_imports import TemporalImportViewSet
+from executions.rest.engine_runs import EngineRunViewSet
+from executions.rest.executions import ExecutionViewSet
+from executions.rest.result_cache import ResultCacheViewSet
+from mcp_bridge.rest.toolsets import ToolsetViewSet
+from orchestration.rest.requests import WorkflowRequestViewSet
+from orchestration.rest.requests import WorkflowViewSet as RequestInWords
 
 
 class Router(SimpleRouter):

@@ -10,10 +10,10 @@ from catalogue.models import Workflow
 from evaluation.instructions import Instruction, read_tools
 from evaluation.marking import Attempt
 from executions.callers import Caller
+from orchestration.choosing.proposals import Proposal, UnreadableProposal, read_proposal
+from orchestration.choosing.retrieval import find_tools
+from orchestration.choosing.selection import choose_call
 from orchestration.language_model.client import Message, Reply
-from orchestration.proposals import Proposal, UnreadableProposal, read_proposal
-from orchestration.retrieval import find_tools
-from orchestration.selection import choose_call
 from orchestration.spending import Spending
 from orchestration.stages import Failure, StageFailed
 

@@ -9,13 +9,13 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
-from executions.conversing import log_of, next_try_after
-from executions.expectation import is_waited_for
-from executions.following import follow, record_timeout
-from executions.launching import send_start, start, start_again
-from executions.leases import LEASE, keep
+from executions.engine.conversing import log_of, next_try_after
+from executions.engine.following import follow, record_timeout
+from executions.engine.launching import send_start, start, start_again
+from executions.engine.leases import LEASE, keep
 from executions.models import ErrorKind, Execution, State
-from executions.queueing import give_places_soon
+from executions.queue.expectation import is_waited_for
+from executions.queue.queueing import give_places_soon
 
 LAST_STEPS_SECONDS = 8.0
 """Supervisors kill what has not stopped after 10."""

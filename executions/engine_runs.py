@@ -14,7 +14,7 @@ from catalogue.models import Source
 from connectors.background import run_in_background_loop
 from connectors.errors import ConnectorError, Unreachable, Unsupported
 from connectors.protocol import ListedRun, RunFilter, RunPage
-from executions.conversing import READ_SECONDS, ask
+from executions.engine.conversing import READ_SECONDS, ask
 from executions.models import Execution
 
 USUAL_PAGE = 50

@@ -27,7 +27,7 @@ from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Outc
 from connectors.protocol import Capabilities
 from executions.advancing import begin
 from executions.callers import Caller
-from executions.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution, State
 from executions.reading import find_execution
 

@@ -9,7 +9,7 @@ from loguru import logger
 from catalogue.database import run_in_database
 from connectors.background import run_in_background_loop
 from executions.advancing import advance_and_let_go, begin, finish_steps
-from executions.claiming import LANE_ROOM, Lane, claim_due_executions
+from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
 from executions.models import Execution
 
 MAX_IN_FLIGHT = 1000

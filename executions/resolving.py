@@ -13,7 +13,7 @@ from django.utils import timezone
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
 from executions.callers import Caller
-from executions.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution, State
 from executions.nudging import ask_for_a_poll
 from executions.reading import find_execution

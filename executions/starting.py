@@ -21,13 +21,13 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem, find_argument_problems
-from executions.admission import admit
 from executions.callers import Caller
 from executions.creating import insert_execution, new_execution
-from executions.leases import LEASE
+from executions.engine.leases import LEASE
 from executions.models import ACTIVE, Execution, State
 from executions.models.execution import LONG_PAST
 from executions.querysets import has_abandoned
+from executions.queue.admission import admit
 from executions.refusals import (
     LONGEST_KEY,
     IdempotencyConflict,

@@ -6,7 +6,8 @@ from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_shutdown
 
 from connectors.background import run_in_background_loop
-from executions import polling, queueing, result_cache, retention
+from executions import polling, result_cache, retention
+from executions.queue import queueing
 
 PRUNING_SECONDS = 20.0
 """A thread of the worker is taken for as long, and its shutdown may have to wait for a batch."""

@@ -14,7 +14,7 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.advancing import advance, begin, hold_and_read, launch, let_go, pass_on_place, read_execution
 from executions.cancelling import CancelOutcome, cancel_execution
-from executions.leases import LEASE, keep
+from executions.engine.leases import LEASE, keep
 from executions.models import Execution, State
 from executions.refusals import StartRefused
 from executions.starting import StartRequest, create_execution

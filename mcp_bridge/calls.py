@@ -11,7 +11,7 @@ from executions.refusals import StartRefused, UnknownTool
 from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
-from mcp_bridge.results import ToolAnswer, execution_result, text_result
+from mcp_bridge.answers.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.task_documents import describe_created_task
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]

@@ -23,6 +23,7 @@ from catalogue.connections import close_background_connectors, close_connectors
 from executions.advancing import finish_steps
 from executions.refusals import UnknownTool
 from mcp_bridge.access import Access
+from mcp_bridge.answers.results import ToolAnswer
 from mcp_bridge.builtin_tools import (
     BUILT_IN_TOOLS,
     call_built_in,
@@ -41,6 +42,8 @@ from mcp_bridge.declarations import (
 )
 from mcp_bridge.instructions import Instructions
 from mcp_bridge.interruptions import OpenCalls
+from mcp_bridge.lists.tool_lists import ToolLists
+from mcp_bridge.lists.toolset_costs import BudgetWatch
 from mcp_bridge.log_levels import LogLevels
 from mcp_bridge.notifications.pushed_changes import PushedChanges
 from mcp_bridge.notifications.sights import Sights
@@ -48,10 +51,7 @@ from mcp_bridge.notifications.streams import OpenStreams
 from mcp_bridge.notifications.subscriptions import Subscriptions
 from mcp_bridge.prompts import PromptMethods
 from mcp_bridge.resources import ResourceMethods
-from mcp_bridge.results import ToolAnswer
 from mcp_bridge.task_methods import TaskMethods
-from mcp_bridge.tool_lists import ToolLists
-from mcp_bridge.toolset_costs import BudgetWatch
 
 
 class CatalogueServer(Server[None]):

@@ -8,7 +8,7 @@ from mcp_types import CallToolResult
 from mcp_types.methods import serialize_server_result
 
 from executions.models import Execution, Retention, State
-from mcp_bridge.results import execution_result
+from mcp_bridge.answers.results import execution_result
 
 SHORTEST_POLL_MS = 1_000
 LONGEST_POLL_MS = 10_000

@@ -13,13 +13,13 @@ from catalogue.models import Workflow
 from executions.models import Execution
 from orchestration.answers import read_answer
 from orchestration.asked import Asked
+from orchestration.choosing.retrieval import find_tools
+from orchestration.choosing.selection import Selection, approve_anew, choose_call
 from orchestration.models import WorkflowRequest
 from orchestration.opening import open_request
 from orchestration.refusals import RequestRefused
 from orchestration.rejoining import wait_for_end
-from orchestration.retrieval import find_tools
 from orchestration.running import describe_failure, longest_wait, run_call
-from orchestration.selection import Selection, approve_anew, choose_call
 from orchestration.sending import choose_as_shown
 from orchestration.spending import Spending
 from orchestration.stages import Failure, Stage, StageFailed, StageState

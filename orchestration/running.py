@@ -10,7 +10,7 @@ from executions.models import Execution, State
 from executions.refusals import Busy, StartRefused
 from executions.starting import StartRequest
 from executions.waiting import start_and_wait
-from orchestration.guard import Approved
+from orchestration.choosing.guard import Approved
 from orchestration.stages import Failure, StageFailed
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from catalogue.models import Workflow
 from executions.callers import Caller
 from orchestration.asked import Asked
-from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.choosing.guard import Approved, ProposalRefused, check_proposal
+from orchestration.choosing.proposals import Proposal
 from orchestration.models import WorkflowRequest
-from orchestration.proposals import Proposal
 from orchestration.refusals import NothingToSend
 from orchestration.stages import Failure, StageFailed
 

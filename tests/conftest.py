@@ -10,10 +10,10 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
-from executions.admission import forget_admissions
+from executions.queue.admission import forget_admissions
+from mcp_bridge.lists.tool_lists import forget_tool_lists
+from mcp_bridge.lists.toolset_costs import forget_costs
 from mcp_bridge.tokens import forget_tokens
-from mcp_bridge.tool_lists import forget_tool_lists
-from mcp_bridge.toolset_costs import forget_costs
 
 pytest.register_assert_rewrite("connectors.testing")
 

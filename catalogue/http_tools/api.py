@@ -13,7 +13,6 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.api_filters import ToolFilters
 from catalogue.exposure import confirmed_catalogue
 from catalogue.filters import FilterChain
 from catalogue.http_tools.configs import KIND, StoredTool, stored_tool_of, write_tool_config
@@ -25,6 +24,7 @@ from catalogue.models import Workflow, WorkflowFilter
 from catalogue.permissions import Access, is_administrator, toolset_of
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.filters import ToolFilters
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from connectors.http_tools.tool_config import ToolConfig

@@ -17,8 +17,8 @@ from catalogue.admin.rendering import badge, chip, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from mcp_bridge.client_configuration import http_client_configuration
+from mcp_bridge.lists.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_toolset
 from mcp_bridge.tokens import resource_url
-from mcp_bridge.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_toolset
 from mcp_bridge.toolsets import ToolsetInUse, delete_toolset, tokens_bound_to
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from catalogue.exposure import current_catalogue
 from catalogue.scopes import Scope
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
+from mcp_bridge.answers.results import document_result
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall
-from mcp_bridge.results import document_result
 
 
 async def _clear_cache(call: ToolCall, arguments: Arguments) -> CallToolResult:

@@ -11,13 +11,13 @@ from executions.listing import MOST_AT_A_TIME, list_own_executions
 from executions.models import Execution, State
 from executions.reading import describe_execution, summarise_execution
 from executions.watching import watch_until_settled
+from mcp_bridge.answers.content import Block, blocks_of
+from mcp_bridge.answers.documents import describe_within_bounds, result_text
+from mcp_bridge.answers.outputs import BEGINNING, NoSuchPart, Part, take_part, why_no_output
+from mcp_bridge.answers.results import document_result, next_step
+from mcp_bridge.answers.showing import Room, rest_of_block, show_blocks
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ProgressNotifications, ToolCall
-from mcp_bridge.content import Block, blocks_of
-from mcp_bridge.documents import describe_within_bounds, result_text
-from mcp_bridge.outputs import BEGINNING, NoSuchPart, Part, take_part, why_no_output
-from mcp_bridge.results import document_result, next_step
-from mcp_bridge.showing import Room, rest_of_block, show_blocks
 
 LONGEST_WAIT_SECONDS = 50
 """Below the 60 s after which common clients give up."""

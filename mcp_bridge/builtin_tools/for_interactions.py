@@ -7,11 +7,11 @@ from mcp_types import CallToolResult
 from catalogue.interactions import InteractionKind
 from catalogue.scopes import Scope
 from executions.interacting import Answer, query_execution, signal_execution
+from mcp_bridge.answers.outputs import BEGINNING, fits_inline, write_output
+from mcp_bridge.answers.results import document_result
 from mcp_bridge.builtin_tools.for_executions import EXECUTION_ID
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall
-from mcp_bridge.outputs import BEGINNING, fits_inline, write_output
-from mcp_bridge.results import document_result
 
 
 async def _query_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:

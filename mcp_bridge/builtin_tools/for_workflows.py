@@ -8,10 +8,10 @@ from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow
 from catalogue.scopes import Scope
 from executions.starting import exposed_workflow
+from mcp_bridge.answers.results import ToolAnswer, document_result
 from mcp_bridge.builtin_tools.listing import LIST_WORKFLOWS
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall, run_workflow
-from mcp_bridge.results import ToolAnswer, document_result
 
 NAME = {
     "type": "string",

@@ -17,10 +17,10 @@ from catalogue.schemas import ArgumentProblem
 from catalogue.scopes import Scope
 from catalogue.selection import Selection, Wish, select_workflows
 from executions.refusals import InvalidArguments
+from mcp_bridge.answers.results import text_result
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.cursors import page_bounds, read_cursor
-from mcp_bridge.results import text_result
 
 NAME = "list_workflows"
 USUAL_LIMIT = 200

@@ -16,10 +16,10 @@ from mcp.shared.subscriptions import (
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from mcp_bridge.access import Access
+from mcp_bridge.lists.tool_lists import ToolLists, View
 from mcp_bridge.prompts import offered_workflows, workflow_prompt
 from mcp_bridge.resources import UnknownResource, find_kind, listed_resources
 from mcp_bridge.resources.resource import Reading
-from mcp_bridge.tool_lists import ToolLists, View
 
 
 @dataclass(frozen=True, slots=True)

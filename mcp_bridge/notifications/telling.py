@@ -15,11 +15,11 @@ from catalogue.watching import RevisionWatch, watching_revisions
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
 from executions.watching import Watch, watching
+from mcp_bridge.lists.tool_lists import STALE_SECONDS
 from mcp_bridge.notifications.interests import Interests
 from mcp_bridge.notifications.sights import Sight, Sights
 from mcp_bridge.notifications.streams import Stream
 from mcp_bridge.task_documents import describe_task
-from mcp_bridge.tool_lists import STALE_SECONDS
 
 SETTLING_SECONDS = MAX_AGE_SECONDS + STALE_SECONDS
 """From noticing a revision to telling of it. The listener asks for the list at once, perhaps another process:

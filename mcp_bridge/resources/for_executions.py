@@ -12,8 +12,8 @@ from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution
 from executions.watching import find_fresh_execution
 from mcp_bridge.access import Access
-from mcp_bridge.documents import describe_within_bounds, result_text
-from mcp_bridge.outputs import NoSuchPart, result_address, take_part, why_no_output, write_output
+from mcp_bridge.answers.documents import describe_within_bounds, result_text
+from mcp_bridge.answers.outputs import NoSuchPart, result_address, take_part, why_no_output, write_output
 from mcp_bridge.resources.in_parts import binary_contents, read_block, read_offset, tell_part
 from mcp_bridge.resources.resource import Contents, Found, Reading, ResourceKind, UnknownResource
 

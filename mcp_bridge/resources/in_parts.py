@@ -8,10 +8,10 @@ from django.conf import settings
 from mcp_types import BlobResourceContents, TextResourceContents
 
 from executions.models import Execution, State
-from mcp_bridge.content import Block, blocks_of, content_address
-from mcp_bridge.outputs import NoSuchPart, Part, take_part, why_no_output, write_output
+from mcp_bridge.answers.content import Block, blocks_of, content_address
+from mcp_bridge.answers.outputs import NoSuchPart, Part, take_part, why_no_output, write_output
+from mcp_bridge.answers.showing import Room
 from mcp_bridge.resources.resource import JSON, TEXT, Contents, Found, Reading, UnknownResource
-from mcp_bridge.showing import Room
 
 META = "workflow-catalogue/"
 BINARY = "application/octet-stream"

@@ -24,10 +24,10 @@ from catalogue.scopes import Scope
 from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
 from mcp_bridge.declarations import Context, is_modern
+from mcp_bridge.lists.tools import icons_of
 from mcp_bridge.resources.finding import LONGEST_ADDRESS, RESOURCES, find_kind
 from mcp_bridge.resources.for_workflows import LIST, metadata_address
 from mcp_bridge.resources.resource import JSON, Found, Reading, UnknownResource
-from mcp_bridge.tools import icons_of
 
 RESOURCE_NOT_FOUND = -32002
 """Of the handshake versions; later ones retired the number and say -32602."""

@@ -9,7 +9,7 @@ import pytest
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions.cancelling import Cancellation, CancelOutcome
-from executions.claiming import claim_due_executions
+from executions.engine.claiming import claim_due_executions
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.reading import UnknownExecution

@@ -12,7 +12,7 @@ from pytest_django import DjangoAssertNumQueries
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
-from executions.claiming import LANE_ROOM, Lane, claim_due_executions
+from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, poll_due_executions
 from executions.reading import UnknownExecution, describe_execution, find_execution

@@ -241,7 +241,7 @@ async def test_a_start_that_is_never_answered_is_left_to_a_human(
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever patience a connector's settings have, a start ends before its lease does."""
-    monkeypatch.setattr("executions.launching.START_SECONDS", 0.2)
+    monkeypatch.setattr("executions.engine.launching.START_SECONDS", 0.2)
     engine.on_start = stays_silent_after()
     execution = await call("report")
     assert execution.state == State.UNCONFIRMED
@@ -252,7 +252,7 @@ async def test_the_start_of_a_synchronous_workflow_may_last_as_long_as_its_timeo
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A7.1: it answers when it is done; other starts only tell that there is a run."""
-    monkeypatch.setattr("executions.launching.START_SECONDS", 0.0)
+    monkeypatch.setattr("executions.engine.launching.START_SECONDS", 0.0)
     workflow.source.config |= {"request_timeout_seconds": 900}
     await in_database(workflow.source.save)
     engine.on_start = replies(200, completed() | receipt())

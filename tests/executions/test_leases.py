@@ -10,10 +10,10 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions import leases
 from executions.advancing import advance_and_let_go
-from executions.claiming import claim_due_executions
-from executions.leases import keep
+from executions.engine import leases
+from executions.engine.claiming import claim_due_executions
+from executions.engine.leases import keep
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, poll_due_executions
 from tests.connectors.scripted import replies

@@ -9,7 +9,7 @@ from django.db import connection
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
-from executions.queueing import admit_queued
+from executions.queue.queueing import admit_queued
 from executions.starting import create_execution
 from tests.executions.engines import in_thread
 from tests.executions.queueing import LIMITS, make_queued

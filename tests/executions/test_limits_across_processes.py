@@ -16,7 +16,7 @@ from catalogue.curation import override_workflow
 from catalogue.models import Workflow
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.queueing import admit_queued
+from executions.queue.queueing import admit_queued
 from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns
 from tests.processes import ROOT

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from executions.looking_up import FEWEST_LOOKS, LOOKING_UP
+from executions.engine.looking_up import FEWEST_LOOKS, LOOKING_UP
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution

@@ -11,10 +11,10 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from executions import polling
-from executions.claiming import LANE_ROOM, Lane, claim_due_executions
+from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
+from executions.engine.recording import record
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, finish_polling, poll_due_executions
-from executions.recording import record
 from executions.tasks import finish_what_is_under_way
 from tests.connectors.scripted import replies
 from tests.executions.engines import (

@@ -8,11 +8,11 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions.limits import CALLER, PRODUCT, Occupancy, Place, Room
 from executions.models import Execution
+from executions.queue.limits import CALLER, PRODUCT, Occupancy, Place, Room
+from executions.queue.turns import Waiting, choose
 from executions.refusals import Busy
 from executions.starting import create_execution
-from executions.turns import Waiting, choose
 from tests.executions.held import HeldRuns
 from tests.executions.queueing import (
     all_succeed,

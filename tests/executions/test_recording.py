@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from catalogue.models import Workflow
+from executions.engine.recording import record, record_together
 from executions.models import Execution, State
 from executions.polling import poll_due_executions
-from executions.recording import record, record_together
 from tests.connectors.scripted import Received, response
 from tests.executions.engines import Gate, WireEngine, status, wait_until
 from tests.executions.steps import make_active, read, told

@@ -16,9 +16,10 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
-from executions import admission, advancing
+from executions import advancing
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.polling import advance_due_executions
+from executions.queue import admission
 from executions.reading import describe_execution
 from executions.refusals import InvalidArguments, UnknownTool
 from tests.connectors.scripted import replies

@@ -14,7 +14,7 @@ from catalogue.sources import disable_sources, update_source
 from executions import waiting
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.queueing import admit_queued
+from executions.queue.queueing import admit_queued
 from executions.reading import describe_execution
 from executions.tasks import poll_due_executions
 from executions.waking import wake

@@ -13,9 +13,9 @@ from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
 from mcp_bridge.access import Access
+from mcp_bridge.answers.content import describe, text_of
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
 from mcp_bridge.calls import ToolCall, run_workflow
-from mcp_bridge.content import describe, text_of
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 
 

@@ -9,7 +9,7 @@ from catalogue.database import require_database
 from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
-from mcp_bridge.stdio import serve_stdio
+from mcp_bridge.transports.stdio import serve_stdio
 
 
 class Command(CatalogueCommand):

@@ -1,0 +1,327 @@
+"""REST's door to the catalogue."""
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError as InvalidRequest
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.curation import (
+    UnknownWorkflows,
+    choose_workflows,
+    disable_workflows,
+    enable_workflows,
+    override_workflow,
+)
+from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.exposure import confirmed_catalogue
+from catalogue.models import DiscoveryRun, Source, Workflow
+from catalogue.permissions import Access, is_administrator, toolset_of
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.filters import DiscoveryRunFilters, SourceFilters, WorkflowFilters
+from catalogue.rest.serializers import (
+    CheckSerializer,
+    DiscoveryRunDetailSerializer,
+    DiscoveryRunSerializer,
+    NewSourceSerializer,
+    SourceChangeSerializer,
+    SourceSerializer,
+)
+from catalogue.rest.views import ApiViewSet
+from catalogue.rest.workflow_serializers import (
+    ChangedSerializer,
+    OverridesSerializer,
+    SelectionSerializer,
+    WorkflowDetailSerializer,
+    WorkflowSerializer,
+)
+from catalogue.scopes import Scope
+from catalogue.sources import UPDATABLE, check_source, configure_source, create_source, update_source
+
+NAME = "[A-Za-z0-9_.-]+"
+NEW_SOURCE = {
+    "name": "orders",
+    "kind": "simplified",
+    "config": {"base_url": "https://engine.example.com"},
+    "credentials": {"api_key": "the-engines-key"},
+    "new_workflows": "hidden",
+}
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List sources", description="With the health that their last listings showed."
+    ),
+    retrieve=extend_schema(summary="Read a source"),
+    destroy=extend_schema(
+        summary="Delete a source",
+        description="Its workflows go with it, at once and for good; records of executions stay. "
+        "To take it out of service for a while, set `enabled` to false instead.",
+    ),
+)
+@extend_schema(tags=["Sources"])
+class SourceViewSet(
+    mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[Source]
+):
+    serializer_class = SourceSerializer
+    filterset_class = SourceFilters
+    lookup_field = "name"
+    lookup_value_regex = NAME
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_source"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_source"),
+        "create": Access(Scope.ADMIN, "catalogue.add_source"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_source"),
+        "destroy": Access(Scope.ADMIN, "catalogue.delete_source"),
+        "check": Access(Scope.ADMIN, "catalogue.change_source"),
+        "refresh": Access(Scope.ADMIN, "catalogue.change_source"),
+    }
+
+    def get_queryset(self) -> QuerySet[Source]:
+        return Source.objects.with_workflow_counts().order_by("name")
+
+    @extend_schema(
+        summary="Add a source",
+        description="Its first listing is due at once.",
+        request=NewSourceSerializer,
+        responses={201: SourceSerializer},
+        examples=[OpenApiExample("An engine of kind simplified", NEW_SOURCE, request_only=True)],
+    )
+    def create(self, request: Request) -> Response:
+        asked = NewSourceSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        try:
+            source = create_source(**asked.validated_data)
+        except ValidationError as error:
+            raise Refusal.of_settings(error) from None
+        return self._shown(source, status.HTTP_201_CREATED)
+
+    @extend_schema(
+        summary="Change a source",
+        description="`config` and `credentials` are each replaced as a whole; what is not named stays.",
+        request=SourceChangeSerializer(partial=True),
+        responses=SourceSerializer,
+        examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
+    )
+    def partial_update(self, request: Request, name: str) -> Response:
+        source = self.get_object()
+        asked = SourceChangeSerializer(data=request.data, partial=True)
+        asked.is_valid(raise_exception=True)
+        try:
+            _change(source, asked.validated_data)
+        except ValidationError as error:
+            raise Refusal.of_settings(error) from None
+        return self._shown(source)
+
+    @extend_schema(
+        operation_id="sources_check",
+        summary="Check a source's connection",
+        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
+        request=None,
+        responses=CheckSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def check(self, request: Request, name: str) -> Response:
+        return Response(CheckSerializer(check_source(self.get_object())).data)
+
+    @extend_schema(
+        operation_id="sources_refresh",
+        summary="Refresh a source",
+        description="Lists the engine's workflows now and waits for the result. "
+        "The answer is 200 also for a listing that failed: its `outcome` and `error` say so.",
+        request=None,
+        responses={
+            200: DiscoveryRunDetailSerializer,
+            409: OpenApiResponse(ProblemSerializer, "It is switched off, or being refreshed already."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def refresh(self, request: Request, name: str) -> Response:
+        try:
+            run = refresh_source(self.get_object())
+        except RefreshRefused as refused:
+            raise Refusal(status.HTTP_409_CONFLICT, str(refused), kind="discovery") from None
+        return Response(DiscoveryRunDetailSerializer(run).data)
+
+    def _shown(self, source: Source, code: int = status.HTTP_200_OK) -> Response:
+        return Response(SourceSerializer(self.get_queryset().get(pk=source.pk)).data, code)
+
+
+@transaction.atomic
+def _change(source: Source, asked: dict[str, Any]) -> None:
+    decisions = {name: value for name, value in asked.items() if name in UPDATABLE}
+    connection = {name: value for name, value in asked.items() if name not in UPDATABLE}
+    if decisions:
+        update_source(source, **decisions)
+    if connection:
+        configure_source(source, **connection)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List workflows",
+        description="Without schemas; a single workflow has them. Callers with the scope `workflows:read` "
+        "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
+        "than that shows.",
+    ),
+    retrieve=extend_schema(summary="Read a workflow", responses=WorkflowDetailSerializer),
+)
+@extend_schema(tags=["Workflows"])
+class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Workflow]):
+    queryset = Workflow.objects.none()
+    filterset_class = WorkflowFilters
+    lookup_field = "tool_name"
+    lookup_value_regex = NAME
+    access = {
+        "list": Access(Scope.READ, "catalogue.view_workflow"),
+        "retrieve": Access(Scope.READ, "catalogue.view_workflow"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "enable": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "disable": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "enable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "disable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+    }
+
+    def get_queryset(self) -> QuerySet[Workflow]:
+        workflows = Workflow.objects.select_related("source").order_by("tool_name")
+        if self.action == "list":
+            workflows = workflows.for_lists()
+        if is_administrator(self.request):
+            return workflows
+        seen = confirmed_catalogue().seen_through(toolset_of(self.request))
+        return workflows.filter(tool_name__in=list(seen))
+
+    def get_serializer_class(self) -> type[WorkflowSerializer]:
+        return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer
+
+    @extend_schema(
+        operation_id="workflows_override",
+        summary="Override what the engine says",
+        description="Sets the curator's own words and limits; what is not named stays. "
+        "An empty text or null takes the engine's word or the product's default again.",
+        request=OverridesSerializer(partial=True),
+        responses=WorkflowDetailSerializer,
+        examples=[
+            OpenApiExample(
+                "Words and a limit",
+                {"title": "Count words", "tags": ["text"], "timeout_seconds": 60},
+                request_only=True,
+            )
+        ],
+    )
+    def partial_update(self, request: Request, tool_name: str) -> Response:
+        workflow = self.get_object()
+        asked = OverridesSerializer(data=request.data, partial=True)
+        asked.is_valid(raise_exception=True)
+        try:
+            override_workflow(workflow, **asked.validated_data)
+        except ValidationError as error:
+            raise InvalidRequest(_by_field_of_request(error)) from None
+        return self._shown(workflow)
+
+    @extend_schema(
+        operation_id="workflows_enable",
+        summary="Enable a workflow",
+        request=None,
+        responses=WorkflowDetailSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def enable(self, request: Request, tool_name: str) -> Response:
+        workflow = self.get_object()
+        enable_workflows(Workflow.objects.filter(pk=workflow.pk))
+        return self._shown(workflow)
+
+    @extend_schema(
+        operation_id="workflows_disable",
+        summary="Disable a workflow",
+        request=None,
+        responses=WorkflowDetailSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def disable(self, request: Request, tool_name: str) -> Response:
+        workflow = self.get_object()
+        disable_workflows(Workflow.objects.filter(pk=workflow.pk))
+        return self._shown(workflow)
+
+    @extend_schema(
+        operation_id="workflows_enable_many",
+        summary="Enable workflows of a source",
+        description="All or none: an unknown name changes nothing.",
+        request=SelectionSerializer,
+        responses=ChangedSerializer,
+        examples=[
+            OpenApiExample("All", {"source": "orders", "all": True}, request_only=True),
+            OpenApiExample("Some", {"source": "orders", "names": ["text_statistics"]}, request_only=True),
+        ],
+    )
+    @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
+    def enable_many(self, request: Request) -> Response:
+        return Response({"changed": enable_workflows(_chosen(request))})
+
+    @extend_schema(
+        operation_id="workflows_disable_many",
+        summary="Disable workflows of a source",
+        description="All or none: an unknown name changes nothing.",
+        request=SelectionSerializer,
+        responses=ChangedSerializer,
+        examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
+    )
+    @action(detail=False, methods=["post"], url_path="disable", url_name="disable-many")
+    def disable_many(self, request: Request) -> Response:
+        return Response({"changed": disable_workflows(_chosen(request))})
+
+    def _shown(self, workflow: Workflow) -> Response:
+        workflow.refresh_from_db()
+        return Response(self.get_serializer(workflow).data)
+
+
+def _by_field_of_request(error: ValidationError) -> dict[str, list[str]]:
+    """The rooms say `title_override` where the request says `title`."""
+    return {name.removesuffix("_override"): messages for name, messages in error.message_dict.items()}
+
+
+def _chosen(request: Request) -> QuerySet[Workflow]:
+    asked = SelectionSerializer(data=request.data)
+    asked.is_valid(raise_exception=True)
+    wanted = asked.validated_data["source"]
+    source = Source.objects.filter(name=wanted).first()
+    if source is None:
+        raise Refusal(404, f"Nothing was changed: there is no source {wanted}.")
+    try:
+        return choose_workflows(source, asked.validated_data.get("names"))
+    except UnknownWorkflows as unknown:
+        problems = [Problem("/names", f"No such workflow: {name}") for name in unknown.names]
+        raise Refusal(404, "Nothing was changed: some names are unknown.", errors=problems) from None
+
+
+@extend_schema_view(
+    list=extend_schema(summary="List discovery runs"),
+    retrieve=extend_schema(
+        summary="Read a discovery run",
+        description="With every object that was skipped or flagged, and why.",
+        responses=DiscoveryRunDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Discovery runs"])
+class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[DiscoveryRun]):
+    queryset = DiscoveryRun.objects.none()
+    filterset_class = DiscoveryRunFilters
+    lookup_value_regex = "[0-9]{1,18}"
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),
+    }
+
+    def get_queryset(self) -> QuerySet[DiscoveryRun]:
+        runs = DiscoveryRun.objects.select_related("source").order_by("-started_at", "-pk")
+        return runs.defer("skipped", "flagged") if self.action == "list" else runs
+
+    def get_serializer_class(self) -> type[DiscoveryRunSerializer]:
+        return DiscoveryRunSerializer if self.action == "list" else DiscoveryRunDetailSerializer

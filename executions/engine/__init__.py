@@ -1,0 +1,1 @@
+"""Runs at their engines: starting one, following it, ending it, and being alone at that."""

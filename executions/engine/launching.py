@@ -1,0 +1,221 @@
+"""Starting a run at the engine: once, or again where that cannot make a second run."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, transaction
+from django.utils import timezone
+
+from catalogue.database import in_turn, run_in_database
+from catalogue.models import Workflow
+from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Unreachable
+from connectors.protocol import Connector, ReportProgress, RunState, Started, ignore_progress
+from executions.engine.conversing import (
+    START_SECONDS,
+    ask,
+    capabilities_of,
+    connector_of,
+    log_of,
+    next_try_after,
+)
+from executions.engine.following import log_end, record_timeout
+from executions.engine.lasting_starts import BrokenOff, hear_out
+from executions.engine.leases import LEASE
+from executions.engine.looking_up import begin_to_look_up, can_be_looked_up, look_up
+from executions.models import ErrorKind, Execution
+
+FIRST_POLL = timedelta(milliseconds=200)
+"""After a start. B2's interval lies between two polls, and many runs are done by then. Engines that say by
+themselves when a run ends are asked at once."""
+
+DATABASE_RETRY_SECONDS = 0.5
+DATABASE_PATIENCE = timedelta(seconds=90)
+"""How long the answer to a start is kept in memory while the database is away."""
+
+
+async def start(execution: Execution) -> None:
+    """Begin with an execution that is PENDING, unless it is too late."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    if execution.cancel_requested_at is not None:
+        await run_in_database(execution.cancel, "Cancelled before it was started.")
+    elif execution.deadline_at <= timezone.now():
+        await run_in_database(record_timeout, execution, "before the engine took it.")
+    elif off := switched_off(execution.workflow):
+        why = f"It was not started: {off}."
+        await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
+    elif (arguments := await run_in_database(_begin, execution)) is not None:
+        await send_start(execution, arguments)
+
+
+async def start_again(execution: Execution) -> None:
+    """Find out what came of a start whose answer nobody recorded, or leave that to an admin."""
+    if await can_be_looked_up(execution):
+        if (found := await look_up(execution)) is not None:
+            await _keep(execution, found)
+    elif why_not := await _why_not_again(execution):
+        await run_in_database(_record_unconfirmed, execution, why_not)
+    elif (arguments := await run_in_database(_begin_again, execution)) is not None:
+        await send_start(execution, arguments, again=True)
+
+
+async def send_start(execution: Execution, arguments: dict[str, Any], *, again: bool = False) -> None:
+    """Contact the engine for an execution that is STARTING and ours.
+
+    `again`: it may have been started before, so a refusal now says nothing of what became of that.
+    """
+    first_poll = FIRST_POLL
+    try:
+        async with connector_of(execution) as connector:
+            if capabilities_of(connector, execution).can_wait:
+                first_poll = timedelta()
+            started = await _ask_to_start(connector, execution, arguments)
+    except BrokenOff:
+        await run_in_database(_record_broken_off, execution)
+    except ConnectorError as error:
+        await _record_failure(execution, error, unsure=again or isinstance(error, OutcomeUnknown))
+    else:
+        await _keep(execution, started, first_poll)
+
+
+async def _ask_to_start(connector: Connector, execution: Execution, arguments: dict[str, Any]) -> Started:
+    can_be_broken_off = capabilities_of(connector, execution).starts_can_be_broken_off
+
+    async def start(report: ReportProgress) -> Started:
+        return await ask(
+            connector.start(execution.run.workflow, arguments, key=execution.pk, report=report),
+            seconds=_longest_start(execution, until_deadline=can_be_broken_off),
+            otherwise=OutcomeUnknown,
+        )
+
+    return await hear_out(execution, start) if can_be_broken_off else await start(ignore_progress)
+
+
+def _longest_start(execution: Execution, *, until_deadline: bool) -> float:
+    """In seconds. Synchronous workflows answer when they are done, which their timeout bounds."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    left = (execution.deadline_at - timezone.now()).total_seconds()
+    if until_deadline:
+        # Whoever hears the start out breaks it off then, with a word to the engine.
+        return max(0.0, left) + START_SECONDS
+    synchronous = execution.workflow.effective_execution_type == Workflow.ExecutionType.SYNC
+    return max(START_SECONDS, left) if synchronous else START_SECONDS
+
+
+async def _keep(execution: Execution, started: Started, first_poll: timedelta = FIRST_POLL) -> None:
+    """Nobody else knows the run's id: a database that is away for a moment must not lose it."""
+    give_up_at = timezone.now() + DATABASE_PATIENCE
+    while True:
+        try:
+            await run_in_database(_record_started, execution, started, first_poll)
+        except (OperationalError, InterfaceError) as error:
+            if timezone.now() > give_up_at:
+                raise
+            log_of(execution).warning("Recording the run {} failed, trying again: {}", started.run_id, error)
+            await asyncio.sleep(DATABASE_RETRY_SECONDS)
+        else:
+            return
+
+
+async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
+    attempts_left = execution.attempts < settings.CATALOGUE["retry_attempts"]
+    worth_it = attempts_left and isinstance(error, Unreachable | OutcomeUnknown)
+    next_try = next_try_after(execution, error)
+    if worth_it and not unsure:
+        await run_in_database(execution.postpone_start, next_attempt_at=next_try, why=error.message)
+        log_of(execution).warning("Start postponed: {}", error.message)
+    elif worth_it and await _starts_are_idempotent(execution):
+        await run_in_database(execution.postpone_start_again, next_attempt_at=next_try, why=error.message)
+        log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
+    elif unsure and await can_be_looked_up(execution):
+        await run_in_database(begin_to_look_up, execution, error.message)
+    elif unsure:
+        await run_in_database(_record_unconfirmed, execution, error.message, error.details)
+    else:
+        await run_in_database(_record_refused_start, execution, error)
+
+
+async def _why_not_again(execution: Execution) -> str:
+    """Empty where starting it again finds the run that there may be, or makes one that is still wanted."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    source = execution.workflow.source
+    if execution.deadline_at <= timezone.now():
+        return "its timeout passed before that could be found out."
+    if execution.cancel_requested_at is not None:
+        return "it was cancelled before that could be found out."
+    if off := switched_off(execution.workflow):
+        return f"{off} before that could be found out."
+    # Another address, or no promise to know our keys when it was sent: the engine would start a second run.
+    if source.configured_at > (execution.admitted_at or execution.created_at):
+        return "the source's settings were changed before that could be found out."
+    if not await _starts_are_idempotent(execution):
+        return "the start was broken off before the engine's answer was recorded."
+    return ""
+
+
+def switched_off(workflow: Workflow) -> str:
+    if not workflow.source.enabled:
+        return f"source {workflow.source.name} was switched off"
+    if not workflow.enabled:
+        return "the workflow was disabled"
+    return "" if workflow.missing_since is None else "the engine does not list the workflow any more"
+
+
+async def _starts_are_idempotent(execution: Execution) -> bool:
+    try:
+        async with connector_of(execution) as connector:
+            return capabilities_of(connector, execution).idempotent_start
+    except Misconfigured:
+        return False
+
+
+def _begin(execution: Execution) -> dict[str, Any] | None:
+    """The arguments; None where somebody was faster, or cancelled it."""
+    return _input_of(execution) if execution.begin_start() else None
+
+
+def _begin_again(execution: Execution) -> dict[str, Any] | None:
+    held = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
+    return _input_of(execution) if held else None
+
+
+def _input_of(execution: Execution) -> dict[str, Any]:
+    arguments: dict[str, Any] = execution.payload.input
+    return arguments
+
+
+@in_turn
+@transaction.atomic
+def _record_started(execution: Execution, started: Started, first_poll_in: timedelta) -> None:
+    snapshot, first_poll = started.snapshot, timezone.now() + first_poll_in
+    if snapshot is not None and snapshot.state != RunState.RUNNING:
+        if execution.finish_start(started, snapshot):
+            log_end(execution)
+            return
+    elif execution.mark_running(started, next_attempt_at=first_poll):
+        return
+    by = "The answer to the start came late"
+    if execution.confirm_started(started.run_id, by=by, next_attempt_at=first_poll, started=started):
+        log_of(execution).warning("The unconfirmed start is confirmed: the run is {}", started.run_id)
+    elif not Execution.objects.filter(pk=execution.pk, run_id=started.run_id).exists():
+        execution.note("started_late", f"The engine runs it as {started.run_id}, but it had been given up.")
+        log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
+
+
+def _record_broken_off(execution: Execution) -> None:
+    if execution.cancel_requested_at is None:
+        record_timeout(execution, "and the engine was told to cancel it.")
+    elif execution.cancel("The engine was told to cancel it while it ran."):
+        log_end(execution)
+
+
+def _record_unconfirmed(execution: Execution, why: str, answer: dict[str, Any] | None = None) -> None:
+    execution.mark_unconfirmed(f"It is not known whether the run was started: {why}", answer=answer)
+    log_of(execution).warning("Start unconfirmed: {}", why)
+
+
+def _record_refused_start(execution: Execution, error: ConnectorError) -> None:
+    kind = ErrorKind.CONFIGURATION if isinstance(error, Misconfigured) else ErrorKind.EXECUTION
+    execution.refuse_start(error.message, kind=kind, answer=error.details)
+    log_of(execution).error("The engine did not start it: {}", error.message)

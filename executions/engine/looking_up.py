@@ -1,0 +1,123 @@
+"""Looking a start whose answer was lost up at an engine that knows runs by our key."""
+
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from catalogue.database import run_in_database
+from connectors.errors import ConnectorError, Misconfigured, Unreachable
+from connectors.protocol import Connector, Started
+from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.models import Execution
+
+LOOKING_UP = timedelta(seconds=60)
+"""How long a start that the engine knows nothing of may still be on its way there."""
+FEWEST_LOOKS = 3
+"""Answers in a row that there is no run: an engine that has just come back is not believed at once."""
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+async def can_be_looked_up(execution: Execution) -> bool:
+    """Whether the engine that got the start can say if it has a run for our key."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    # Other settings than those that the start was sent with: perhaps another engine, or another header.
+    if execution.workflow.source.configured_at > (execution.admitted_at or execution.created_at):
+        return False
+    try:
+        async with connector_of(execution) as connector:
+            capabilities = capabilities_of(connector, execution)
+            return capabilities.can_find_runs and not capabilities.idempotent_start
+    except Misconfigured:
+        return False
+    except Exception:  # noqa: BLE001 - said in the next line
+        log_of(execution).exception("A connector failed in a way of its own")
+        return False
+
+
+async def look_up(execution: Execution) -> Started | None:
+    """Ask the engine once for the run of a start whose answer was lost; None where there is none as yet.
+
+    What that means for the execution is recorded: it is looked up again, it has failed, or nobody knows.
+    """
+    try:
+        async with connector_of(execution) as connector:
+            if (found := await _find_run(connector, execution)) is not None:
+                return found
+            blind_to = await _find_run_missed(connector, execution) if _looked_enough(execution) else None
+    except ConnectorError as error:
+        await run_in_database(_record_unanswered_look, execution, error)
+    else:
+        await run_in_database(_record_empty_look, execution, blind_to)
+    return None
+
+
+async def _find_run(connector: Connector, execution: Execution) -> Started | None:
+    looking = connector.find_run(execution.run.workflow, key=execution.pk)
+    return await ask(looking, seconds=READ_SECONDS, otherwise=Unreachable)
+
+
+async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:
+    """An execution whose run the engine has and does not find either: then its "none" means nothing.
+
+    So a lookup path with a mistake in it calls no start failed that was not.
+    """
+    known = await run_in_database(_latest_with_run, execution)
+    return known if known is not None and await _find_run(connector, known) is None else None
+
+
+def _latest_with_run(execution: Execution) -> Execution | None:
+    """Of the same workflow, started with the source's settings as they are now."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    same = Execution.objects.filter(workflow=execution.workflow).exclude(run_id="")
+    since = same.filter(created_at__gt=execution.workflow.source.configured_at).order_by("-created_at")
+    return since.select_related("workflow__source").first()
+
+
+def begin_to_look_up(execution: Execution, why: str) -> bool:
+    """A start's outcome is unknown, and the engine can tell."""
+    log_of(execution).warning("Start of unknown outcome, to be looked up: {}", why)
+    said = f"It is not known whether the run was started: {why}"
+    return execution.look_again(next_attempt_at=_next_look(execution), why=said)
+
+
+def _record_empty_look(execution: Execution, blind_to: Execution | None) -> None:
+    why = "The engine has no run for it."
+    if blind_to is not None:
+        execution.mark_unconfirmed(
+            f"It is not known whether the run was started: the engine finds no run for it, but neither run "
+            f"{blind_to.run_id} of execution {blind_to.pk}. The source's run lookup path seems to be wrong."
+        )
+        log_of(execution).warning("Start unconfirmed: the lookup does not even find a run that there is")
+    elif not _looked_enough(execution):
+        execution.look_again(
+            next_attempt_at=_next_look(execution), why=f"{why} It may be on its way.", found_nothing=True
+        )
+    elif execution.conclude_not_started(f"{why} The start did not happen; it is safe to call again."):
+        log_of(execution).warning("The start did not happen: the engine has no run for our key")
+
+
+def _record_unanswered_look(execution: Execution, error: ConnectorError) -> None:
+    if _looked_long_enough(execution) and execution.deadline_at <= timezone.now():
+        why = f"It is not known whether the run was started, and the engine does not tell: {error.message}"
+        execution.mark_unconfirmed(why)
+        log_of(execution).warning("Start unconfirmed: {}", error.message)
+    else:
+        execution.look_again(next_attempt_at=_next_look(execution, error), why=error.message)
+
+
+def _looked_enough(execution: Execution) -> bool:
+    """Whether one more answer that there is no run settles it."""
+    return execution.not_found + 1 >= FEWEST_LOOKS and _looked_long_enough(execution)
+
+
+def _looked_long_enough(execution: Execution) -> bool:
+    since = execution.looked_up_since
+    return since is not None and timezone.now() >= since + LOOKING_UP
+
+
+def _next_look(execution: Execution, error: ConnectorError | None = None) -> datetime:
+    """1, 2, 4, ... 30 s; unlike other attempts also past the deadline, since the run may be there."""
+    asked = error.retry_after if isinstance(error, Unreachable) else None
+    attempts = execution.attempts if execution.looked_up_since else 0
+    pause = min(2.0 ** min(attempts, 5), LONGEST_PAUSE_SECONDS)
+    return timezone.now() + timedelta(seconds=max(pause, asked or 0.0))

@@ -1,0 +1,1 @@
+"""The limits, and the queue in front of them."""

@@ -1,0 +1,296 @@
+"""REST's door to executions."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_view,
+)
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.database import lend_connection
+from catalogue.permissions import Access
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from connectors.background import run_in_background_loop
+from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
+from executions.freshness import want_fresh
+from executions.models import Execution
+from executions.nudging import ask_for_a_poll
+from executions.reading import UnknownExecution
+from executions.refusals import (
+    Busy,
+    IdempotencyConflict,
+    InvalidArguments,
+    StartRefused,
+    UnknownTool,
+)
+from executions.resolving import (
+    EngineSilent,
+    ResolutionRefused,
+    UnknownRun,
+    resolve_as_not_started,
+    resolve_as_started,
+)
+from executions.rest.callers import caller_of
+from executions.rest.filters import ExecutionFilters
+from executions.rest.headers import idempotency_key_of, wants_fresh
+from executions.rest.interactions import InteractionActions
+from executions.rest.serializers import (
+    CancellationSerializer,
+    ExecutionDetailSerializer,
+    ExecutionSerializer,
+    ResolveSerializer,
+    StartSerializer,
+)
+from executions.starting import StartRequest, create_execution
+from executions.waiting import start_and_wait
+
+CANCEL_CODES = {
+    CancelOutcome.CANCELLED: status.HTTP_200_OK,
+    CancelOutcome.REQUESTED: status.HTTP_202_ACCEPTED,
+    CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
+    CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
+}
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    location=OpenApiParameter.HEADER,
+    description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
+    "The same key with the same tool and arguments gives the same execution, also when it has ended, for "
+    "CATALOGUE_IDEMPOTENCY_HOURS. Arguments are the same if they are the same JSON, whatever the order of "
+    "names; `1` and `1.0` differ. A request that was refused does not use the key up.",
+)
+CACHE_CONTROL = OpenApiParameter(
+    "Cache-Control",
+    location=OpenApiParameter.HEADER,
+    description="`no-cache`: the workflow runs, though a cached result could answer; its result takes the "
+    "place of that one.",
+)
+IDEMPOTENT_REPLAYED = OpenApiParameter(
+    "Idempotent-Replayed",
+    location=OpenApiParameter.HEADER,
+    response=[201, 202],
+    description="`true` if the idempotency key was used before and this is the execution it stands for.",
+)
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, OpenApiParameter.HEADER, response=[503], description="Seconds."
+)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List executions",
+        description="The newest first, without payloads. Whoever is no administrator sees what it started.",
+    ),
+    retrieve=extend_schema(
+        summary="Read an execution",
+        description="State and progress while it runs; once it is settled, the final result or error, the "
+        "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date, "
+        "and if it is more than two seconds old they ask once, however many read it.",
+        responses=ExecutionDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Executions"])
+class ExecutionViewSet(
+    InteractionActions, mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]
+):
+    queryset = Execution.objects.none()
+    filterset_class = ExecutionFilters
+    lookup_value_regex = "[0-9a-fA-F-]{36}"
+    access = {
+        "list": Access(Scope.READ, "executions.view_execution"),
+        "retrieve": Access(Scope.READ, "executions.view_execution"),
+        "create": Access(Scope.RUN, "executions.add_execution"),
+        "cancel": Access(Scope.RUN, "executions.change_execution"),
+        "resolve": Access(Scope.ADMIN, "executions.change_execution"),
+        **InteractionActions.access,
+    }
+
+    def get_queryset(self) -> QuerySet[Execution]:
+        visible = Execution.objects.visible_to(caller_of(self.request))
+        if self.action == "list":
+            return visible.order_by("-created_at", "-id")
+        return visible.select_related("payload").prefetch_related("events")
+
+    def get_object(self) -> Execution:
+        execution: Execution = super().get_object()
+        want_fresh(execution)
+        return execution
+
+    def get_serializer_class(self) -> type[ExecutionSerializer]:
+        return ExecutionSerializer if self.action == "list" else ExecutionDetailSerializer
+
+    @extend_schema(
+        operation_id="executions_start",
+        summary="Start a workflow",
+        description="The record is committed before the engine is contacted. Without `wait_seconds` the "
+        "answer comes at once and a worker starts the run; with it, as soon as the run is settled or the "
+        "time is up. The run goes on either way: read the execution at `Location` for the rest. Where the "
+        "workflow's results are cached, one may answer at once; `cached_at` says so.",
+        request=StartSerializer,
+        responses={
+            201: OpenApiResponse(ExecutionDetailSerializer, "The run is over; `success` says how."),
+            202: OpenApiResponse(ExecutionDetailSerializer, "The run goes on."),
+            404: OpenApiResponse(ProblemSerializer, "No such tool, or it is disabled. Nothing was started."),
+            409: OpenApiResponse(
+                ProblemSerializer,
+                "The idempotency key was used for another tool or other arguments; `execution_id` says for "
+                "which execution. Nothing was started.",
+            ),
+            503: OpenApiResponse(
+                ProblemSerializer,
+                "The limits have no room, nor has the queue. Nothing was started; see `Retry-After`.",
+            ),
+        },
+        parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, RETRY_AFTER],
+        examples=[
+            OpenApiExample(
+                "Wait for a short run",
+                {"tool": "text_statistics", "arguments": {"text": "To be or not to be"}, "wait_seconds": 10},
+                request_only=True,
+            )
+        ],
+    )
+    def create(self, request: Request) -> Response:
+        asked = StartSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        wanted = StartRequest(
+            tool_name=asked.validated_data["tool"],
+            arguments=asked.validated_data["arguments"],
+            caller=caller_of(request),
+            door=Execution.Door.REST,
+            idempotency_key=idempotency_key_of(request),
+            fresh=wants_fresh(request),
+        )
+        try:
+            started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
+        except StartRefused as error:
+            raise _refusal(error) from None
+        execution = self.get_queryset().get(pk=started.pk)
+        code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
+        headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
+        if started.pk != wanted.id:
+            headers[IDEMPOTENT_REPLAYED.name] = "true"
+        return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
+
+    @extend_schema(
+        operation_id="executions_cancel",
+        summary="Cancel an execution",
+        description="Asks the engine to cancel the run, and tells what came of it.",
+        request=None,
+        responses={
+            200: OpenApiResponse(CancellationSerializer, "It is cancelled."),
+            202: OpenApiResponse(CancellationSerializer, "Cancelling was asked for; the engine decides."),
+            409: OpenApiResponse(
+                CancellationSerializer,
+                "`already finished`, or `not supported`: the engine cannot cancel and the run goes on. "
+                "Besides `outcome`, `message` and `execution` it has `detail` and `kind`, as every error.",
+            ),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: str) -> Response:
+        try:
+            cancellation = run_in_background_loop(cancel_execution(pk, caller=caller_of(request)))
+        except UnknownExecution as error:
+            raise NotFound(str(error)) from None
+        return self._told(cancellation)
+
+    @extend_schema(
+        operation_id="executions_resolve",
+        summary="Resolve an unconfirmed execution",
+        description="Says what came of a start whose answer was lost. If it ran, the engine is asked whether "
+        "it knows the run, and the run is then followed to its end. If it did not, the execution has failed "
+        "and is safe to call again. For administrators.",
+        request=ResolveSerializer,
+        responses={
+            200: ExecutionDetailSerializer,
+            400: OpenApiResponse(
+                ProblemSerializer, "The engine does not know that run. Nothing was changed."
+            ),
+            409: OpenApiResponse(ProblemSerializer, "It is not unconfirmed (any more)."),
+            503: OpenApiResponse(ProblemSerializer, "The engine could not be asked. Nothing was changed."),
+        },
+        examples=[
+            OpenApiExample("It ran", {"ran": True, "run_id": "8f496b6a-c905-41bb"}, request_only=True),
+            OpenApiExample("It did not run", {"ran": False}, request_only=True),
+        ],
+    )
+    @action(detail=True, methods=["post"])
+    def resolve(self, request: Request, pk: str) -> Response:
+        asked = ResolveSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        ran, run_id, caller = asked.validated_data["ran"], asked.validated_data["run_id"], caller_of(request)
+        try:
+            if ran:
+                resolved = run_in_background_loop(resolve_as_started(pk, run_id, caller=caller))
+            else:
+                resolved = resolve_as_not_started(pk, caller=caller)
+        except UnknownExecution as error:
+            raise NotFound(str(error)) from None
+        except ResolutionRefused as error:
+            raise _not_resolved(error) from None
+        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
+
+    def _told(self, cancellation: Cancellation) -> Response:
+        execution = self.get_queryset().get(pk=cancellation.execution.pk)
+        told: dict[str, Any] = {
+            "outcome": cancellation.outcome.value,
+            "message": cancellation.message,
+            "execution": ExecutionDetailSerializer(execution).data,
+        }
+        code = CANCEL_CODES[cancellation.outcome]
+        if code == status.HTTP_409_CONFLICT:
+            raise Refusal(code, cancellation.message, kind="execution", **told)
+        return Response(told, code)
+
+
+def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
+    if not wait_seconds:
+        execution = create_execution(request)
+        if not execution.is_settled:
+            ask_for_a_poll()
+        return execution
+    # Waiting must not keep a connection from those who need one.
+    lend_connection()
+    return run_in_background_loop(start_and_wait(request, seconds=wait_seconds))
+
+
+def _not_resolved(error: ResolutionRefused) -> Refusal:
+    match error:
+        case UnknownRun():
+            problems = [Problem("/run_id", str(error))]
+            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
+        case EngineSilent():
+            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution")
+        case _:
+            return Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution")
+
+
+def _refusal(error: StartRefused) -> Refusal:
+    match error:
+        case UnknownTool():
+            return Refusal(status.HTTP_404_NOT_FOUND, str(error))
+        case InvalidArguments():
+            problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
+            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
+        case IdempotencyConflict():
+            return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
+        case Busy():
+            busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error))
+            busy.wait = error.retry_after
+            return busy
+        case _:
+            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation")

@@ -1,0 +1,152 @@
+"""A result's content blocks as its engine gave them: what each is, and which clients know such blocks."""
+
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from mcp_types.version import is_version_at_least
+from pydantic import TypeAdapter, ValidationError
+
+from executions.encoded import decode
+from executions.models import Execution
+from mcp_bridge.answers.outputs import result_address
+
+Pictured = ImageContent | AudioContent
+FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
+"""The protocol versions that brought a type of block; clients of older ones refuse a whole result for it."""
+OLDEST_VERSION = "2024-11-05"
+DISPENSABLE = ("annotations", "_meta")
+"""A block is shown without them rather than not at all."""
+SHOWN_NAME = 200
+BLOCKS: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
+
+
+class Block:
+    """One block of a result."""
+
+    def __init__(self, raw: dict[str, Any], *, number: int, address: str) -> None:
+        self.raw = raw
+        self.number = number
+        """Its place in the result, from 0."""
+        self.address = address
+        """The resource that holds it."""
+
+    @property
+    def kind(self) -> str:
+        """As the engine calls its type."""
+        return str(self.raw.get("type"))[:SHOWN_NAME]
+
+    @property
+    def model(self) -> ContentBlock | None:
+        """As MCP has it; None for what no client could read."""
+        return self._read[0]
+
+    @property
+    def data(self) -> bytes | None:
+        """What of it is no text."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[ContentBlock | None, bytes | None]:
+        without = {name: value for name, value in self.raw.items() if name not in DISPENSABLE}
+        for raw in (self.raw, without):
+            try:
+                model = BLOCKS.validate_python(raw, by_name=False)
+            except ValidationError:
+                continue
+            if (encoded := encoded_data(model)) is None:
+                return model, None
+            data = decode(encoded)
+            return (None, None) if data is None else (model, data)
+        return None, None
+
+    @property
+    def text(self) -> str | None:
+        """What of it is text."""
+        return None if self.model is None else text_of(self.model)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are no text."""
+        return len(self.data or b"")
+
+    @cached_property
+    def characters(self) -> int:
+        """Of its text, and of everything else but its data."""
+        text = self.text or ""
+        if self.raw.keys() == {"type", "text"}:
+            return len(text)
+        return max(len(json.dumps(self.raw if self.data is None else _without_data(self.raw))), len(text))
+
+    @property
+    def mime_type(self) -> str:
+        """Empty where the engine does not tell."""
+        held = self.model.resource if isinstance(self.model, EmbeddedResource) else self.model
+        return (getattr(held, "mime_type", None) or "")[:SHOWN_NAME]
+
+    @property
+    def words(self) -> str:
+        """Its text, or what it is and where."""
+        if self.text is not None:
+            return self.text
+        if self.model is None:
+            return f"[Content of the type {self.kind!r}, which no client could show: {self.address}]"
+        return f"[{describe(self.model)}: {self.address}]" if self.size else f"[{describe(self.model)}]"
+
+    def is_known_to(self, protocol_version: str) -> bool:
+        first = FIRST_VERSIONS.get(self.kind, OLDEST_VERSION)
+        return self.model is not None and is_version_at_least(protocol_version, first)
+
+
+def blocks_of(execution: Execution) -> list[Block]:
+    """The blocks that the record has; none for engines that answer with JSON."""
+    raws: Iterable[dict[str, Any]] = execution.payload.content or ()
+    return [
+        Block(raw, number=number, address=content_address(execution, number))
+        for number, raw in enumerate(raws)
+    ]
+
+
+def content_address(execution: Execution, number: int, *, offset: int = 0) -> str:
+    """The resource that holds one block, or its part from `offset` on."""
+    return f"{result_address(execution)}/content/{number}" + (f"?offset={offset}" if offset else "")
+
+
+def text_of(block: ContentBlock) -> str | None:
+    if isinstance(block, EmbeddedResource):
+        return block.resource.text if isinstance(block.resource, TextResourceContents) else None
+    return block.text if isinstance(block, TextContent) else None
+
+
+def encoded_data(block: ContentBlock) -> str | None:
+    """What of it is bytes, in base64."""
+    if isinstance(block, EmbeddedResource):
+        return block.resource.blob if isinstance(block.resource, BlobResourceContents) else None
+    return block.data if isinstance(block, Pictured) else None
+
+
+def describe(block: ContentBlock) -> str:
+    """What a block is that is no text, in a few words."""
+    if isinstance(block, ResourceLink):
+        return f"Link to {(block.title or block.name)[:SHOWN_NAME]}: {block.uri[:SHOWN_NAME]}"
+    held = block.resource if isinstance(block, EmbeddedResource) else block
+    kind = (getattr(held, "mime_type", None) or block.type)[:SHOWN_NAME]
+    return f"{kind}, {len(decode(encoded_data(block) or '') or b''):,} bytes"
+
+
+def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
+    held = raw.get("resource")
+    if isinstance(held, dict):
+        return raw | {"resource": {name: value for name, value in held.items() if name != "blob"}}
+    return {name: value for name, value in raw.items() if name != "data"}

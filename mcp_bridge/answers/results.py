@@ -1,0 +1,196 @@
+"""An execution as the result of a tool call."""
+
+import json
+from typing import Any
+
+from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
+
+from catalogue.schemas import find_argument_problems
+from executions.models import Execution, State
+from executions.reading import describe_execution
+from mcp_bridge.answers.content import FIRST_VERSIONS, blocks_of
+from mcp_bridge.answers.outputs import (
+    BEGINNING,
+    fits_inline,
+    has_structure,
+    media_type,
+    promised_output_schema,
+    result_address,
+    what_was_cut,
+    why_no_output,
+    write_output,
+)
+from mcp_bridge.answers.showing import Room, show_blocks
+from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID
+
+ToolAnswer = CallToolResult | dict[str, Any]
+"""A tool's result, or the task that stands for it."""
+PROPOSED_WAIT_SECONDS = 30
+
+
+def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)], structured_content=structured, is_error=is_error
+    )
+
+
+def document_result(document: dict[str, Any]) -> CallToolResult:
+    """A document both ways: as text for models, as structured content for programs."""
+    return text_result(write_output(document), structured=document)
+
+
+def execution_result(
+    execution: Execution, *, protocol_version: str, may_be_large: bool = False
+) -> CallToolResult:
+    """The workflow's output; or what went wrong and what to do; or how to ask for a run that goes on.
+
+    Of an output that would flood a model's context only its beginning, unless it `may_be_large`.
+    """
+    if execution.state == State.COMPLETED:
+        result = _output_result(execution, protocol_version, may_be_large)
+    elif execution.is_settled:
+        result = _failure_result(execution, protocol_version, may_be_large)
+    else:
+        result = _handle_result(execution)
+    result.meta = {EXECUTION_ID: str(execution.pk)}
+    if execution.cached_at is not None:
+        result.meta[CACHED_AT] = execution.cached_at.isoformat()
+    return result
+
+
+def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+    if problem := why_no_output(execution):
+        return text_result(f"{problem} {_reference(execution)}", is_error=True)
+    output, content = execution.payload.output, _content(execution, protocol_version, may_be_large)
+    if words := _broken_promise(execution):
+        return CallToolResult(content=_preceded(words, content, execution), is_error=True)
+    # Clients that validate demand structured content where the tool has an output schema, large or not.
+    shows = may_be_large or _is_promised(execution) or fits_inline(write_output(output))
+    structured = _structured(execution, protocol_version) if shows else None
+    return CallToolResult(content=content, structured_content=structured)
+
+
+def _content(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
+    """The blocks that the engine gave, or its output as text."""
+    blocks, missing = blocks_of(execution), what_was_cut(execution)
+    if execution.payload.content is not None:
+        room = Room.boundless() if may_be_large else Room.usual()
+        content = show_blocks(execution, blocks, protocol_version=protocol_version, room=room)
+    else:
+        content = _output_as_text(execution, protocol_version, may_be_large)
+    return [*content, TextContent(text=f"{missing} {_reference(execution)}")] if missing else content
+
+
+def _output_as_text(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
+    told = write_output(execution.payload.output)
+    if may_be_large or fits_inline(told):
+        return [TextContent(text=told)]
+    return [TextContent(text=_beginning(execution, told)), *_links(execution, told, protocol_version)]
+
+
+def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
+    """The words first: apart from blocks that have to stay as they came, within a text of ours."""
+    first, *others = content or [TextContent(text="")]
+    if execution.payload.content is not None or not isinstance(first, TextContent):
+        return [TextContent(text=words), *content]
+    return [TextContent(text=f"{words}\n\n{first.text}"), *others]
+
+
+def _broken_promise(execution: Execution) -> str:
+    """How the output breaks the schema that its workflow has; empty where it does not."""
+    promised = execution.workflow.output_schema if execution.workflow else None
+    if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
+        return ""
+    if what_was_cut(execution):
+        return "The run completed, but its output could not be kept whole."
+    broken = "\n".join(f"- {problem}" for problem in problems)
+    return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
+
+
+def _beginning(execution: Execution, text: str) -> str:
+    """Of a large output, with what a model has to do for the rest."""
+    rest = {"execution_id": str(execution.pk), "output_offset": BEGINNING}
+    return (
+        f"The output has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} "
+        f"follow. For the rest call get_execution_status with {json.dumps(rest)}, or read the resource "
+        f"{result_address(execution)}.\n\n{text[:BEGINNING]}"
+    )
+
+
+def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
+    """For clients; older ones know no such block and would refuse the whole result."""
+    if not is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
+        return []
+    return [
+        ResourceLink(
+            uri=result_address(execution),
+            name=f"{execution.tool_name}_result",
+            title=f"Result of {execution.tool_name}",
+            description="The whole output. Large ones are read in parts; each tells the address of the next.",
+            mime_type=media_type(execution.payload.output),
+            size=len(text.encode()),
+        )
+    ]
+
+
+def _structured(execution: Execution, protocol_version: str) -> Any:
+    """None where the engine gave nothing but blocks."""
+    output = execution.payload.output
+    if not has_structure(execution):
+        return None
+    # Handshake versions allow only an object as structured content.
+    fits = isinstance(output, dict) or protocol_version in MODERN_PROTOCOL_VERSIONS
+    return output if fits else {"result": output}
+
+
+def _is_promised(execution: Execution) -> bool:
+    """Whether the workflow's own tool has an output schema."""
+    return execution.workflow is not None and promised_output_schema(execution.workflow) is not None
+
+
+def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+    """What the engine said of it in blocks of its own comes as it came; then our part."""
+    if execution.state != State.FAILED or not execution.payload.content:
+        return text_result(_failure_text(execution, execution.error), is_error=True)
+    content = _content(execution, protocol_version, may_be_large)
+    has_words = any(block.text for block in blocks_of(execution))
+    told = _failure_text(execution, "see above." if has_words else execution.error)
+    structured = None if execution.payload.output is None else _structured(execution, protocol_version)
+    return CallToolResult(
+        content=[*content, TextContent(text=told)], structured_content=structured, is_error=True
+    )
+
+
+def _failure_text(execution: Execution, why: str) -> str:
+    advice = {
+        State.FAILED: "Check the arguments and try again, or tell the person who runs the workflow.",
+        State.CANCELLED: "Call the tool again if the result is still needed.",
+        State.TIMED_OUT: "Try again with less work, or ask an administrator for a longer timeout.",
+        State.UNCONFIRMED: "Do not call it again: it may be running. An administrator has to find out.",
+    }[State(execution.state)]
+    return f"{execution.tool_name} {execution.get_state_display()}: {why}\n{advice} {_reference(execution)}"
+
+
+def _handle_result(execution: Execution) -> CallToolResult:
+    """Not an error: the run goes on, and this is how to get at its result."""
+    document = describe_execution(execution) | next_step(execution)
+    asking = json.dumps(document["next"]["arguments"])
+    progress = "" if execution.progress is None else f", {execution.progress:g} % done"
+    text = (
+        f"{execution.tool_name} is still {execution.told_state}{progress}. "
+        "It goes on and its result is kept: do not start it again. "
+        f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
+        "or tells how far it is."
+    )
+    return text_result(text, structured=document)
+
+
+def next_step(execution: Execution) -> dict[str, Any]:
+    """How to go on with a run that goes on, for programs."""
+    arguments = {"execution_id": str(execution.pk), "wait_seconds": PROPOSED_WAIT_SECONDS}
+    return {"next": {"tool": "get_execution_status", "arguments": arguments}}
+
+
+def _reference(execution: Execution) -> str:
+    return f"(execution {execution.pk})"

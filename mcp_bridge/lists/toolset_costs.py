@@ -1,0 +1,171 @@
+"""What a `tools/list` costs a client's context, of the catalogue and of each toolset, and their budgets."""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+
+from loguru import logger
+from mcp_types import LATEST_PROTOCOL_VERSION
+
+from catalogue.exposure import ExposedCatalogue, Workflows, shown_by
+from catalogue.models import Toolset
+from catalogue.token_estimates import tokens_for
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from mcp_bridge.lists.serialised_tools import serialise_tool, serialised_tools
+from mcp_bridge.lists.tools import built_in_tools, make_of_each
+from mcp_bridge.models import default_scopes
+
+
+@dataclass(frozen=True, slots=True)
+class ListCost:
+    """A whole `tools/list`, over all its pages, as a token with the usual scopes gets it."""
+
+    tools: int
+    characters: int
+    """Of the JSON array of tools, as it is served."""
+
+    @property
+    def tokens(self) -> int:
+        return tokens_for(self.characters)
+
+    def __str__(self) -> str:
+        tools = "1 tool" if self.tools == 1 else f"{self.tools:,} tools"
+        return f"{tools}, {self.characters:,} characters, about {self.tokens:,} tokens"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolsetCost:
+    """What the list costs in either mode, and what it may."""
+
+    full: ListCost
+    compact: ListCost
+    is_compact: bool
+    budget: int | None
+    """In tokens; None: no limit."""
+
+    @property
+    def served(self) -> ListCost:
+        return self.compact if self.is_compact else self.full
+
+    @property
+    def is_over_budget(self) -> bool:
+        return self.budget is not None and self.served.tokens > self.budget
+
+    @property
+    def percent_over(self) -> int:
+        """Rounded up; 0 within the budget."""
+        if self.budget is None or not self.is_over_budget:
+            return 0
+        return -(-(self.served.tokens - self.budget) * 100 // self.budget)
+
+    @property
+    def compared(self) -> str:
+        """`5,200 of 4,000 tokens: 30 % over`; empty without a budget."""
+        if self.budget is None:
+            return ""
+        over = f": {self.percent_over:,} % over" if self.is_over_budget else ""
+        return f"{self.served.tokens:,} of {self.budget:,} tokens{over}"
+
+    @property
+    def warning(self) -> str:
+        """What is wrong and what helps; empty within the budget."""
+        return f"{self.compared}; {self._remedy}" if self.is_over_budget else ""
+
+    @property
+    def _remedy(self) -> str:
+        # The built-in tools are in every list.
+        if self.budget is not None and self.compact.tokens > self.budget:
+            return f"raise the budget, since the built-in tools alone take {self.compact.tokens:,}"
+        return "switch it to compact or take workflows out"
+
+
+def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
+    """What `/mcp` costs clients whose token is bound to no toolset."""
+    everything = catalogue.workflows
+    return _remembered.cost(
+        catalogue, None, lambda: _weigh(everything, catalogue, mode=Toolset.Mode.FULL, budget=None)
+    )
+
+
+def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
+    """What `/mcp/<slug>` costs, or would if the toolset were switched on.
+
+    Of one that is off, it asks for the rules and the picks, unless they are prefetched.
+    """
+    return _remembered.cost(
+        catalogue,
+        toolset.pk,
+        lambda: _weigh(
+            shown_by(toolset, catalogue), catalogue, mode=toolset.mode, budget=toolset.token_budget
+        ),
+    )
+
+
+def _weigh(
+    workflows: Workflows, catalogue: ExposedCatalogue, *, mode: str, budget: int | None
+) -> ToolsetCost:
+    listed = built_in_tools(workflows, frozenset(default_scopes()))
+    built_in = [_size_of_built_in_tool(name) for name in listed]
+    serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
+    sizes = [tool.characters for _, tool in make_of_each(serialise, workflows.values(), catalogue)]
+    return ToolsetCost(
+        full=_cost_of_array([*built_in, *sizes]),
+        compact=_cost_of_array(built_in),
+        is_compact=mode == Toolset.Mode.COMPACT,
+        budget=budget,
+    )
+
+
+def _cost_of_array(sizes: list[int]) -> ListCost:
+    commas, brackets = max(0, len(sizes) - 1), 2
+    return ListCost(len(sizes), sum(sizes) + commas + brackets)
+
+
+@cache
+def _size_of_built_in_tool(name: str) -> int:
+    return len(serialise_tool(BUILT_IN_TOOLS[name].tool, LATEST_PROTOCOL_VERSION).decode())
+
+
+class _Remembered:
+    """The costs at one revision: every change of a toolset or of what it shows moves that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._revision: int | None = None
+        self._costs: dict[int | None, ToolsetCost] = {}
+
+    def cost(
+        self, catalogue: ExposedCatalogue, key: int | None, weigh: Callable[[], ToolsetCost]
+    ) -> ToolsetCost:
+        with self._lock:
+            if self._revision != catalogue.revision:
+                self._revision, self._costs = catalogue.revision, {}
+            if key not in self._costs:
+                self._costs[key] = weigh()
+            return self._costs[key]
+
+    def forget(self) -> None:
+        with self._lock:
+            self._revision, self._costs = None, {}
+
+
+_remembered = _Remembered()
+forget_costs = _remembered.forget
+
+
+class BudgetWatch:
+    """Says once, in a process, that a revision has put a toolset over its budget."""
+
+    def __init__(self) -> None:
+        self._over: set[int] = set()
+
+    def look(self, catalogue: ExposedCatalogue) -> None:
+        entries: Iterable[Toolset] = (entry.toolset for entry in catalogue.toolsets.values())
+        budgeted = [toolset for toolset in entries if toolset.token_budget is not None]
+        over = {toolset: cost_of_toolset(toolset, catalogue) for toolset in budgeted}
+        over = {toolset: cost for toolset, cost in over.items() if cost.is_over_budget}
+        for toolset, cost in over.items():
+            if toolset.pk not in self._over:
+                logger.warning("Toolset {} is over its token budget: {}", toolset.slug, cost.warning)
+        self._over = {toolset.pk for toolset in over}

@@ -1,0 +1,193 @@
+"""How toolsets look as JSON, and what may be written to them."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from catalogue.exposure import shown_by
+from catalogue.filters import find_pattern_problem
+from catalogue.models import Toolset, ToolsetRule
+from catalogue.rest.bodies import StrictSerializer
+from mcp_bridge.lists.toolset_costs import cost_of_toolset
+from mcp_bridge.tokens import resource_url
+
+LONGEST_DESCRIPTION = 20_000
+HIGHEST_BUDGET = 1_000_000_000
+MOST_RULES = 200
+MOST_PICKED = 10_000
+
+
+class RuleSerializer(StrictSerializer):
+    """One rule; the first that matches a workflow decides about it."""
+
+    action = serializers.ChoiceField(
+        choices=ToolsetRule.Action.choices, default=ToolsetRule.Action.INCLUDE.value
+    )
+    subject = serializers.ChoiceField(
+        choices=ToolsetRule.Subject.choices,
+        default=ToolsetRule.Subject.NAME.value,
+        help_text="What of a workflow the pattern is compared with.",
+    )
+    syntax = serializers.ChoiceField(
+        choices=ToolsetRule.Syntax.choices, default=ToolsetRule.Syntax.GLOB.value
+    )
+    pattern = serializers.CharField(max_length=500)
+    enabled = serializers.BooleanField(default=True)
+    note = serializers.CharField(max_length=255, allow_blank=True, default="")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if problem := find_pattern_problem(syntax=attrs["syntax"], pattern=attrs["pattern"]):
+            raise serializers.ValidationError({"pattern": [problem]})
+        return attrs
+
+
+class ListCostSerializer(serializers.Serializer[Any]):
+    """What one `tools/list`, over all its pages, costs a client's context."""
+
+    tools = serializers.IntegerField()
+    characters = serializers.IntegerField(help_text="Of the JSON array of tools, as it is served.")
+    tokens = serializers.IntegerField(help_text="An estimate: one for four characters.")
+
+
+class ToolsetCostSerializer(serializers.Serializer[Any]):
+    """What the list of tools costs in either mode, for a token that may read and run."""
+
+    full = ListCostSerializer()
+    compact = ListCostSerializer()
+    over_budget = serializers.BooleanField(source="is_over_budget")
+    warning = serializers.CharField(help_text="By how much, and what helps; empty within the budget.")
+
+
+class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
+    url = serializers.SerializerMethodField(help_text="Where MCP clients connect to it.")
+    workflow_count = serializers.SerializerMethodField(
+        help_text="How many workflows it shows, or would if it were enabled."
+    )
+    cost = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Toolset
+        fields: tuple[str, ...] = (
+            "slug",
+            "title",
+            "description",
+            "enabled",
+            "mode",
+            "token_budget",
+            "url",
+            "workflow_count",
+            "cost",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+    def get_url(self, toolset: Toolset) -> str:
+        return resource_url(toolset.slug)
+
+    def get_workflow_count(self, toolset: Toolset) -> int:
+        return len(shown_by(toolset, self.context["catalogue"]))
+
+    @extend_schema_field(ToolsetCostSerializer)
+    def get_cost(self, toolset: Toolset) -> dict[str, Any]:
+        return dict(ToolsetCostSerializer(cost_of_toolset(toolset, self.context["catalogue"])).data)
+
+
+class ToolsetDetailSerializer(ToolsetSerializer):
+    """A toolset in full."""
+
+    picked = serializers.SerializerMethodField(help_text="Tool names of the workflows picked by hand.")
+    rules = RuleSerializer(many=True, help_text="In the order in which they are tried.")
+    workflows = serializers.SerializerMethodField(
+        help_text="Tool names of the exposed workflows that it shows, or would if it were enabled."
+    )
+
+    class Meta(ToolsetSerializer.Meta):
+        fields = (*ToolsetSerializer.Meta.fields, "picked", "rules", "workflows")
+        read_only_fields = fields
+
+    def get_picked(self, toolset: Toolset) -> list[str]:
+        return sorted(workflow.tool_name for workflow in toolset.picked.all())
+
+    def get_workflows(self, toolset: Toolset) -> list[str]:
+        return list(shown_by(toolset, self.context["catalogue"]))
+
+
+class ToolsetChangeSerializer(StrictSerializer):
+    """What may change of a toolset; `picked` and `rules` are each replaced as a whole.
+
+    Its fields may be missing, instead of the whole being partial: that would hold for those of the rules too.
+    """
+
+    slug = serializers.CharField(
+        required=False,
+        max_length=64,
+        help_text="The end of its address. Changing it breaks the clients that use it.",
+    )
+    title = serializers.CharField(required=False, max_length=255, allow_blank=True, help_text="For people.")
+    description = serializers.CharField(
+        required=False,
+        max_length=LONGEST_DESCRIPTION,
+        allow_blank=True,
+        help_text="What it is for; agents are told.",
+    )
+    enabled = serializers.BooleanField(
+        required=False, help_text="Off: its address answers as if it did not exist."
+    )
+    mode = serializers.ChoiceField(required=False, choices=Toolset.Mode.choices)
+    token_budget = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=HIGHEST_BUDGET,
+        help_text="Tokens that its list of tools should not exceed, or there is a warning. Null: none.",
+    )
+    picked = serializers.ListField(
+        required=False,
+        child=serializers.CharField(max_length=64),
+        max_length=MOST_PICKED,
+        help_text="Tool names of workflows that are always in it, as long as they are exposed.",
+    )
+    rules = serializers.ListField(
+        required=False,
+        child=RuleSerializer(),
+        max_length=MOST_RULES,
+        help_text="Which other exposed workflows are in it; the first that matches decides.",
+    )
+
+
+class NewToolsetSerializer(ToolsetChangeSerializer):
+    """A toolset; without `picked` and `rules` it is empty."""
+
+    slug = serializers.CharField(max_length=64, help_text="The end of its address.")
+    title = serializers.CharField(max_length=255, allow_blank=True, default="", help_text="For people.")
+    description = serializers.CharField(
+        max_length=LONGEST_DESCRIPTION,
+        allow_blank=True,
+        default="",
+        help_text="What it is for; agents are told.",
+    )
+    enabled = serializers.BooleanField(
+        default=True, help_text="Off: its address answers as if it did not exist."
+    )
+    mode = serializers.ChoiceField(choices=Toolset.Mode.choices, default=Toolset.Mode.FULL.value)
+    token_budget = serializers.IntegerField(
+        allow_null=True,
+        default=None,
+        min_value=1,
+        max_value=HIGHEST_BUDGET,
+        help_text="Tokens that its list of tools should not exceed, or there is a warning. Null: none.",
+    )
+    picked = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        default=list,
+        max_length=MOST_PICKED,
+        help_text="Tool names of workflows that are always in it, as long as they are exposed.",
+    )
+    rules = serializers.ListField(
+        child=RuleSerializer(),
+        default=list,
+        max_length=MOST_RULES,
+        help_text="Which other exposed workflows are in it; the first that matches decides.",
+    )

@@ -1,0 +1,199 @@
+"""Well-formed `tools/list` requests over HTTP, answered from memory before the SDK's dispatcher.
+
+What is in any way unusual is left to the SDK, which knows what to say of it. Of a request that was found to
+be well-formed a digest is remembered: the same bytes, which clients send again and again, are not checked
+again. Who may ask, and for what, is looked at every time.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from mcp import MCPError
+from mcp.shared.inbound import InboundModernRoute, classify_inbound_request, find_duplicated_routing_header
+from mcp_types.methods import validate_client_request
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mcp_bridge.access import Access, OtherToolset
+from mcp_bridge.lists.serialised_tools import METHOD
+from mcp_bridge.lists.tool_lists import ToolLists, View
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import digest_of, recognise_digest
+
+UNCACHED = ("cache-control", "no-store")
+UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)
+MEMBERS = {"jsonrpc", "id", "method", "params"}
+ACCEPTED = ("application/json", "text/event-stream")
+VERSION_HEADER = "mcp-protocol-version"
+ASSUMED_VERSION = "2025-03-26"
+"""Of a request that names none, as Streamable HTTP has it."""
+LARGEST_ID = 2**63
+"""Python writes no integer of more than 4,300 digits."""
+REMEMBERED_REQUESTS = 4096
+LARGEST_REMEMBERED_BODY = 4096
+
+
+@dataclass(slots=True)
+class ListingRequest:
+    """A request for a page of tools with which nothing is wrong."""
+
+    id: str | int
+    version: str
+    cursor: str | None
+    token_digest: str
+    slug: str | None
+    """Of the toolset that the address names."""
+    _asked_by: tuple[AccessToken, Access, View] | None = field(default=None, repr=False)
+
+    @property
+    def asked_by(self) -> tuple[Access, View] | None:
+        """The caller, if its token was good a moment ago and may come through this address."""
+        token = recognise_digest(self.token_digest)
+        if token is None:
+            return None
+        if self._asked_by is None or self._asked_by[0] is not token:
+            try:
+                access = Access.by_token(token, toolset=self.slug)
+            except OtherToolset:
+                return None
+            self._asked_by = (token, access, View.of(access, self.version))
+        return self._asked_by[1:]
+
+
+class DirectAnswer:
+    """A JSON-RPC answer as a response; the bytes that many answers share are not copied for each."""
+
+    def __init__(self, request: ListingRequest, closed_result: bytes) -> None:
+        """`closed_result`: the result with the brace that closes the answer."""
+        self._begin = b'{"jsonrpc":"2.0","id":%b,"result":' % json.dumps(request.id).encode()
+        self._end = closed_result
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = str(len(self._begin) + len(self._end)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length), UNCACHED_BYTES]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._begin, "more_body": True})
+        await send({"type": "http.response.body", "body": self._end, "more_body": False})
+
+
+class DirectAnswers:
+    """The requests that were found to be well-formed, and their answers."""
+
+    def __init__(self, lists: ToolLists) -> None:
+        self._lists = lists
+        self._known: OrderedDict[bytes, ListingRequest] = OrderedDict()
+
+    def read(self, scope: Scope, body: bytes, message: dict[str, Any]) -> ListingRequest | None:
+        """The request, if it is a well-formed `tools/list`; remembered for the next one."""
+        if message.get("method") != METHOD or (version := _valid_version(scope, message)) is None:
+            return None
+        request = ListingRequest(
+            id=message["id"],
+            version=version,
+            cursor=(message.get("params") or {}).get("cursor"),
+            token_digest=digest_of(_bearer(scope)),
+            slug=scope.get("path_params", {}).get("slug"),
+        )
+        if len(body) <= LARGEST_REMEMBERED_BODY:
+            self._known[_digest(scope, body)] = request
+            if len(self._known) > REMEMBERED_REQUESTS:
+                self._known.popitem(last=False)
+        return request
+
+    async def answer(self, request: ListingRequest, access: Access) -> DirectAnswer | None:
+        """None where its cursor is none: the SDK says so."""
+        try:
+            closed_page = await self._lists.closed_page(access, request.version, request.cursor)
+        except MCPError:
+            return None
+        return DirectAnswer(request, closed_page)
+
+    def recall(self, scope: Scope, body: bytes) -> DirectAnswer | None:
+        """The answer to bytes that were asked before, if everything it takes is in memory and fresh."""
+        request = self._known.get(_digest(scope, body))
+        asked_by = None if request is None else request.asked_by
+        if request is None or asked_by is None:
+            return None
+        try:
+            closed_page = self._lists.recall(*asked_by, request.cursor)
+        except MCPError:
+            return None
+        return None if closed_page is None else DirectAnswer(request, closed_page)
+
+
+class Shortcut:
+    """ASGI middleware in front of everything: whatever it cannot recall goes on untouched."""
+
+    def __init__(self, app: ASGIApp, *, answers: DirectAnswers) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/mcp"):
+            await self._app(scope, receive, send)
+            return
+        first: list[Message] = [await receive()]
+        if (
+            not first[0].get("more_body")
+            and len(body := first[0].get("body", b"")) <= LARGEST_REMEMBERED_BODY
+        ):
+            answer = self._answers.recall(scope, body)
+            if answer is not None:
+                await answer(scope, receive, send)
+                return
+
+        async def replay() -> Message:
+            return first.pop() if first else await receive()
+
+        await self._app(scope, replay, send)
+
+
+def _digest(scope: Scope, body: bytes) -> bytes:
+    """Of all that makes a request well-formed or not. No secret is kept for it."""
+    parts = [b"%d" % len(body), body, scope["path"].encode(), *chain.from_iterable(scope["headers"])]
+    return hashlib.sha256(b"\0".join(parts)).digest()
+
+
+def _bearer(scope: Scope) -> str:
+    value: bytes = next(value for name, value in scope["headers"] if name == b"authorization")
+    return value.decode("latin-1").partition(" ")[2].strip()
+
+
+def _valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
+    """The protocol version of a well-formed request, by the SDK's own checks."""
+    if message.keys() - MEMBERS or message.get("jsonrpc") != "2.0" or not _is_usual(message.get("id")):
+        return None
+    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    headers = dict(reversed(pairs))  # Of several the first, as the SDK reads them.
+    accepted = {kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")}
+    if not accepted.issuperset(ACCEPTED):
+        return None
+    version = headers.get(VERSION_HEADER, ASSUMED_VERSION)
+    if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        if find_duplicated_routing_header(pairs) is not None:
+            return None
+        version = _version_of_envelope(message, headers)
+    return version if version is not None and _has_valid_params(message, version) else None
+
+
+def _is_usual(request_id: Any) -> bool:
+    return type(request_id) is str or (type(request_id) is int and abs(request_id) <= LARGEST_ID)
+
+
+def _version_of_envelope(message: dict[str, Any], headers: Mapping[str, str]) -> str | None:
+    route = classify_inbound_request(message, headers=headers)
+    return route.protocol_version if isinstance(route, InboundModernRoute) else None
+
+
+def _has_valid_params(message: dict[str, Any], version: str) -> bool:
+    try:
+        validate_client_request(METHOD, version, message.get("params"))
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,226 @@
+"""MCP over Streamable HTTP: who is let in, then the SDK."""
+
+import re
+from typing import Any
+
+from django.conf import settings
+from django.db import Error as DatabaseProblem
+from loguru import logger
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecuritySettings
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, jsonrpc_message_adapter
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from catalogue.database import run_in_database
+from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
+from catalogue.models.toolset import SLUG_FORM
+from catalogue.scopes import Scope as AccessScope
+from mcp_bridge.access import Access, OtherToolset
+from mcp_bridge.builtin_tools import describe_missing_scope, scope_of_tool
+from mcp_bridge.models import AccessToken
+from mcp_bridge.notifications.change_stream import ChangeStreams
+from mcp_bridge.server import CatalogueServer
+from mcp_bridge.tokens import authenticate, metadata_url, recognise, resource_url
+from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
+from mcp_bridge.transports.http_checks import check_headers, refusal, without_padding
+
+NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
+NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
+SHOWN_SLUG = 64
+# There are no sessions, so that there is none to end with DELETE.
+METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
+
+
+class McpEndpoint:
+    """The ASGI application behind `/mcp` and `/mcp/<slug>`. Its session manager's `run()` is entered once."""
+
+    def __init__(self) -> None:
+        largest_body = settings.CATALOGUE["max_request_bytes"]
+        self._server = CatalogueServer()
+        self.direct_answers = DirectAnswers(self._server.tool_lists)
+        # Hosts and origins were looked at before any token was; the SDK's own look is switched off.
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        self.session_manager = StreamableHTTPSessionManager(
+            self._server, stateless=True, security_settings=security, max_request_body_size=largest_body
+        )
+        self._methods: dict[str, ASGIApp] = {
+            "POST": RequestBodyLimitMiddleware(self._answer_message, largest_body),
+            "GET": ChangeStreams(self._server.streams, self._server.sights),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = {**scope, "headers": without_padding(scope["headers"])}
+        try:
+            access = await self._admit(scope)
+            if isinstance(access, Response):
+                answer: ASGIApp = access
+            else:
+                scope = {**scope, "state": {**scope.get("state", {}), "access": access}}
+                answer = self._methods.get(scope["method"], METHOD_NOT_ALLOWED)
+            await answer(scope, receive, _uncached(send))
+        except DatabaseProblem as problem:
+            logger.error("A request cannot be answered without the database: {}", problem)
+            await refusal(503, NO_DATABASE, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
+                scope, receive, _uncached(send)
+            )
+
+    async def _admit(self, scope: Scope) -> Access | Response:
+        """Who comes, or why not: hosts and origins first, then the token, then the toolset."""
+        if (refused := check_headers(scope)) is not None:
+            return refused
+        slug, headers = _slug_of(scope), Headers(scope=scope)
+        if (token := await _find_token(headers)) is None:
+            return _unauthorized(slug, has_sent_one="authorization" in headers)
+        try:
+            access = Access.by_token(token, toolset=slug)
+        except OtherToolset:
+            return _unknown_toolset(slug)
+        if slug is not None and slug not in (await _catalogue()).toolsets:
+            return _unknown_toolset(slug)
+        return access
+
+    async def _answer_message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received: list[Message] = [await receive()]  # The limit has put the body into one piece.
+        if received[0]["type"] != "http.request" or received[0].get("more_body"):
+            return  # The client has hung up in the middle of it.
+        answer = await self._own_answer(scope, received[0].get("body", b""))
+        if answer is not None:
+            await answer(scope, receive, send)
+            return
+
+        async def replay() -> Message:
+            return received.pop() if received else await receive()
+
+        await self.session_manager.handle_request(scope, replay, send)
+
+    async def _own_answer(self, scope: Scope, body: bytes) -> ASGIApp | None:
+        """None for what the SDK has to answer.
+
+        What is no message is refused before the SDK does, which would recite its validator.
+        """
+        try:
+            message = from_json(body)
+        except ValueError:
+            return None  # The SDK refuses in clean words what is no JSON at all.
+        if _is_malformed(message):
+            return refusal(400, NOT_ONE_MESSAGE)
+        access = scope["state"]["access"]
+        if (refused := _missing_scope(message, access, _slug_of(scope))) is not None:
+            return refused
+        request = self.direct_answers.read(scope, body, message)
+        return None if request is None else await self.direct_answers.answer(request, access)
+
+
+async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:
+    """RFC 9728: which resource this is and how tokens are presented."""
+    slug = _slug_of(scope)
+    if not _can_be_named(slug):
+        await _unknown_toolset(slug)(scope, receive, send)
+        return
+    document = {
+        "resource": resource_url(slug),
+        "resource_name": "Workflow Catalogue",
+        "bearer_methods_supported": ["header"],
+        "scopes_supported": AccessScope.values,
+    }
+    await JSONResponse(document)(scope, receive, send)
+
+
+async def _find_token(headers: Headers) -> AccessToken | None:
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not (text := text.strip()):
+        return None
+    return recognise(text) or await run_in_database(_authenticate_and_look, text)
+
+
+def _authenticate_and_look(text: str) -> AccessToken | None:
+    """One hop for both: whoever is let in looks at the catalogue next."""
+    token = authenticate(text)
+    if token is not None:
+        current_catalogue()
+    return token
+
+
+async def _catalogue() -> ExposedCatalogue:
+    known = fresh_catalogue()
+    return await run_in_database(current_catalogue) if known is None else known
+
+
+def _is_malformed(message: Any) -> bool:
+    """Whether it is no JSON-RPC message.
+
+    A request whose id cannot be one would else pass for a notification, to which there is no answer.
+    """
+    try:
+        jsonrpc_message_adapter.validate_python(message, by_name=False)
+    except ValidationError:
+        return True
+    return "id" in message and "method" in message and type(message["id"]) not in (int, str)
+
+
+def _missing_scope(message: dict[str, Any], access: Access, slug: str | None) -> Response | None:
+    """The refusal of a call that the token's scopes do not allow (RFC 6750)."""
+    params = message.get("params")
+    if message.get("method") != "tools/call" or "id" not in message or not isinstance(params, dict):
+        return None
+    name = params.get("name")
+    if not isinstance(name, str) or access.allows(needed := scope_of_tool(name)):
+        return None
+    return refusal(
+        403,
+        describe_missing_scope(name, needed),
+        code=INVALID_PARAMS,
+        request_id=message["id"],
+        headers={"WWW-Authenticate": _challenge(slug, "insufficient_scope", scope=needed.value)},
+    )
+
+
+def _unauthorized(slug: str | None, *, has_sent_one: bool) -> Response:
+    """RFC 6750: a request without any credentials is told of no error, only where to get them."""
+    slug = slug if _can_be_named(slug) else None
+    return JSONResponse(
+        {
+            "error": "invalid_token",
+            "error_description": "Send a valid access token as Authorization: Bearer <token>.",
+        },
+        status_code=401,
+        headers={"WWW-Authenticate": _challenge(slug, "invalid_token" if has_sent_one else "")},
+    )
+
+
+def _challenge(slug: str | None, error: str, **others: str) -> str:
+    told = {"error": error, **others, "resource_metadata": metadata_url(slug)}
+    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in told.items() if value)
+
+
+def _unknown_toolset(slug: str | None) -> Response:
+    """The same for one that there is not, one that is switched off and one that is not for this token."""
+    named = (slug or "")[:SHOWN_SLUG]
+    message = f"There is no toolset {named!r} for this token: check the end of the address, /mcp/<toolset>."
+    return refusal(404, message)
+
+
+def _slug_of(scope: Scope) -> str | None:
+    """Of the toolset that the address names."""
+    slug: str | None = scope.get("path_params", {}).get("slug")
+    return slug
+
+
+def _can_be_named(slug: str | None) -> bool:
+    """What no toolset can be called is not repeated in headers and documents."""
+    return slug is None or re.match(SLUG_FORM, slug) is not None
+
+
+def _uncached(send: Send) -> Send:
+    """Every answer is for its caller alone."""
+
+    async def send_uncached(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).setdefault(*UNCACHED)
+        await send(message)
+
+    return send_uncached

@@ -1,0 +1,151 @@
+"""The tools in words for the model: one text, as long as the context allows (C3.1 to C3.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from catalogue.exposure import ExposedCatalogue
+from catalogue.http_tools.configs import declared_output_schema, is_http_tool
+from catalogue.models import Workflow
+from catalogue.search import search_among
+from catalogue.token_estimates import CHARACTERS_PER_TOKEN
+from connectors.http_tools.operation import HttpOperation
+from orchestration.choosing.schema_lines import Detail, one_line, schema_lines
+
+LONGEST_TITLE = 200
+LONGEST_ENDPOINT = 2_000
+BETWEEN = "\n\n"
+REMEMBERED_ENTRIES = 2_000
+"""Texts of a tool, of at most some kilobytes each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    text: str
+    described: Sequence[str]
+    """Tool names, the likeliest first where not all fit."""
+    left_out: Sequence[str]
+    """What did not fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Depth:
+    """How much is told of each tool."""
+
+    description: int
+    """Characters."""
+    parameters: Detail
+    output: Detail
+
+
+DEPTHS = (
+    _Depth(
+        description=2_000,
+        parameters=Detail(description=400, depth=4, lines=200),
+        output=Detail(description=200, depth=3, lines=60),
+    ),
+    _Depth(
+        description=400,
+        parameters=Detail(description=100, depth=3, lines=60),
+        output=Detail(description=0, depth=1, lines=20),
+    ),
+    _Depth(
+        description=150,
+        parameters=Detail(description=40, depth=2, lines=20),
+        output=Detail(description=0, depth=1, lines=5),
+    ),
+)
+"""Less and less; only what does not even fit with the least is left out."""
+
+
+def describe_tools(
+    workflows: Sequence[Workflow], *, instructions: str, tokens: int, catalogue: ExposedCatalogue
+) -> ToolContext:
+    """Name, description, endpoint, parameters and expected output of each, in at most so many tokens.
+
+    Where not all fit they are ranked, as the catalogue's search finds them by the instructions.
+    """
+    *longer, shortest = DEPTHS
+    for depth in longer:
+        context = _describe(workflows, depth, tokens, all_or_nothing=True)
+        if context.described:
+            return context
+        workflows = _ranked(workflows, instructions, catalogue)
+    return _describe(workflows, shortest, tokens, all_or_nothing=False)
+
+
+def _describe(
+    workflows: Sequence[Workflow], depth: _Depth, tokens: int, *, all_or_nothing: bool
+) -> ToolContext:
+    """All that still fit, in this order."""
+    left = tokens * CHARACTERS_PER_TOKEN
+    entries: dict[str, str] = {}
+    for workflow in workflows:
+        entry = _entry(workflow, depth)
+        if (size := len(entry) + len(BETWEEN)) <= left:
+            left -= size
+            entries[workflow.tool_name] = entry
+        elif all_or_nothing:
+            entries.clear()
+            break
+    left_out = [workflow.tool_name for workflow in workflows if workflow.tool_name not in entries]
+    return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries), left_out=left_out)
+
+
+def _ranked(workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue) -> list[Workflow]:
+    """Those that the instructions speak of first; the others as they were."""
+    found = search_among(catalogue, instructions, [workflow.tool_name for workflow in workflows])
+    rank = {name: place for place, name in enumerate(found)}
+    return sorted(workflows, key=lambda workflow: rank.get(workflow.tool_name, len(rank)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    """What is told of one tool. Its content hash stands for the schemas, which cannot be compared fast."""
+
+    name: str
+    title: str
+    description: str
+    endpoint: str
+    content_hash: str
+    input_schema: dict[str, Any] = field(compare=False, repr=False)
+    output_schema: dict[str, Any] | None = field(compare=False, repr=False)
+
+
+def _entry(workflow: Workflow, depth: _Depth) -> str:
+    told = _Told(
+        name=workflow.tool_name,
+        title="" if workflow.title == workflow.tool_name else workflow.title,
+        description=workflow.shown_description,
+        endpoint=_endpoint(workflow),
+        content_hash=workflow.content_hash,
+        input_schema=workflow.input_schema,
+        output_schema=declared_output_schema(workflow),
+    )
+    return _written(told, depth)
+
+
+# Going through the schemas of a hundred tools takes longer than all that is ours of a request.
+@lru_cache(maxsize=REMEMBERED_ENTRIES)
+def _written(told: _Told, depth: _Depth) -> str:
+    facts = {
+        "name": told.name,
+        "title": one_line(told.title, LONGEST_TITLE),
+        "description": one_line(told.description, depth.description),
+        "endpoint": one_line(told.endpoint, LONGEST_ENDPOINT),
+    }
+    lines = [f"{name}: {value}" for name, value in facts.items() if value]
+    parameters = schema_lines(told.input_schema, depth.parameters, says_required=True)
+    output = schema_lines(told.output_schema, depth.output, says_required=False)
+    lines += ["parameters:", *parameters] if parameters else ["parameters: none"]
+    lines += ["output:", *output] if output else []
+    return "\n".join(lines)
+
+
+def _endpoint(workflow: Workflow) -> str:
+    """`GET https://api.example.com/orders/{order_id}`; empty for what is no HTTP tool."""
+    if not is_http_tool(workflow):
+        return ""
+    operation = HttpOperation.of(workflow.ref)
+    return f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"

@@ -1,0 +1,1 @@
+"""REST's door to requests in words."""

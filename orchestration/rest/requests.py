@@ -1,0 +1,221 @@
+"""REST's door to requests in words."""
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_view,
+)
+from rest_framework import mixins, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.database import lend_connection
+from catalogue.permissions import Access
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Refusal
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from connectors.background import run_in_background_loop
+from executions.rest.callers import caller_of
+from executions.rest.headers import (
+    CACHE_CONTROL,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT_REPLAYED,
+    idempotency_key_of,
+    wants_fresh,
+)
+from orchestration.answers import WITH_RUN
+from orchestration.asking import Answered, Asked, answer_request
+from orchestration.models import WorkflowRequest
+from orchestration.refusals import RequestRefused, StillGoingOn
+from orchestration.rest.filters import WorkflowRequestFilters
+from orchestration.rest.serializers import (
+    AskSerializer,
+    WorkflowAnswerSerializer,
+    WorkflowRequestDetailSerializer,
+    WorkflowRequestSerializer,
+)
+from orchestration.stages import Failure
+
+CODES = {
+    Failure.UNKNOWN_TOOLS: status.HTTP_404_NOT_FOUND,
+    Failure.NO_TOOL_FITS: status.HTTP_422_UNPROCESSABLE_ENTITY,
+    Failure.PROPOSAL_REFUSED: status.HTTP_422_UNPROCESSABLE_ENTITY,
+    Failure.MODEL_ANSWER: status.HTTP_502_BAD_GATEWAY,
+    Failure.MODEL_UNAVAILABLE: status.HTTP_503_SERVICE_UNAVAILABLE,
+    Failure.MODEL_TIMEOUT: status.HTTP_504_GATEWAY_TIMEOUT,
+    Failure.BUSY: status.HTTP_503_SERVICE_UNAVAILABLE,
+    Failure.RUN_FAILED: status.HTTP_502_BAD_GATEWAY,
+    Failure.RUN_TIMED_OUT: status.HTTP_504_GATEWAY_TIMEOUT,
+    Failure.INTERRUPTED: status.HTTP_500_INTERNAL_SERVER_ERROR,
+    Failure.INTERNAL: status.HTTP_500_INTERNAL_SERVER_ERROR,
+}
+NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
+RETRY_AFTER_SECONDS = 5
+"""Of a request that comes again while the first of its key goes on."""
+
+IDEMPOTENCY = OpenApiParameter(
+    IDEMPOTENCY_KEY,
+    location=OpenApiParameter.HEADER,
+    description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
+    "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
+    "and runs nothing again, whatever the model would choose now. A request that failed before a tool was "
+    "started does not use the key up.",
+)
+FRESH = OpenApiParameter(
+    CACHE_CONTROL,
+    location=OpenApiParameter.HEADER,
+    description="`no-cache`: the tool runs, though a cached result could answer.",
+)
+REPLAYED = OpenApiParameter(
+    IDEMPOTENT_REPLAYED,
+    location=OpenApiParameter.HEADER,
+    response=True,
+    description="`true` if the idempotency key was used before and this is the answer to that request.",
+)
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, OpenApiParameter.HEADER, response=[409, 503], description="Seconds."
+)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="workflow_requests_list",
+        summary="List requests in words",
+        description="The newest first. Whoever is no administrator sees what it asked for.",
+    ),
+    retrieve=extend_schema(
+        operation_id="workflow_requests_retrieve",
+        summary="Read a request in words",
+        description="What was asked, the stages as far as they got, and the answer, with the run as it is.",
+        responses=WorkflowRequestDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Requests in words"])
+class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
+    queryset = WorkflowRequest.objects.none()
+    filterset_class = WorkflowRequestFilters
+    lookup_value_regex = "[0-9a-fA-F-]{36}"
+    access = {
+        "list": Access(Scope.READ, "orchestration.view_workflowrequest"),
+        "retrieve": Access(Scope.READ, "orchestration.view_workflowrequest"),
+    }
+
+    def get_queryset(self) -> QuerySet[WorkflowRequest]:
+        visible = WorkflowRequest.objects.visible_to(caller_of(self.request))
+        if self.action == "list":
+            return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
+        return visible.select_related(*WITH_RUN)
+
+    def get_serializer_class(self) -> type[WorkflowRequestSerializer]:
+        return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
+
+
+class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
+    """`POST /workflow`."""
+
+    queryset = WorkflowRequest.objects.none()
+    filter_backends = ()
+    pagination_class = None
+    access = {"create": Access(Scope.RUN, "orchestration.add_workflowrequest")}
+
+    @extend_schema(
+        operation_id="workflow",
+        tags=["Requests in words"],
+        summary="Have something done, in words",
+        description="The model chooses one of the tools and its arguments; the product checks that proposal, "
+        "makes the request by the tool's own definition, runs it, and puts the response into words if asked "
+        "to. The answer has the same shape whether that succeeds or not; `error_stage` says where it "
+        "failed. Everything is recorded, and goes on though the client may be gone.",
+        request=AskSerializer,
+        responses={
+            200: OpenApiResponse(WorkflowAnswerSerializer, "Done; of a dry run: this is what would be done."),
+            202: OpenApiResponse(
+                WorkflowAnswerSerializer, "The run goes on; `warnings` says where to read the rest."
+            ),
+            404: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "tool_retrieval: `invalid_tool_ids` are no tools that this caller may run.",
+            ),
+            409: OpenApiResponse(
+                ProblemSerializer,
+                "The idempotency key was used for another request, or for one that is still going on; "
+                "`request_id` says which. Nothing was started.",
+            ),
+            422: OpenApiResponse(
+                WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."
+            ),
+            500: OpenApiResponse(WorkflowAnswerSerializer, "An error of ours, or the process was killed."),
+            502: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "llm_selection: the model gave no usable answer; api_execution: the run failed, "
+                "`raw_response` has the details.",
+            ),
+            503: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "llm_selection: no model is configured, or it cannot be reached; api_execution: the limits "
+                "have no room. Nothing was started.",
+            ),
+            504: OpenApiResponse(WorkflowAnswerSerializer, "The model or the run took too long."),
+        },
+        parameters=[IDEMPOTENCY, FRESH, REPLAYED, RETRY_AFTER],
+        examples=[
+            OpenApiExample(
+                "See what would be sent",
+                {
+                    "user_instructions": "Where is order 4711?",
+                    "tool_ids": ["get_order", "list_orders"],
+                    "dry_run": True,
+                },
+                request_only=True,
+            )
+        ],
+    )
+    def create(self, request: Request) -> Response:
+        body = AskSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        wanted = body.validated_data
+        asked = Asked(
+            **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
+            caller=caller_of(request),
+            idempotency_key=idempotency_key_of(request),
+            fresh=wants_fresh(request),
+        )
+        # Waiting must not keep a connection from those who need one.
+        lend_connection()
+        try:
+            answered = run_in_background_loop(answer_request(asked))
+        except RequestRefused as refused:
+            raise _conflict(refused) from None
+        return Response(
+            WorkflowAnswerSerializer(answered).data,
+            _code(answered),
+            headers=_headers(request, asked, answered),
+        )
+
+
+def _code(answered: Answered) -> int:
+    if answered.request.failure:
+        return CODES[Failure(answered.request.failure)]
+    return status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
+
+
+def _headers(request: Request, asked: Asked, answered: Answered) -> dict[str, str]:
+    recorded = reverse("workflow-request-detail", args=[answered.request.pk])
+    headers = {"Location": request.build_absolute_uri(recorded)}
+    if answered.request.pk != asked.id:
+        headers[IDEMPOTENT_REPLAYED] = "true"
+    if answered.retry_after is not None:
+        headers["Retry-After"] = str(answered.retry_after)
+    return headers
+
+
+def _conflict(refused: RequestRefused) -> Refusal:
+    refusal = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
+    if isinstance(refused, StillGoingOn):
+        refusal.wait = RETRY_AFTER_SECONDS
+    return refusal
