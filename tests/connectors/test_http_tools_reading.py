@@ -310,3 +310,16 @@ def test_what_was_read_makes_the_canonical_request() -> None:
             query_params={"v": 2, "dry_run": True, "tags": ["a", "b"]},
             body={"payment": {"currency": "EUR", "amount": 5}, "note": None},
         )
+
+
+@pytest.mark.timeout(10)
+def test_a_path_made_to_take_long_is_read_at_once() -> None:
+    """C4.5: several parameters in one step can be cut in very many ways, of which one counts."""
+    names = ["year", "month", "day"]
+    path = "/reports/{year}-{month}-{day}.json"
+    dated = tool("GET", f"{BASE}{path}", dict.fromkeys(names, TEXT), required=names)
+    written: dict[str, Any] = {"method": "GET", "headers": {}, "query_params": {}, "body": None}
+    with pytest.raises(NotThisTool):
+        read(dated, **written, url=f"{BASE}/reports/{'-' * 7_000}")
+    found = read(dated, **written, url=f"{BASE}/reports/2026-11-22-3.json")
+    assert found == {"year": "2026-11", "month": "22", "day": "3"}

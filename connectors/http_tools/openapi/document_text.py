@@ -1,6 +1,8 @@
 """The text of a document, JSON or YAML, as plain values of a bounded size."""
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from connectors.http_tools.openapi.refusals import UnusableDocument
@@ -35,6 +37,7 @@ class Ambiguous(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self._pairs = pairs
+        self._times = Counter(key for key, _ in pairs)
 
     @property
     def key(self) -> str:
@@ -42,7 +45,7 @@ class Ambiguous(dict[str, Any]):
         return next(key for key in self if self.repeats(key))
 
     def repeats(self, key: str) -> bool:
-        return sum(key == other for other, _ in self._pairs) > 1
+        return self._times[key] > 1
 
     def items(self) -> list[tuple[str, Any]]:  # type: ignore[override]
         """Every pair that stands there."""
@@ -75,7 +78,9 @@ def _read_yaml(content: bytes) -> Any:
         )
     try:
         root, _ = compose(content, max_bytes=MAX_YAML_BYTES, max_depth=MAX_DEPTH, fast=True)
-        return _Values().of(root)
+        if _count(root, {}) > MAX_VALUES:
+            raise _too_many()
+        return _value(root, 0)
     except UnusableText as error:
         raise UnusableDocument(f"The document is no YAML that can be read: {error}") from None
 
@@ -89,46 +94,55 @@ def _too_many() -> UnusableDocument:
     return UnusableDocument(f"The document has more than {MAX_VALUES:,} values, the most that is read.")
 
 
-class _Values:
+def _count(node: Node, known: dict[int, int]) -> int:
+    """How many values it stands for, each alias as many as what it repeats."""
+    if id(node) not in known:
+        # Of what repeats itself no end is found: it is refused as too deep, later.
+        known[id(node)] = 0
+        known[id(node)] = 1 + sum(_count(inner, known) for inner in _inner(node))
+    return known[id(node)]
+
+
+def _inner(node: Node) -> Iterable[Node]:
+    if isinstance(node, Scalar):
+        return ()
+    return (inner for _, inner in node.entries) if isinstance(node, Mapping) else node.items
+
+
+def _value(node: Node, depth: int) -> Any:
     """YAML's nodes as the values that JSON has."""
+    if depth > MAX_DEPTH:
+        raise UnusableText([Problem(node.line, "", f"nested deeper than {MAX_DEPTH} levels")])
+    if isinstance(node, Scalar):
+        return _scalar(node)
+    if isinstance(node, Mapping):
+        return _object(node, depth)
+    return [_value(item, depth + 1) for item in node.items]
 
-    def __init__(self) -> None:
-        self._count = 0
 
-    def of(self, node: Node, depth: int = 0) -> Any:
-        self._count += 1
-        if self._count > MAX_VALUES:
-            raise _too_many()
-        if depth > MAX_DEPTH:
-            raise UnusableText([Problem(node.line, "", f"nested deeper than {MAX_DEPTH} levels")])
-        if isinstance(node, Scalar):
-            return _scalar(node)
-        if isinstance(node, Mapping):
-            return self._mapping(node, depth)
-        return [self.of(item, depth + 1) for item in node.items]
+def _object(node: Mapping, depth: int) -> dict[str, Any]:
+    pairs: list[tuple[str, Any]] = []
+    merged: dict[str, Any] = {}
+    for key, inner in node.entries:
+        if not isinstance(key, Scalar):
+            raise UnusableText([Problem(key.line, "", "a key has to be a word")])
+        if key.plain and key.text == "<<":
+            merged |= _merged(inner, depth)
+        else:
+            pairs.append((key.text, _value(inner, depth + 1)))
+    own = {key for key, _ in pairs}
+    return _object_of([*((key, value) for key, value in merged.items() if key not in own), *pairs])
 
-    def _mapping(self, node: Mapping, depth: int) -> dict[str, Any]:
-        pairs: list[tuple[str, Any]] = []
-        merged: dict[str, Any] = {}
-        for key, inner in node.entries:
-            if not isinstance(key, Scalar):
-                raise UnusableText([Problem(key.line, "", "a key has to be a word")])
-            if key.plain and key.text == "<<":
-                merged |= self._merged(inner, depth)
-            else:
-                pairs.append((key.text, self.of(inner, depth + 1)))
-        own = {key for key, _ in pairs}
-        return _object_of([*((key, value) for key, value in merged.items() if key not in own), *pairs])
 
-    def _merged(self, node: Node, depth: int) -> dict[str, Any]:
-        """What `<<` brings in; of several the first one counts."""
-        value = self.of(node, depth + 1)
-        found: dict[str, Any] = {}
-        for one in value if isinstance(value, list) else [value]:
-            if not isinstance(one, dict):
-                raise UnusableText([Problem(node.line, "", "'<<' has to be followed by a mapping")])
-            found = dict(one) | found
-        return found
+def _merged(node: Node, depth: int) -> dict[str, Any]:
+    """What `<<` brings in; of several the first one counts."""
+    value = _value(node, depth + 1)
+    found: dict[str, Any] = {}
+    for one in value if isinstance(value, list) else [value]:
+        if not isinstance(one, dict):
+            raise UnusableText([Problem(node.line, "", "'<<' has to be followed by a mapping")])
+        found = dict(one) | found
+    return found
 
 
 def _scalar(node: Scalar) -> Any:
