@@ -10,10 +10,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from loguru import logger
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from catalogue.engine_settings import settings_of
 from catalogue.models import Source
+from catalogue.naming import find_similar_names
 from catalogue.secrets import CredentialsUnreadable
 from catalogue.told_changes import Listening
 from connectors.background import finish_in_background_loop
@@ -87,7 +88,7 @@ def make_connector(source: Source) -> Connector:
         return connector(connector.Config.model_validate(source.config | source.credentials))
     except ValidationError as error:
         raise Misconfigured(
-            f"The settings of source {source.name} cannot be used: {_sentence(error)}"
+            f"The settings of source {source.name} cannot be used: {_sentence(error, connector.Config)}"
         ) from None
     except CredentialsUnreadable as error:
         raise Misconfigured(str(error)) from None
@@ -104,9 +105,10 @@ def secret_fields(kind: str) -> list[str]:
     return [setting.name for setting in settings_of(kind).values() if setting.secret]
 
 
-def address_fields(kind: str) -> list[str]:
-    """The settings that say where secrets are sent. Raises Misconfigured for an unknown kind."""
-    return [setting.name for setting in settings_of(kind).values() if setting.hints.address]
+def addresses_in(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that say where secrets are sent, with their defaults. Raises Misconfigured."""
+    named = (setting for setting in settings_of(kind).values() if setting.hints.address)
+    return {setting.name: settings.get(setting.name, setting.default) for setting in named}
 
 
 def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list[str]]:
@@ -119,13 +121,13 @@ def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list
         config.model_validate(settings)
     except ValidationError as error:
         problems: dict[str, list[str]] = {}
-        for field, message in _problems(error):
+        for field, message in _problems(error, config):
             problems.setdefault(field, []).append(message)
         return problems
     return {}
 
 
-def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
+def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Field and message, without the values: they may be secret."""
     for problem in error.errors(include_url=False, include_input=False):
         field, *inside = map(str, problem["loc"] or [""])
@@ -133,7 +135,14 @@ def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
         if not field and isinstance(raised, FieldProblem):
             field = raised.field
         message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden" and not inside:
+            message = _unknown(field, config)
         yield field, f"{'.'.join(inside)}: {message}" if inside else message
+
+
+def _unknown(name: str, config: type[BaseModel]) -> str:
+    similar = find_similar_names(name, config.model_fields)
+    return "there is no such setting" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
 
 
 def _share(source: Source) -> _Shared:
@@ -165,5 +174,6 @@ async def _close_if_done(shared: _Shared) -> None:
         await shared.connector.aclose()
 
 
-def _sentence(error: ValidationError) -> str:
-    return "; ".join(f"{field}: {message}" if field else message for field, message in _problems(error))
+def _sentence(error: ValidationError, config: type[BaseModel]) -> str:
+    problems = _problems(error, config)
+    return "; ".join(f"{field}: {message}" if field else message for field, message in problems)

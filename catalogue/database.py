@@ -3,12 +3,14 @@
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import close_old_connections, connection
+
+from connectors.background import run_in_background_loop
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -40,6 +42,12 @@ def lend_connection() -> None:
     """Give this thread's connection back to the pool before a long wait; the next query takes one again."""
     if not connection.in_atomic_block:
         close_old_connections()
+
+
+def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Wait for what the background loop does, and keep no connection from those who need one meanwhile."""
+    lend_connection()
+    return run_in_background_loop(coroutine)
 
 
 def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -11,9 +11,9 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.connections import address_fields, connector_for, make_connector, secret_fields
+from catalogue.connections import addresses_in, connector_for, make_connector, secret_fields
+from catalogue.database import run_without_connection
 from catalogue.models import Revision, Source
-from connectors.background import run_in_background_loop
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
 
@@ -87,7 +87,7 @@ def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
 
     Raises ValidationError where the new settings name another address.
     """
-    if any(config.get(name) != source.config.get(name) for name in address_fields(source.kind)):
+    if addresses_in(source.kind, config) != addresses_in(source.kind, source.config):
         raise ValidationError({"credentials": "The engine's address changes: enter its secrets again."})
 
 
@@ -163,12 +163,12 @@ def _check_is_object(config: object) -> None:
 
 def check_source(source: Source) -> Health:
     """Try to talk to the engine now. Never raises for what the engine or the settings do wrong."""
-    return run_in_background_loop(_check(connector_for(source)))
+    return run_without_connection(_check(connector_for(source)))
 
 
 def check_candidate(source: Source) -> Health:
     """The same with settings that are not stored, by a connector that nobody else uses."""
-    return run_in_background_loop(_check(_connector_of_candidate(source)))
+    return run_without_connection(_check(_connector_of_candidate(source)))
 
 
 @asynccontextmanager

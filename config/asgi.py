@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager  # noqa: E402 - the rooms need Django
 from typing import cast  # noqa: E402
 
 from django.conf import settings  # noqa: E402
-from mcp.server.transport_security import RequestBodyLimitMiddleware  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Mount, Route  # noqa: E402
@@ -57,7 +56,7 @@ def build_application() -> Starlette:
             Route("/mcp/{slug}/", endpoint),
             Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
             Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
-            Mount("/", RequestBodyLimitMiddleware(cast(ASGIApp, ThreadHandler()), _largest_body())),
+            Mount("/", cast(ASGIApp, ThreadHandler(largest_body=_largest_body()))),
         ],
         middleware=[Middleware(Shortcut, answers=endpoint.direct_answers)],
         lifespan=lifespan,

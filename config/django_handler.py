@@ -1,18 +1,23 @@
 """Django behind ASGI, with one hop to a thread for each request."""
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from tempfile import SpooledTemporaryFile
 from typing import Any, cast
 
 from anyio import CapacityLimiter, to_thread
 from django.core import signals
-from django.core.exceptions import RequestAborted
+from django.core.exceptions import RequestAborted, RequestDataTooBig
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.http import FileResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import FileResponse, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.urls import set_script_prefix
 
 THREADS = 256
 """Requests at a time; some wait for a run as long as a client does."""
+
+BYTES_IN_MEMORY = 65_536
+"""Of a body, which anybody can send and keep open; the rest is on disk."""
 
 
 class ThreadHandler(ASGIHandler):
@@ -23,18 +28,27 @@ class ThreadHandler(ASGIHandler):
     it brings to its end, also where the client is gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, largest_body: int) -> None:
         BaseHandler.__init__(self)
+        self._largest_body = largest_body
         self.load_middleware(is_async=False)
         self._threads = CapacityLimiter(THREADS)
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         try:
-            body = await self.read_body(receive)
+            body = await self._read_body(scope, receive)
         except RequestAborted:
             return
+        except RequestDataTooBig:
+            await self.send_response(_tell(413, "The body is too large."), send)
+            return
         with body:
-            response = await to_thread.run_sync(self._respond, scope, body, limiter=self._threads)
+            try:
+                response = await to_thread.run_sync(self._respond, scope, body, limiter=self._threads)
+            except CancelledError:
+                # The process ends and waits no longer; the thread it cannot stop.
+                response = _tell(503, "This server is going down. What was begun is on record; ask again.")
+                response["Retry-After"] = "5"
             if not isinstance(response, StreamingHttpResponse):
                 await self.send_response(response, send)
                 return
@@ -44,6 +58,27 @@ class ThreadHandler(ASGIHandler):
                 await self.send_response(response, send)
             finally:
                 await to_thread.run_sync(response.close, limiter=self._threads)
+
+    async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
+        """On disk where it is not small. Raises RequestAborted, RequestDataTooBig."""
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._largest_body:
+            raise RequestDataTooBig
+        body = SpooledTemporaryFile(max_size=BYTES_IN_MEMORY)  # noqa: SIM115 - whoever gets it closes it
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestAborted
+                body.write(message.get("body", b""))
+                if body.tell() > self._largest_body:
+                    raise RequestDataTooBig
+                if not message.get("more_body", False):
+                    body.seek(0)
+                    return body
+        except BaseException:
+            body.close()
+            raise
 
     def _respond(self, scope: dict[str, Any], body: Any) -> HttpResponseBase:
         """What Django answers; the thread's database connection is free again afterwards."""
@@ -61,3 +96,7 @@ class ThreadHandler(ASGIHandler):
     async def _read_in_threads(self, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
         while (part := await to_thread.run_sync(next, parts, None, limiter=self._threads)) is not None:
             yield part
+
+
+def _tell(status: int, words: str) -> HttpResponse:
+    return HttpResponse(f"{words}\n", status=status, content_type="text/plain; charset=utf-8")

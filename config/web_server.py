@@ -22,8 +22,8 @@ MOST_CONNECTIONS = 5_000
 FEWEST_CONNECTIONS = 100
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: end the connection at once, and drop what is still to be sent."""
-OTHER_FILES = 500
-"""What a process has open beside its clients: the database, engines, the broker."""
+OTHER_FILES = 1_200
+"""What a process has open beside its clients: two for each thread with SQLite, engines, the broker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,15 @@ class ImportedTool:
     """What of the operation the tool has not."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Read:
+    """The document's tools, for an API at this address that is entered like this."""
+
+    base_url: str
+    authentication: dict[str, Any]
+    tools: ReadTools
+
+
 @dataclass(kw_only=True, slots=True)
 class OpenApiImport:
     """What an import came to, or would come to: every operation of the document counts once."""
@@ -99,9 +108,10 @@ def import_document(request: ImportRequest) -> OpenApiImport:
     """Store what can be stored. Raises ImportRefused where the document or the settings are of no use."""
     try:
         document = Document.read(request.content)
+        found = _read(document, request, _find_target(document, request))
         with transaction.atomic():
             Revision.lock()
-            outcome = _import(request, document)
+            outcome = _import(request, document, found)
             if request.dry_run or not outcome.tools:
                 transaction.set_rollback(True)
     except UnusableDocument as error:
@@ -109,14 +119,18 @@ def import_document(request: ImportRequest) -> OpenApiImport:
     return outcome
 
 
-def _import(request: ImportRequest, document: Document) -> OpenApiImport:
-    target = find_target(
+def _find_target(document: Document, request: ImportRequest) -> Target:
+    return find_target(
         document,
         source=request.source,
         base_url=request.base_url,
         settings=request.settings,
         secrets=request.secrets,
     )
+
+
+def _read(document: Document, request: ImportRequest, target: Target) -> _Read:
+    """Takes seconds for a large document, in which others have to be able to write."""
     found = read_tools(
         document,
         base_url=target.base_url,
@@ -124,6 +138,16 @@ def _import(request: ImportRequest, document: Document) -> OpenApiImport:
         selection=request.selection,
         usable_pattern=_is_usable,
     )
+    return _Read(base_url=target.base_url, authentication=target.authentication, tools=found)
+
+
+def _import(request: ImportRequest, document: Document, read: _Read) -> OpenApiImport:
+    target = _find_target(document, request)
+    if (target.base_url, target.authentication) != (read.base_url, read.authentication):
+        raise ImportRefused(
+            [f"Source {target.name} was changed meanwhile. Nothing was stored; import again."]
+        )
+    found = read.tools
     stored = _store(request, target, found)
     by_name = {change.name: change for change in stored.tools}
     return OpenApiImport(

@@ -19,8 +19,10 @@ from config.django_handler import ThreadHandler
 from tests.mcp_bridge.serving import serving
 
 TOGETHER = 12
+LARGEST_BODY = 2_000_000
 STYLES = "unfold/css/styles.css"
 meeting = threading.Barrier(TOGETHER, timeout=20)
+arrived, released = threading.Event(), threading.Event()
 
 
 def meet(request: HttpRequest) -> HttpResponse:
@@ -47,13 +49,19 @@ def broken(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
-urlpatterns = [path("meet", meet), path("where", where), path("count", count), path("broken", broken)]
+def hold(request: HttpRequest) -> HttpResponse:
+    arrived.set()
+    released.wait(20)
+    return HttpResponse("To nobody.")
+
+
+urlpatterns = [path(view.__name__, view) for view in (meet, where, count, broken, hold)]
 
 
 @pytest.fixture
 def base_url(settings: Settings) -> Iterator[str]:
     settings.ROOT_URLCONF = __name__
-    with serving(ThreadHandler(), lifespan="off") as url:
+    with serving(ThreadHandler(largest_body=LARGEST_BODY), lifespan="off") as url:
         yield url
 
 
@@ -101,3 +109,24 @@ def test_a_query_that_is_no_text_is_refused(base_url: str) -> None:
 def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url: str) -> None:
     with pytest.raises(httpx2.RemoteProtocolError):
         get(f"{base_url}/broken")
+
+
+@pytest.mark.parametrize("told_before", [True, False])
+def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -> None:
+    content = b"x" * (LARGEST_BODY + 1)
+    body = content if told_before else iter([content])
+    answer = httpx2.post(f"{base_url}/count", content=body, trust_env=False, timeout=20)
+    assert (answer.status_code, answer.text) == (413, "The body is too large.\n")
+
+
+def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Settings) -> None:
+    settings.ROOT_URLCONF = __name__
+    handler = ThreadHandler(largest_body=LARGEST_BODY)
+    with ThreadPoolExecutor(1) as clients:
+        with serving(handler, lifespan="off", timeout_graceful_shutdown=1) as url:
+            asked = clients.submit(get, f"{url}/hold")
+            assert arrived.wait(20)
+        answer = asked.result(20)
+        released.set()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "What was begun is on record" in answer.text
