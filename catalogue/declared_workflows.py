@@ -17,6 +17,7 @@ from catalogue.reconciliation import Listing, read_listing, reconcile
 from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import (
     check_address_is_kept,
+    check_candidate,
     check_settings,
     check_source,
     configure_source,
@@ -33,6 +34,11 @@ from connectors.yaml_nodes import UnusableText
 
 KIND = "temporal"
 USUAL_NAME = "temporal"
+SEEN_LATER = "Agents see the added workflows once somebody enables them."
+SEEN_LATER_AS_BEFORE = (
+    "Agents see the added workflows once somebody enables them: that they are enabled at once can be "
+    "asked for with a new source only, and this one hides what is new."
+)
 OWN_SETTINGS = ("definitions", "definitions_file")
 
 cache_takers: list[Callable[..., list[str]]] = []
@@ -78,7 +84,7 @@ class Import:
     run: DiscoveryRun | None = None
     """What changed the catalogue; None for a plan."""
     health: Health | None = None
-    """Whether Temporal answered, once everything was written."""
+    """Whether Temporal answers by the settings that the source gets; None: it was not asked."""
 
     def count(self, change: Change) -> int:
         return sum(one is change for one in self.changes.values())
@@ -91,8 +97,10 @@ def permission_to_import(source: str) -> str:
 
 
 def plan_import(request: ImportRequest) -> Import:
-    """What `import_file` would do now. Raises ImportRefused."""
-    return _prepare(request).outcome
+    """What `import_file` would do now, and whether Temporal answers. Raises ImportRefused."""
+    prepared = _prepare(request)
+    prepared.outcome.health = check_candidate(prepared.candidate())
+    return prepared.outcome
 
 
 def import_file(request: ImportRequest) -> Import:
@@ -123,6 +131,12 @@ class _Prepared:
     credentials: dict[str, str] = field(repr=False)
     policy: str
     outcome: Import
+
+    def candidate(self) -> Source:
+        """The source as it would be, which is not to be stored."""
+        candidate = Source(name=self.outcome.source, kind=KIND, config=self.config)
+        candidate.credentials = self.credentials
+        return candidate
 
     def write(self) -> Source:
         if self.source is None:
@@ -164,7 +178,7 @@ def _prepare(request: ImportRequest) -> _Prepared:
         notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
     )
     if outcome.count(Change.ADDED) and policy == Source.NewWorkflows.HIDDEN:
-        outcome.notes.append("Agents see the added workflows once somebody enables them.")
+        outcome.notes.append(SEEN_LATER_AS_BEFORE if request.expose_new else SEEN_LATER)
     return _Prepared(
         source=source,
         declared=declared,
@@ -187,7 +201,7 @@ def _read(request: ImportRequest, source: Source | None) -> Declared:
     try:
         return read_definitions(request.content, default_task_queue=queue)
     except UnusableText as error:
-        raise ImportRefused([str(problem) for problem in error.problems]) from None
+        raise ImportRefused(error.reasons) from None
 
 
 def _config(request: ImportRequest, source: Source | None, declared: Declared) -> dict[str, Any]:

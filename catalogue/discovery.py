@@ -14,9 +14,9 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import connector_for
+from catalogue.database import run_without_connection
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import Superseded, read_listing, reconcile
-from connectors.background import run_in_background_loop
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Unreachable
 from connectors.protocol import Health
@@ -110,13 +110,23 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
 
 def _take_in(source: Source, run: DiscoveryRun) -> str:
     """What came of it, in a sentence. Raises ConnectorError, and Superseded like `reconcile`."""
-    answer = run_in_background_loop(_ask(source))
+    answer = run_without_connection(_ask(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
-        return f"{run.found} workflows listed."
+        return f"{run.found} workflows listed.{_why_none(run)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
+
+
+def _why_none(run: DiscoveryRun) -> str:
+    """What may explain a listing that brought nothing; empty where nothing was left out of it."""
+    if run.found or not run.skipped:
+        return ""
+    first, others = run.skipped[0], run.skipped_count - 1
+    named = first["name"] or first["id"] or "(no id)"
+    told = f" {named}: {first['reason'].removesuffix('.')}."
+    return f"{told} And {others} more were left out." if others else told
 
 
 async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:

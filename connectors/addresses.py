@@ -81,7 +81,15 @@ def http_tool_addresses() -> AddressPolicy:
 
 
 def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
-    """The address without a trailing slash. Raises ValueError, never quoting a password."""
+    """The address without a trailing slash, for paths to follow. Raises ValueError like `endpoint_url`."""
+    return endpoint_url(text, policy=policy).rstrip("/")
+
+
+def endpoint_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
+    """The address of one endpoint, with the slash at its end if it has one: to servers that is another path.
+
+    Raises ValueError, never quoting a password.
+    """
     try:
         url = httpx2.URL(text.strip())
     except httpx2.InvalidURL:
@@ -91,7 +99,7 @@ def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -
     if objection := policy.objection(url.host, port=port_of(url)):
         advice = policy.advice_about(url.host)
         raise ValueError(f"The URL points to {url.host}, {objection}. {advice}".rstrip())
-    return str(url).rstrip("/")
+    return str(url)
 
 
 def _url_objection(url: httpx2.URL) -> str:

@@ -7,11 +7,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from connectors.addresses import normalise_base_url
+from connectors.addresses import endpoint_url, normalise_base_url
 
 
 def _address_or_nothing(text: str) -> str:
     return normalise_base_url(text) if text.strip() else ""
+
+
+def _endpoint_or_nothing(text: str) -> str:
+    return endpoint_url(text) if text.strip() else ""
 
 
 def _fit_for_a_header(secret: SecretStr) -> SecretStr:
@@ -22,11 +26,14 @@ def _fit_for_a_header(secret: SecretStr) -> SecretStr:
 
 
 OptionalUrl = Annotated[str, AfterValidator(_address_or_nothing)]
+"""What paths are appended to."""
+OptionalEndpoint = Annotated[str, AfterValidator(_endpoint_or_nothing)]
+"""What is asked just as it was typed."""
 HeaderSecret = Annotated[SecretStr, AfterValidator(_fit_for_a_header)]
 """A key or token that is sent in a header."""
 
 OAuthUrl = Annotated[
-    OptionalUrl,
+    OptionalEndpoint,
     Field(
         title="OAuth token URL",
         description="Where an access token is got by client credentials, such as "

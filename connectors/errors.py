@@ -18,6 +18,9 @@ from typing import Any
 class ConnectorError(Exception):
     """Base of all; `details` is the engine's own answer, redacted, for the record."""
 
+    needs_operator = False
+    """No other arguments help, only other settings, such as credentials."""
+
     def __init__(self, message: str, *, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -46,7 +49,13 @@ class InvalidAnswer(ConnectorError):
 
 
 class Rejected(ConnectorError):
-    """The engine refused."""
+    """The engine refused; `needs_operator` where it was who we are there that it refused."""
+
+    def __init__(
+        self, message: str, *, details: dict[str, Any] | None = None, needs_operator: bool = False
+    ) -> None:
+        super().__init__(message, details=details)
+        self.needs_operator = needs_operator
 
 
 class NotFound(ConnectorError):
@@ -59,3 +68,5 @@ class Unsupported(ConnectorError):
 
 class Misconfigured(ConnectorError):
     """The source's settings cannot work; an admin has to change them."""
+
+    needs_operator = True

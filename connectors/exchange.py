@@ -115,7 +115,8 @@ class Exchange:
         if 300 <= status < 400:
             return self._redirect()
         if status in (401, 403):
-            return Rejected(f"{self}: the engine refused our credentials ({line})", details=details)
+            words = f"{self}: the engine refused our credentials ({line})"
+            return Rejected(words, details=details, needs_operator=True)
         if status in (404, 410):
             return NotFound(message, details=details)
         if status == 429 or (status == 503 and wait is not None):

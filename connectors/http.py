@@ -83,10 +83,12 @@ class EngineClient:
         credentials: Credentials = NO_CREDENTIALS,
         repeatable: bool,
         follow_redirects: bool = False,
+        seconds: float | None = None,
     ) -> Answer:
         """One whole exchange: every status is an answer, also that of a redirect that was not followed.
 
-        `target` is as in `request_json`; empty, it is the base URL itself. Raises Misconfigured when the
+        `target` is as in `request_json`; empty, it is the base URL itself. `seconds` is how long all of it
+        may take, where that is less than the client's limits allow. Raises Misconfigured when the
         address may not be contacted or a header cannot be sent; Unreachable when no answer came;
         InvalidAnswer when it is too large or compressed; OutcomeUnknown instead of these, with
         `repeatable=False` only, where it is open what happened.
@@ -99,19 +101,20 @@ class EngineClient:
             with_lower_names(self._headers) | own_headers(headers or {}),
             content,
         )
-        until, started = self._deadline(), time.perf_counter()
+        longest = self._limits.total_seconds if seconds is None else min(seconds, self._limits.total_seconds)
+        until, started = self._after(longest), time.perf_counter()
 
         async def send(hop: Hop) -> Exchange:
-            return await self._hop(hop, credentials, repeatable=repeatable, until=until)
+            return await self._hop(hop, credentials, repeatable=repeatable, until=until, seconds=longest)
 
         journey = await travel(first, send) if follow_redirects else Journey(await send(first))
-        seconds = time.perf_counter() - started
+        took = time.perf_counter() - started
         self._refuse_unreadable(journey.last)
         return Answer(
             journey.last.status,
             journey.last.headers,
             bytes(journey.last.body),
-            seconds,
+            took,
             journey.last.place,
             journey.carried_out,
             journey.not_followed,
@@ -175,7 +178,8 @@ class EngineClient:
             exchange,
             headers=self._headers | sendable(headers or {}),
             content=content,
-            until=self._deadline(),
+            until=self._after(self._limits.total_seconds),
+            seconds=self._limits.total_seconds,
             refusal_bytes=REFUSAL_BYTES,
         )
         # Raised here, where no transport error is being handled: those may quote what was sent.
@@ -186,7 +190,9 @@ class EngineClient:
         self._refuse_unreadable(exchange)
         return exchange
 
-    async def _hop(self, hop: Hop, credentials: Credentials, *, repeatable: bool, until: float) -> Exchange:
+    async def _hop(
+        self, hop: Hop, credentials: Credentials, *, repeatable: bool, until: float, seconds: float
+    ) -> Exchange:
         url, headers = hop.url, hop.headers
         if hop.at_home:
             url = with_query_of_ours(url, credentials.query)
@@ -198,6 +204,7 @@ class EngineClient:
             headers=headers,
             content=hop.content,
             until=until,
+            seconds=seconds,
             refusal_bytes=self._limits.max_response_bytes,
         )
         if failure:
@@ -211,8 +218,9 @@ class EngineClient:
             self._wire_elsewhere = Wire(limits=self._limits, tls=tls, policy=self._policy)
         return self._wire_elsewhere
 
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._limits.total_seconds
+    @staticmethod
+    def _after(seconds: float) -> float:
+        return asyncio.get_running_loop().time() + seconds
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:

@@ -9,7 +9,7 @@ from loguru import logger
 from pydantic import SecretStr
 
 from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy
-from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound, Rejected
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
 
@@ -116,7 +116,7 @@ def _read(answer: Any) -> tuple[str, float]:
 
 def _told(error: ConnectorError) -> ConnectorError:
     """The same, saying that it was the token URL and not the engine."""
-    kind = type(error)
-    if isinstance(error, NotFound):
-        kind = Misconfigured
-    return kind(f"No access token from the OAuth token URL: {error.message}", details=error.details)
+    kind = Misconfigured if isinstance(error, NotFound) else type(error)
+    told = kind(f"No access token from the OAuth token URL: {error.message}", details=error.details)
+    told.needs_operator |= isinstance(error, Rejected)
+    return told

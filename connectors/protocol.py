@@ -96,6 +96,10 @@ class RunSnapshot:
     """The engine's words for a failure or cancellation, fit for a user."""
     content: Sequence[dict[str, Any]] | None = None
     """MCP's content blocks, from engines that answer with such; `output` is then what programs read."""
+    needs_operator: bool = False
+    """It failed for how the engine knows us, so that no other arguments would help."""
+    may_have_effect: bool = False
+    """It failed, though what was asked for may have been done, or was: done again, it could be done twice."""
     progress: float | None = None
     """Percent, 0 to 100; None when the engine does not say."""
     progress_message: str = ""

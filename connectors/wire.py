@@ -27,11 +27,13 @@ class Wire:
         headers: dict[str, str],
         content: bytes | None,
         until: float,
+        seconds: float,
         refusal_bytes: int,
     ) -> str:
         """Fill the exchange as far as the other side lets us; return why it ended early, if it did.
 
-        `until` is in the loop's time. Raises Misconfigured for an address that may not be contacted.
+        `until` is in the loop's time; `seconds`, what all hops together had until then, is told. Raises
+        Misconfigured for an address that may not be contacted.
         """
         request = httpx2.Request(
             exchange.method,
@@ -46,11 +48,11 @@ class Wire:
             async with asyncio.timeout_at(until):
                 await self._read_answer(request, exchange, refusal_bytes)
         except TimeoutError:
-            failure = f"no complete answer within {self._limits.total_seconds:g} s"
+            failure = f"no complete answer within {round(seconds, 2):g} s"
         except TRANSPORT_ERRORS as error:
             failure = failure_reason(error, self._limits)
-        seconds = time.perf_counter() - started
-        logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, seconds)
+        took = time.perf_counter() - started
+        logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
         return failure
 
     async def aclose(self) -> None:

@@ -35,6 +35,7 @@ SYNTAX = (
     ("did not find expected", "the indentation does not fit the lines above"),
 )
 """PyYAML's words, which may quote the text, and ours, which never do."""
+STREAM_END = "'<stream end>'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class UnusableText(ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
         self.problems = ordered[:MAX_PROBLEMS]
-        told = [str(problem) for problem in self.problems]
-        if more := len(ordered) - len(told):
-            told.append(f"And {more} more.")
-        super().__init__("\n".join(told))
+        self.reasons = [str(problem) for problem in self.problems]
+        """Those problems in words, and how many there are besides."""
+        if more := len(ordered) - len(self.problems):
+            self.reasons.append(f"And {more} more.")
+        super().__init__("\n".join(self.reasons))
 
 
 @dataclass(slots=True)
@@ -134,6 +136,8 @@ class _Composer:
         self._loader = loader
         self._max_depth = max_depth
         self._anchors: dict[str, Node] = {}
+        self._braces: list[Any] = []
+        """The events of what is open and was begun by a brace or bracket, the innermost last."""
         self._line = 1
 
     def document(self) -> Node:
@@ -150,7 +154,7 @@ class _Composer:
         try:
             event = self._loader.get_event()
         except yaml.MarkedYAMLError as error:
-            raise _syntax_error(error) from None
+            raise _syntax_error(error, self._braces) from None
         except yaml.reader.ReaderError:
             raise _stop(self._line, "a control character, or one that does not exist, from here on") from None
         except (ValueError, OverflowError):
@@ -184,25 +188,33 @@ class _Composer:
             # libyaml has no style for plain ones.
             return Scalar(line, event.value, plain=not event.style)
         if isinstance(event, yaml.SequenceStartEvent):
-            items = self._until(yaml.SequenceEndEvent)
+            items = self._within(event, yaml.SequenceEndEvent)
             return ListNode(line, [self._node(item, depth=depth + 1) for item in items])
         entries = [
             (self._node(key, depth=depth + 1), self._node(self._next(), depth=depth + 1))
-            for key in self._until(yaml.MappingEndEvent)
+            for key in self._within(event, yaml.MappingEndEvent)
         ]
         return Mapping(line, entries)
 
-    def _until(self, end: type) -> Iterator[Any]:
+    def _within(self, start: Any, end: type) -> Iterator[Any]:
+        if start.flow_style:
+            self._braces.append(start)
         while not isinstance(event := self._next(), end):
             yield event
+        if start.flow_style:
+            self._braces.pop()
 
 
 def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 
-def _syntax_error(error: yaml.MarkedYAMLError) -> UnusableText:
-    known = (ours for theirs, ours in SYNTAX if (error.problem or "").startswith(theirs))
+def _syntax_error(error: yaml.MarkedYAMLError, braces: Sequence[Any]) -> UnusableText:
+    problem = error.problem or ""
+    if braces and problem.endswith(STREAM_END):
+        brace = "[" if isinstance(braces[-1], yaml.SequenceStartEvent) else "{"
+        return _stop(_line(braces[-1]), f"a '{brace}' here is never closed")
+    known = (ours for theirs, ours in SYNTAX if problem.startswith(theirs))
     message = next(known, "this is no valid YAML")
     mark = error.context_mark if message == UNCLOSED else error.problem_mark
     return _stop((mark.line if mark else 0) + 1, message)

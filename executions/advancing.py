@@ -19,6 +19,10 @@ from executions.queue.queueing import give_places_soon
 
 LAST_STEPS_SECONDS = 8.0
 """Supervisors kill what has not stopped after 10."""
+RUN_LOST = (
+    "Its workflow was deleted with its source while it ran; it may go on at the engine. "
+    "Do not start it again before somebody has looked there."
+)
 
 _under_way: set[asyncio.Task[None]] = set()
 """Keeps tasks alive until they are done; the loop alone holds them weakly."""
@@ -140,9 +144,9 @@ def _record_deleted_workflow(execution: Execution) -> None:
     match execution.state:
         case State.PENDING:
             why = "Its workflow was deleted before it was started."
+            execution.fail(why, kind=ErrorKind.CONFIGURATION)
         case State.STARTING:
             execution.mark_unconfirmed("Its workflow was deleted while it was being started.")
-            return
         case _:
-            why = "Its workflow was deleted, so the engine cannot be asked about the run any more."
-    execution.fail(why, kind=ErrorKind.CONFIGURATION)
+            execution.lose_run(RUN_LOST)
+            log_of(execution).warning("Its workflow was deleted: nobody knows what becomes of its run")

@@ -99,4 +99,6 @@ def _finished_before(execution: Execution) -> Cancellation:
     message = f"Nothing to cancel: the execution is already {execution.get_state_display()}."
     if execution.state == State.UNCONFIRMED:
         message = "Nothing was cancelled: whether there is a run at all, an administrator has to find out."
+        if execution.run_id and execution.workflow_id is None:
+            message = "Nothing was cancelled: the run may go on, and nobody can ask the engine any more."
     return Cancellation(CancelOutcome.ALREADY_FINISHED, message, execution)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from django.db.models import Q
 
 from catalogue.connections import connector_for
-from catalogue.database import run_in_database
+from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import Source
-from connectors.background import run_in_background_loop
 from connectors.errors import ConnectorError, Unreachable, Unsupported
 from connectors.protocol import ListedRun, RunFilter, RunPage
 from executions.engine.conversing import READ_SECONDS, ask
@@ -60,7 +59,7 @@ def can_list_runs(source: Source) -> bool:
             return connector.capabilities.can_list_runs
 
     try:
-        return run_in_background_loop(ask(look(), seconds=READ_SECONDS, otherwise=Unreachable))
+        return run_without_connection(ask(look(), seconds=READ_SECONDS, otherwise=Unreachable))
     except ConnectorError:
         return False
 

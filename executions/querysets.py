@@ -18,6 +18,16 @@ ABANDONED = (
     " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
 )
 
+# From each name to the next by the index: the table has many rows and few names.
+SOURCE_NAMES = (
+    "WITH RECURSIVE known(name) AS ("
+    " SELECT MIN(source_name) FROM executions_execution"
+    " UNION ALL"
+    " SELECT (SELECT MIN(source_name) FROM executions_execution WHERE source_name > known.name)"
+    " FROM known WHERE known.name IS NOT NULL"
+    ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
+)
+
 
 class _IsActive(models.Func):
     """The condition of the index on what is due, spelled out.
@@ -68,3 +78,10 @@ def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(ABANDONED, [caller, arguments_hash, moment])
         return cursor.fetchone() is not None
+
+
+def recorded_source_names(*, limit: int) -> list[str]:
+    """The names of the sources of all executions, also of sources that are gone, in their order."""
+    with connection.cursor() as cursor:
+        cursor.execute(SOURCE_NAMES, [limit])
+        return [name for (name,) in cursor.fetchall()]

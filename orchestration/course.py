@@ -27,6 +27,7 @@ from orchestration.wording import put_into_words
 
 OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
+NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
 GRACE = timedelta(seconds=60)
 """Beyond what a stage may take by its own limits; after it the request is taken for interrupted."""
 
@@ -39,7 +40,8 @@ class Course:
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
         self._spending = Spending()
-        self._warnings: list[str] = []
+        ignored = asked.response_format_instructions.strip() and not asked.format_response
+        self._warnings: list[str] = [NOT_FORMATTED] if ignored else []
         self._tool = ""
         self.refusal: RequestRefused | None = None
         self.retry_after: int | None = None
@@ -96,7 +98,8 @@ class Course:
         else:
             message, failure = describe_failure(execution)
             error = StageFailed(message, failure=failure)
-            self._log(error)
+            # Nothing was raised here: what went wrong did so at the engine, and the record has its answer.
+            self._log(error, with_trace=False)
             await self._fail(error, execution_id=execution.pk)
 
     async def _format(self, execution: Execution) -> None:
@@ -154,11 +157,13 @@ class Course:
             request=request.pk, caller=request.caller, stage=request.stage.value, tool=self._tool
         )
 
-    def _log(self, error: Exception) -> None:
-        """With where it came from; the instructions are in the record only (C8.5)."""
+    def _log(self, error: Exception, *, with_trace: bool = True) -> None:
+        """With where in our code it came from, if it did; the instructions are in the record only (C8.5)."""
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
-        self._bound().opt(exception=error).log(level, "A request in words failed: {}", error)
+        self._bound().opt(exception=error if with_trace else None).log(
+            level, "A request in words failed: {}", error
+        )
 
 
 def _count(tools: Mapping[str, Workflow]) -> str:

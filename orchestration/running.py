@@ -13,6 +13,12 @@ from executions.waiting import start_and_wait
 from orchestration.choosing.guard import Approved
 from orchestration.stages import Failure, StageFailed
 
+FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
+"""What it is called when the run did not simply fail."""
+DO_NOT_REPEAT = (
+    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
+)
+
 
 def longest_wait(approved: Approved) -> float:
     """How long the answer waits for the run, in seconds; what takes longer goes on without it."""
@@ -43,9 +49,10 @@ async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh:
 
 def describe_failure(execution: Execution) -> tuple[str, Failure]:
     """Of an execution that is settled and did not succeed."""
-    failure = Failure.RUN_TIMED_OUT if execution.state == State.TIMED_OUT else Failure.RUN_FAILED
+    failure = FAILURES.get(State(execution.state), Failure.RUN_FAILED)
     why = execution.error or "No reason was given."
-    return f"{execution.tool_name}: {execution.told_state}. {why}", failure
+    advice = f" {DO_NOT_REPEAT}" if failure == Failure.UNCONFIRMED else ""
+    return f"{execution.tool_name}: {execution.told_state}. {why}{advice}", failure
 
 
 def raw_response_of(execution: Execution, *, of_http_tool: bool) -> dict[str, Any]:

@@ -20,6 +20,7 @@ BUSY_SECONDS = 5
 
 FAILURES = {
     ModelProblem.NOT_CONFIGURED: Failure.MODEL_UNAVAILABLE,
+    ModelProblem.UNUSABLE: Failure.MODEL_UNAVAILABLE,
     ModelProblem.UNREACHABLE: Failure.MODEL_UNAVAILABLE,
     ModelProblem.BUSY: Failure.MODEL_UNAVAILABLE,
     ModelProblem.TIMEOUT: Failure.MODEL_TIMEOUT,

@@ -38,6 +38,7 @@ class Failure(models.TextChoices):
     BUSY = "busy", "too much is going on"
     RUN_FAILED = "run_failed", "the run failed"
     RUN_TIMED_OUT = "run_timed_out", "the run took too long"
+    UNCONFIRMED = "unconfirmed", "it is not known whether it ran"
     INTERRUPTED = "interrupted", "interrupted"
     INTERNAL = "internal", "an error of ours"
 
@@ -59,3 +60,12 @@ class StageFailed(Exception):
         self.invalid_tool_ids = invalid_tool_ids or []
         self.retry_after = retry_after
         """Seconds."""
+
+    def preceded_by(self, sentence: str) -> "StageFailed":
+        """The same failure, which also tells what came before it."""
+        return StageFailed(
+            f"{self.message} {sentence}",
+            failure=self.failure,
+            invalid_tool_ids=self.invalid_tool_ids,
+            retry_after=self.retry_after,
+        )

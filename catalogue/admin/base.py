@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -101,9 +102,23 @@ class ButtonsMixin(CatalogueAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        if (obj := context.get("original")) is not None:
-            context |= {"buttons": self.get_buttons(request, obj)} | self.panel(request, obj)
+        if (obj := self._stored(request, context.get("original"))) is not None:
+            context |= {"original": obj, "subtitle": str(obj), "buttons": self.get_buttons(request, obj)}
+            context |= {"show_history": self._has_history(obj)} | self.panel(request, obj)
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _stored(self, request: HttpRequest, obj: Any) -> Any:
+        """Of a refused form, the object as it still is: the form has written its values to its own."""
+        if obj is None or request.method != "POST":
+            return obj
+        return self.get_object(request, str(obj.pk)) or obj
+
+    def _has_history(self, obj: Any) -> bool:
+        """Of a record that nobody edits there is one only if somebody pressed a button of its page."""
+        if not isinstance(self, ReadOnlyMixin):
+            return True
+        entries = LogEntry.objects.filter(content_type__app_label=self.opts.app_label)
+        return entries.filter(content_type__model=self.opts.model_name, object_id=str(obj.pk)).exists()
 
     def panel(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """What the template above the form shows of the object."""

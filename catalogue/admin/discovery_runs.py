@@ -9,7 +9,16 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from catalogue.admin.base import ButtonsMixin, ReadOnlyMixin
-from catalogue.admin.rendering import ago, badge, duration, exactly, link, paragraphs, shortened, table
+from catalogue.admin.rendering import (
+    ago,
+    badge,
+    duration,
+    exactly,
+    link_if_allowed,
+    paragraphs,
+    shortened,
+    table,
+)
 from catalogue.http_tools.configs import KIND
 from catalogue.models import DiscoveryRun
 
@@ -37,9 +46,9 @@ def describe_run(run: DiscoveryRun) -> str:
     return run.error if run.outcome == DiscoveryRun.Outcome.FAILED else describe_counts(run)
 
 
-def run_row(run: DiscoveryRun) -> list[Any]:
+def run_row(request: HttpRequest, run: DiscoveryRun) -> list[Any]:
     """One line of the short table on a source's page."""
-    started = link(ago(run.started_at), "catalogue_discoveryrun_change", run.pk)
+    started = link_if_allowed(request, ago(run.started_at), "catalogue_discoveryrun_change", run.pk)
     return [
         started,
         outcome_badge(run),

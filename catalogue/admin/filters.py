@@ -14,6 +14,13 @@ from catalogue.exposure import FilterPreview, effect_of_filter, preview_filters
 from catalogue.models import WorkflowFilter
 
 SHOWN_NAMES = 20
+HELP = {
+    "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page tells it, "
+    "and not the tool's. Of tags, one that matches is enough.",
+    "syntax": "A glob has to match the whole; a regular expression may match anywhere in it.",
+    "pattern": "Upper and lower case count.",
+}
+"""What curators have to know of a filter's fields to write one that hits."""
 
 
 @admin.register(WorkflowFilter)
@@ -41,6 +48,8 @@ class WorkflowFilterAdmin(ButtonsMixin):
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "position":
             kwargs["widget"] = UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"})
+        if db_field.name in HELP:
+            kwargs["help_text"] = HELP[db_field.name]
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:

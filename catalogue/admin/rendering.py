@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
@@ -33,6 +34,19 @@ def chip(text: str) -> SafeString:
 
 def side_by_side(parts: Iterable[str]) -> SafeString:
     return format_html_join(" ", "{}", ((part,) for part in parts))
+
+
+def one_a_line(parts: Iterable[str]) -> SafeString:
+    """Each whole, whatever the width of the column."""
+    return format_html_join(
+        "", '<div class="whitespace-nowrap" style="margin: 2px 0">{}</div>', ((part,) for part in parts)
+    )
+
+
+def wrapped(text: str) -> SafeString:
+    """A name of up to 64 letters without a space, in a list: it must not push the other columns away."""
+    look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem; max-width: 18rem"
+    return format_html('<div style="{}">{}</div>', look, text)
 
 
 def ago(moment: datetime | None) -> str:
@@ -81,18 +95,23 @@ def shortened(text: str, length: int = 60) -> str:
     return format_html('<span title="{}">{}</span>', text[:1000], Truncator(text).chars(length))
 
 
-def pretty_json(value: Any) -> SafeString:
+def pretty_json(value: Any, *, whole: str = "") -> SafeString:
     """Indented, and cut with its whole size said."""
-    return text_block(json.dumps(value, indent=2, ensure_ascii=False))
+    return text_block(json.dumps(value, indent=2, ensure_ascii=False), whole=whole)
 
 
-def text_block(text: str) -> SafeString:
-    """Letter by letter with its own line breaks, and cut with its whole size said."""
-    note = ""
-    if len(text) > SHOWN_CHARACTERS:
+def text_block(text: str, *, whole: str = "") -> SafeString:
+    """Letter by letter with its own line breaks, and cut with its whole size said.
+
+    `whole` is the address at which there is all of what is cut.
+    """
+    note, is_cut = "", len(text) > SHOWN_CHARACTERS
+    if is_cut:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
         text = text[:SHOWN_CHARACTERS]
-    return render_to_string("catalogue/admin/json.html", {"text": text, "note": note})
+    return render_to_string(
+        "catalogue/admin/json.html", {"text": text, "note": note, "whole": whole if is_cut else ""}
+    )
 
 
 def icon_or_address(address: str) -> SafeString:
@@ -117,6 +136,16 @@ def link(text: Any, view: str, *args: Any, query: str = "") -> SafeString:
     return format_html(
         '<a class="text-link" href="{}{}">{}</a>', reverse(f"admin:{view}", args=args), query, text
     )
+
+
+def link_if_allowed(
+    request: HttpRequest, text: Any, view: str, *args: Any, query: str = "", otherwise: Any = None
+) -> Any:
+    """The text alone, or what is to stand there instead, for people who would find the page closed."""
+    app, model, _ = view.rsplit("_", 2)
+    if any(request.user.has_perm(f"{app}.{verb}_{model}") for verb in ("view", "change")):
+        return link(text, view, *args, query=query)
+    return text if otherwise is None else otherwise
 
 
 def _exact(moment: datetime) -> str:

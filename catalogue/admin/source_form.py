@@ -1,10 +1,12 @@
 """A source's form: our own fields, and those of the connector that its kind names."""
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.utils.safestring import mark_safe
 from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin.base import CatalogueForm
@@ -25,6 +27,7 @@ from connectors.errors import Misconfigured
 
 FORGET = "forget_"
 STORED = "stored; leave empty to keep"
+WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
 TEST = "_test"
 """The button that tries the form's settings instead of saving them."""
 
@@ -60,6 +63,8 @@ class SourceForm(SourceModelForm):
         if self._stored.get(name):
             field.required = False
             field.widget.attrs["placeholder"] = STORED
+            # The help says what holds without one; left empty, the field now keeps what is stored.
+            field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
         else:
             self.fields.pop(FORGET + name, None)
 

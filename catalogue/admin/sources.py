@@ -25,6 +25,7 @@ from catalogue.admin.rendering import (
     duration,
     exactly,
     link,
+    link_if_allowed,
     paragraphs,
     shortened,
     side_by_side,
@@ -57,6 +58,8 @@ class SourceAdmin(ButtonsMixin):
         tell_of_tools,
     ]
     """What the rooms above tell of a source; they add themselves."""
+    further_losses: ClassVar[list[Callable[[list[Source]], str]]] = []
+    """What the rooms above warn of before sources are deleted; nothing where they would lose nothing."""
     list_display = (
         "name", "kind", "health", "told", "workflow_counts", "last_refresh", "next_refresh", "enabled",
     )  # fmt: skip
@@ -86,7 +89,8 @@ class SourceAdmin(ButtonsMixin):
     @admin.display(description="what the engine said")
     def told(self, source: Source) -> str:
         since = format_html("since {}: ", ago(source.failing_since)) if source.failing_since else ""
-        return format_html("{}{}", since, shortened(source.health_message))
+        # One element, since narrow screens lay out the children of a cell side by side.
+        return format_html("<span>{}{}</span>", since, shortened(source.health_message))
 
     @admin.display(description="enabled / present", ordering="present_count")
     def workflow_counts(self, source: Any) -> SafeString:
@@ -192,7 +196,9 @@ class SourceAdmin(ButtonsMixin):
             "workflows": Workflow.objects.filter(source__in=sources).count(),
             "discovery runs": DiscoveryRun.objects.filter(source__in=sources).count(),
         }
-        return [f"Source: {source.name}" for source in sources], {"sources": len(sources)} | counts, set(), []
+        named: list[Any] = [f"Source: {source.name}" for source in sources]
+        warnings = [format_html("<b>{}</b>", loss) for tell in self.further_losses if (loss := tell(sources))]
+        return named + warnings, {"sources": len(sources)} | counts, set(), []
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         for source in queryset:
@@ -258,11 +264,13 @@ class SourceAdmin(ButtonsMixin):
                 ("Workflows enabled / present", self.workflow_counts(obj)),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
-            "runs": table(RUN_HEADERS, map(run_row, runs)),
-            "all_runs": link(
+            "runs": table(RUN_HEADERS, (run_row(request, run) for run in runs)),
+            "all_runs": link_if_allowed(
+                request,
                 "All discovery runs",
                 "catalogue_discoveryrun_changelist",
                 query=f"?source__id__exact={obj.pk}",
+                otherwise="",
             ),
             "kind_problem": _problem_of(obj.kind),
         }

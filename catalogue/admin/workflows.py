@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Value
+from django.db.models.functions import Coalesce, NullIf
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -23,6 +24,7 @@ from catalogue.admin.rendering import (
     pretty_json,
     shortened,
     side_by_side,
+    wrapped,
 )
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
@@ -62,6 +64,9 @@ HINT_WORDS = {
 AREAS = {"description_override": 5, "icon_override": 2}
 """Fields for longer texts, and their height in lines."""
 
+SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_title", Value("")), "name")
+"""What `Workflow.title` says, for the database."""
+
 
 class WorkflowChangeList(ChangeList):  # type: ignore[misc]
     """Asks once for the filters, and tells each row on the page what they make of it."""
@@ -83,7 +88,7 @@ class WorkflowAdmin(ToolPagesMixin):
     """What the rooms above tell of a workflow; they add themselves."""
     form = WorkflowForm
     list_display = (
-        "tool_name", "shown_title", "source", "category", "version", "state", "type_shown",
+        "tool", "shown_title", "source", "category", "version", "state", "type_shown",
     )  # fmt: skip
     list_filter = (
         ("source", RelatedDropdownFilter), "enabled", AvailabilityFilter, CategoryFilter, SchemaFilter,
@@ -97,6 +102,7 @@ class WorkflowAdmin(ToolPagesMixin):
         "description",
         "tool_name",
         "title_override",
+        "upstream_title",
         "description_override",
     )
     search_help_text = "Names, titles, descriptions, ids"
@@ -183,9 +189,13 @@ class WorkflowAdmin(ToolPagesMixin):
     def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         messages.success(request, f"The engine's hints count again: {clear_hints(queryset)}.")
 
-    @admin.display(description="title", ordering="name")
-    def shown_title(self, workflow: Workflow) -> str:
-        return shortened(workflow.title)
+    @admin.display(description="tool name", ordering="tool_name")
+    def tool(self, workflow: Workflow) -> SafeString:
+        return wrapped(workflow.tool_name)
+
+    @admin.display(description="title", ordering=SHOWN_TITLE)
+    def shown_title(self, workflow: Workflow) -> SafeString:
+        return wrapped(shortened(workflow.title))
 
     @admin.display(description="state")
     def state(self, workflow: Any) -> SafeString:
@@ -194,10 +204,6 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="type", ordering="execution_type")
     def type_shown(self, workflow: Workflow) -> str:
         return Workflow.ExecutionType(workflow.effective_execution_type).label
-
-    @admin.display(description="engine's name")
-    def upstream_title(self, workflow: Workflow) -> str:
-        return workflow.name
 
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:
@@ -220,6 +226,7 @@ class WorkflowAdmin(ToolPagesMixin):
             "headline": [side_by_side([_state_badges(obj, explanation), _told_filter(explanation)])],
             "facts": [
                 ("Source", link(obj.source, "catalogue_source_change", obj.source_id)),
+                ("Engine's name", obj.name),
                 ("Engine's id", obj.upstream_id),
                 (
                     "Category, version, type",

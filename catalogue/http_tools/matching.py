@@ -72,7 +72,8 @@ def other_secrets(source: Source) -> str:
     """Why a tool cannot bring a secret of its own."""
     return (
         f"Source {source.name} of this API has another one, which its other tools use. Leave it out to use "
-        "that, change it at the source itself, or name a new source in `source`."
+        'that, change it at the source itself, or name a new source: {"source": ..., "tools": [...]}, or '
+        "`add_tools --source`."
     )
 
 

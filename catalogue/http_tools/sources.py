@@ -24,6 +24,8 @@ from connectors.http_tools.tool_config import ToolConfig
 LONGEST_HOST = 60
 """Of a source's name, which may have 64 characters, so that a number can follow."""
 
+SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
+
 
 @dataclass(kw_only=True, slots=True)
 class Home:
@@ -113,7 +115,8 @@ class _Addresses:
         best = known or [source for source in fitting if len(base_url_of(source)) == closest]
         if len(best) > 1:
             names = ", ".join(source.name for source in best)
-            raise _Misplaced(one.fault(f"It may belong to several sources ({names}): name one in `source`."))
+            told = f"It may belong to several sources ({names}). {SAY_WHICH}"
+            raise _Misplaced(one.fault(told))
         return best[0] if best else None
 
     def _new_home(self, one: SubmittedTool) -> Home:

@@ -35,6 +35,10 @@ class ToolSubmission(BaseModel):
     """Store nothing, tell what would change."""
 
 
+BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]
+"""Where a tool's own field would be, were these its fields."""
+
+
 def read_text(content: bytes) -> Any:
     """What a text in JSON or YAML says. Raises ToolsRefused."""
     if len(content) > MOST_BYTES:
@@ -69,6 +73,14 @@ def place_of(fault: ToolFault, raw: Any) -> str:
     return f"/tools/{fault.position}{fault.path}" if _is_whole(raw) else fault.path
 
 
+def name_of(fault: ToolFault, raw: Any) -> str:
+    """What the faulty one of several tools is called; empty where there is one, or it has no name."""
+    tools = raw["tools"] if _is_whole(raw) else raw
+    tool = tools[fault.position] if isinstance(tools, list) and fault.position is not None else None
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name[:SHOWN_STEP] if isinstance(name, str) and name.isprintable() else ""
+
+
 def _is_whole(raw: Any) -> bool:
     return isinstance(raw, dict) and "tools" in raw
 
@@ -84,6 +96,8 @@ def _faults(error: ValidationError, written: Any) -> Iterator[ToolFault]:
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         steps = list(_steps(problem["loc"], written, is_absent=problem["type"] == "missing"))
         message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden" and steps[2:] in BESIDE:
+            message = f'This is said beside the tools: {{"{steps[2]}": ..., "tools": [...]}}.'
         if len(steps) > 1 and steps[0] == "tools":
             yield ToolFault(position=int(steps[1]), path=_pointer(steps[2:]), message=message)
         else:

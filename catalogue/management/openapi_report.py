@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from catalogue.changes import Change
-from catalogue.openapi.grouping import group_refusals, rank_notes, tools_by_tag
+from catalogue.openapi.grouping import group_notes, group_refusals, tools_by_tag
 from catalogue.openapi.importing import OpenApiImport
 
 SHOWN = 3
@@ -18,9 +18,7 @@ def report_lines(outcome: OpenApiImport, *, all_names: bool) -> Iterator[str]:
     yield f"Source {outcome.source}: {state}, {outcome.base_url}, authentication {outcome.authentication}"
     yield from _tools(outcome, shown)
     yield from _refusals(outcome, shown)
-    if notes := rank_notes(outcome):
-        yield f"Left out of tools: {sum(count for _, count in notes)}"
-        yield from (f"  {count} x {note}" for note, count in notes[:shown])
+    yield from _notes(outcome, shown)
     if outcome.deprecated:
         yield f"Deprecated, and so not imported without --deprecated: {outcome.deprecated}"
     if outcome.not_chosen:
@@ -51,6 +49,20 @@ def _refusals(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
             yield f"      {one.method} {one.path}{name} at {one.pointer}"
         if more := len(group.operations) - len(group.operations[:shown]):
             yield f"      and {more} more (-v 2 shows all)"
+
+
+def _notes(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
+    groups = group_notes(outcome)
+    if groups:
+        yield f"Left out of tools: {sum(len(group.tools) for group in groups)}"
+    for group in groups[:shown]:
+        yield f"  {len(group.tools)} x {group.note}"
+        for one in group.tools[:shown]:
+            yield f"      {one.method} {one.path} ({one.stored.name})"
+        if more := len(group.tools) - len(group.tools[:shown]):
+            yield f"      and {more} more (-v 2 shows all)"
+    if more := len(groups) - len(groups[:shown]):
+        yield f"  and {more} more of other kinds (-v 2 shows all)"
 
 
 def _some(names: list[str], shown: int | None) -> str:

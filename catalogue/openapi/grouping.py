@@ -1,10 +1,9 @@
 """What an import came to, in groups: there may be hundreds of tools, and as many refusals for one reason."""
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 
-from catalogue.openapi.importing import OpenApiImport
+from catalogue.openapi.importing import ImportedTool, OpenApiImport
 from connectors.http_tools.openapi.refusals import RefusedOperation
 
 QUOTED = re.compile(r'"[^"]*"')
@@ -17,6 +16,14 @@ class RefusalGroup:
 
     reason: str
     operations: list[RefusedOperation]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteGroup:
+    """Tools that do without the same."""
+
+    note: str
+    tools: list[ImportedTool]
 
 
 def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
@@ -40,5 +47,15 @@ def group_refusals(refused: list[RefusedOperation]) -> list[RefusalGroup]:
 
 
 def rank_notes(outcome: OpenApiImport) -> list[tuple[str, int]]:
-    """What tools do without, and how many of them, the most frequent first."""
-    return Counter(note for tool in outcome.tools for note in tool.notes).most_common()
+    """The same without the tools."""
+    return [(group.note, len(group.tools)) for group in group_notes(outcome)]
+
+
+def group_notes(outcome: OpenApiImport) -> list[NoteGroup]:
+    """What tools do without, the most frequent first."""
+    groups: dict[str, list[ImportedTool]] = {}
+    for tool in outcome.tools:
+        for note in tool.notes:
+            groups.setdefault(note, []).append(tool)
+    found = [NoteGroup(note, tools) for note, tools in groups.items()]
+    return sorted(found, key=lambda group: -len(group.tools))

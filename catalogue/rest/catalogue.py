@@ -63,7 +63,9 @@ NEW_SOURCE = {
     destroy=extend_schema(
         summary="Delete a source",
         description="Its workflows go with it, at once and for good; records of executions stay. "
-        "To take it out of service for a while, set `enabled` to false instead.",
+        "What has not been started fails. Runs that are under way may go on at the engine, where nobody can "
+        "be asked about them any more: their executions become `unconfirmed`, for an administrator to "
+        "resolve. To take it out of service for a while, set `enabled` to false instead.",
     ),
 )
 @extend_schema(tags=["Sources"])

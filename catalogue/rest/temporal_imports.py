@@ -76,7 +76,7 @@ class ImportSerializer(serializers.Serializer[Any]):
         help_text="What becomes of each. `kept`: from an earlier file, this one does not mention it."
     )
     notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
-    health = CheckSerializer(allow_null=True, help_text="Whether Temporal answered; null in a dry run.")
+    health = CheckSerializer(help_text="Whether Temporal answers, also in a dry run.")
 
     @extend_schema_field(WorkflowChangeSerializer(many=True))
     def get_workflows(self, outcome: Import) -> list[dict[str, str]]:

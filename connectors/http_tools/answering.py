@@ -8,6 +8,7 @@ from typing import Any
 from connectors.answer import Answer
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
 from connectors.exchange import WORDS_LIMIT, retry_after
+from connectors.http_tools.complaints import complaint_of
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.pointers import value_at
 from connectors.http_tools.received import Received, read_body, response_spec
@@ -17,6 +18,11 @@ from connectors.redaction import Redactor, shorten, words_of
 
 GATEWAY_GAVE_UP = frozenset({408, 502, 504})
 """Whatever is behind the gateway may go on with the request, or have done it."""
+REFUSED_CREDENTIALS = frozenset({401, 403})
+MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
+"""Many APIs say so once they have done what a form asked for; 307 and 308 say that it is still to be done."""
+SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})
+"""RFC 9110, 9.2.2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +47,8 @@ class Call:
             output=None if failure else _output(self.operation, received),
             error=failure,
             content=None if failure or received.block is None else [received.block],
+            needs_operator=self.answer.status in REFUSED_CREDENTIALS,
+            may_have_effect=bool(failure) and self._may_have_effect,
             started_at=self.started_at,
             finished_at=self.finished_at,
             raw=self._raw(received),
@@ -57,6 +65,17 @@ class Call:
             return OutcomeUnknown(reason, details=self._raw(received))
         return None
 
+    @property
+    def _may_have_effect(self) -> bool:
+        """Whether the same call again could do something twice; its idempotency key would be another."""
+        if self.operation.is_safe:
+            return False
+        status = self.answer.status
+        if self.answer.carried_out or 200 <= status < 300:
+            return True
+        is_open = status >= 500 or status in MOVED_AFTERWARDS
+        return is_open and self.operation.method not in SAME_WHEN_REPEATED
+
     def _failure(self, received: Received) -> str:
         """Empty for a success."""
         failure = self._status_failure(received)
@@ -67,7 +86,7 @@ class Call:
         status = self.answer.status
         if self.answer.not_followed:
             return f"{self._place()}: {self.answer.not_followed}"
-        if status in (401, 403):
+        if status in REFUSED_CREDENTIALS:
             advice = "The source's credentials, or what they allow, have to be looked at."
             return f"{_unended(self._line())}. {advice}"
         if not 200 <= status < 300:
@@ -85,6 +104,8 @@ class Call:
 
     def _words(self) -> str:
         """The API's own, redacted before they are cut so that no half of a secret remains."""
+        if 400 <= self.answer.status < 500:
+            return complaint_of(self.answer.status, self.answer.body, self.redactor)
         return shorten(self.redactor.text(words_of(self.answer.body)), WORDS_LIMIT)
 
     def _place(self) -> str:

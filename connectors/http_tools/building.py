@@ -15,9 +15,13 @@ from connectors.http_tools.tool_config import ArgumentPlace, Place
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
-    """The request without credentials. Raises Rejected for arguments that have no place in it."""
+    """The request without credentials. Raises Rejected for arguments that have no place in it.
+
+    A null that cannot be said where it goes is an argument that is not given.
+    """
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
+    arguments = {name: value for name, value in arguments.items() if _can_be_said(operation, name, value)}
     try:
         return HTTPRequestSpec(
             method=operation.method,
@@ -28,6 +32,13 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
         )
     except ValidationError:
         raise Rejected("The arguments make an address that is too long. Nothing was sent.") from None
+
+
+def _can_be_said(operation: HttpOperation, argument: str, value: Any) -> bool:
+    """Models write null for whatever they do not want; one that is required is refused as before."""
+    if value is not None or argument in operation.required:
+        return True
+    return operation.arguments[argument].place == "body" and operation.body_format == "json"
 
 
 def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:

@@ -25,7 +25,8 @@ OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 REQUESTS = hint(group="Requests")
-TLS = hint(group="TLS")
+TRUST = hint(address=True, group="TLS")
+"""Who is believed to be the engine decides who gets its secrets."""
 
 
 class HttpConfig(BaseModel):
@@ -78,8 +79,8 @@ class HttpConfig(BaseModel):
         description="Credentials never go along to another host.",
         json_schema_extra=REQUESTS,
     )
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TLS)
-    ca_file: CaFile = Field(default="", json_schema_extra=TLS)
+    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
+    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
 
     @model_validator(mode="after")
     def _key_has_a_place(self) -> Self:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -11,7 +12,14 @@ from connectors.addresses import http_tool_addresses
 from connectors.answer import Answer
 from connectors.credentials import Credentials
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import NotFound, Rejected, Unsupported
+from connectors.errors import (
+    InvalidAnswer,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    Unsupported,
+)
 from connectors.health import health_of
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
@@ -112,7 +120,9 @@ class HttpConnector:
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
         self._authorization.refuse_overlap(spec)
         started_at = datetime.now(UTC)
-        answer = await self._send(operation, spec, str(key))
+        # What only reads is broken off by whoever waits for it.
+        seconds = None if operation.is_safe else workflow.timeout_seconds
+        answer = await self._send(operation, spec, str(key), seconds=seconds)
         call = Call(
             operation=operation,
             spec=spec,
@@ -136,30 +146,45 @@ class HttpConnector:
         await self._client.aclose()
         await self._authorization.aclose()
 
-    async def _send(self, operation: HttpOperation, spec: HTTPRequestSpec, key: str) -> Answer:
+    async def _send(
+        self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float | None
+    ) -> Answer:
+        until = None if seconds is None else monotonic() + seconds
         credentials = await self._authorization.credentials()
-        answer = await self._exchange(operation, spec, key, credentials)
+        answer = await self._exchange(operation, spec, key, credentials, until=until)
         refused = answer.status == UNAUTHORIZED and not answer.carried_out
         if refused and self._authorization.is_renewable:
             # Refused at the door, so it was not carried out, whatever its method.
             self._authorization.forget(credentials)
             credentials = await self._authorization.credentials()
-            answer = await self._exchange(operation, spec, key, credentials)
+            answer = await self._exchange(operation, spec, key, credentials, until=until)
         return answer
 
     async def _exchange(
-        self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, credentials: Credentials
+        self,
+        operation: HttpOperation,
+        spec: HTTPRequestSpec,
+        key: str,
+        credentials: Credentials,
+        *,
+        until: float | None,
     ) -> Answer:
-        return await self._client.exchange(
-            spec.method,
-            spec.url,
-            query=query_of(spec),
-            content=content_of(operation, spec),
-            headers=headers_of(operation, spec, key=key),
-            credentials=credentials,
-            repeatable=operation.is_safe,
-            follow_redirects=self._config.follow_redirects,
-        )
+        """`until`: by the monotonic clock. Errors about the answer have the request among their details."""
+        try:
+            return await self._client.exchange(
+                spec.method,
+                spec.url,
+                query=query_of(spec),
+                content=content_of(operation, spec),
+                headers=headers_of(operation, spec, key=key),
+                credentials=credentials,
+                repeatable=operation.is_safe,
+                follow_redirects=self._config.follow_redirects,
+                seconds=None if until is None else max(0.0, until - monotonic()),
+            )
+        except (Unreachable, OutcomeUnknown, InvalidAnswer) as error:
+            error.details |= {"request": spec.model_dump(mode="json")}
+            raise
 
 
 def _limits(config: HttpConfig) -> HttpLimits:

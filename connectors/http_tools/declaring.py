@@ -13,7 +13,7 @@ from connectors.http_tools.path_template import parameters_in
 from connectors.http_tools.placing import placed_arguments
 from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.problems import InvalidTool, ToolProblem
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool_config import ArgumentPlace, ToolConfig
 
 __all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definition_of", "operation_of"]
 
@@ -33,12 +33,30 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
         body_format=tool.api.body_format,
         output=tool.field_mappings.output,
         idempotency_header=tool.api.idempotency_header,
+        required=_never_null(tool, arguments),
         path_defaults={
             name: properties[name]["default"]
             for name, place in arguments.items()
             if place.place == "path" and "default" in properties[name]
         },
     )
+
+
+def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[str]:
+    """Those that have to be given and may be null for the schema, though their place cannot say that."""
+    required, properties = tool.input_schema.get("required", []), tool.input_schema.get("properties", {})
+    is_form = tool.api.body_format == "form"
+    return [
+        name
+        for name in required
+        if name in arguments
+        and (is_form or arguments[name].place != "body")
+        and _may_be_null(properties[name])
+    ]
+
+
+def _may_be_null(schema: dict[str, Any] | bool) -> bool:
+    return isinstance(schema, bool) or "null" in schema.get("type", "null")
 
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
@@ -63,7 +81,10 @@ def _definition(tool: ToolConfig, operation: HttpOperation) -> WorkflowDefinitio
         annotations=_hints(operation),
         timeout_seconds=tool.timeout_seconds,
         cache_seconds=tool.cache_seconds,
-        metadata=operation.model_dump(mode="json", by_alias=True),
+        # Few tools have any, and those that were stored before do not become others by it.
+        metadata=operation.model_dump(
+            mode="json", by_alias=True, exclude=None if operation.required else {"required"}
+        ),
     )
 
 

@@ -24,6 +24,8 @@ class HttpOperation(BaseModel):
     body_format: BodyFormat = "json"
     output: dict[str, str] = {}
     idempotency_header: str = ""
+    required: list[str] = []
+    """Arguments that have to be given, may be null and go where null cannot be said."""
     path_defaults: dict[str, Any] = {}
     """Of arguments in the path that may be left out."""
 

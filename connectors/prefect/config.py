@@ -17,7 +17,8 @@ from connectors.hints import FieldProblem, hint
 
 RESULTS = hint(group="Results and logs")
 REQUESTS = hint(group="Requests")
-TLS = hint(group="TLS")
+TRUST = hint(address=True, group="TLS")
+"""Who is believed to be the engine decides who gets its secrets."""
 
 
 class PrefectConfig(BaseModel):
@@ -72,8 +73,8 @@ class PrefectConfig(BaseModel):
         description="Answers beyond this are cut off and refused; a page holds up to 200 deployments.",
         json_schema_extra=REQUESTS,
     )
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TLS)
-    ca_file: CaFile = Field(default="", json_schema_extra=TLS)
+    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
+    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
 
     @field_validator("auth_string")
     @classmethod

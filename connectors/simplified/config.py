@@ -22,7 +22,8 @@ RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="What the engine promises of starts")
 REQUESTS = hint(group="Requests")
-TLS = hint(group="TLS")
+TRUST = hint(address=True, group="TLS")
+"""Who is believed to be the engine decides who gets its secrets."""
 
 
 def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
@@ -158,5 +159,5 @@ class SimplifiedConfig(BaseModel):
         json_schema_extra=REQUESTS,
     )
     max_response_bytes: MaxResponseBytes = Field(default=10_000_000, json_schema_extra=REQUESTS)
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TLS)
-    ca_file: CaFile = Field(default="", json_schema_extra=TLS)
+    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
+    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)

@@ -28,7 +28,7 @@ from connectors.protocol import (
 )
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.file_watch import FileWatch
-from connectors.temporal.listing import list_declared, read_declared
+from connectors.temporal.listing import NO_DEFINITIONS, declares_nothing, list_declared, read_declared
 from connectors.temporal.settings import settings_of
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class TemporalConnector:
         except ConnectorError as error:
             return Health(ok=False, message=error.message)
         message = f"Temporal answered; namespace {self._config.namespace}."
+        if declares_nothing(self._config):
+            message += f" There are no definitions: {NO_DEFINITIONS}."
         if unheard:
             message += f" No worker is listening on: {', '.join(unheard)}."
         return Health(ok=True, message=message, latency_seconds=seconds)

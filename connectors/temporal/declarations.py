@@ -71,7 +71,11 @@ def _one_field(value: Any) -> Any:
 
 
 def _false_or_mapping(value: Any) -> Any:
-    return {"enabled": False} if value is False else value
+    if value is None or isinstance(value, dict):
+        return value
+    if value is not False:
+        raise ValueError("has to be false, or a mapping such as {ttl: 24h}")
+    return {"enabled": False}
 
 
 Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(_said)]

@@ -26,6 +26,8 @@ from connectors.temporal.settings import (
 )
 from connectors.temporal.yaml_document import Path
 
+ID_TYPES = ("string", "number", "integer")
+"""Of fields whose values may stand in a workflow id."""
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -117,6 +119,7 @@ class WorkflowReading:
         settings = _said(
             task_queue=declared.task_queue,
             workflow_id=declared.workflow_id,
+            workflow_id_defaults=_defaults_in(declared.workflow_id, input_schema),
             id_reuse_policy=_snake_case(declared.id_reuse_policy),
             id_conflict_policy=_snake_case(declared.id_conflict_policy),
             progress_query=declared.progress_query,
@@ -135,12 +138,41 @@ class WorkflowReading:
         except ValueError as error:
             self.note(place, str(error))
             return
-        known = [EXECUTION_ID, WORKFLOW, *input_schema.get("properties", {})]
+        # Of an input without fields nobody knows what it has.
+        if "properties" not in input_schema:
+            return
         for name in names:
-            if "properties" in input_schema and name not in known:
-                suggested = suggest(name, known)
-                hint = f"did you mean {{{suggested}}}?" if suggested else "there is no such field"
-                self.note(place, f"{{{name}}} is unknown; {hint}")
+            if name not in (EXECUTION_ID, WORKFLOW) and (objection := _objection(name, input_schema)):
+                self.note(place, f"{{{name}}} {objection}")
+
+
+def _objection(name: str, input_schema: Schema) -> str:
+    """Why no workflow id can be made of this field; empty where each call has a value for it."""
+    fields: Schema = input_schema["properties"]
+    if name not in fields:
+        suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])
+        return "is unknown; " + (f"did you mean {{{suggested}}}?" if suggested else "there is no such field")
+    if fields[name].get("type") not in ID_TYPES:
+        return "has to be a field of the type string, number or integer, and not nullable"
+    if name not in input_schema.get("required", []) and not _has_default(fields[name]):
+        return "may be left out; the field has to be required, or to have a default"
+    return ""
+
+
+def _has_default(schema: Schema) -> bool:
+    """One that can stand in a workflow id."""
+    default = schema.get("default")
+    return isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+
+
+def _defaults_in(recipe: str | None, input_schema: Schema) -> dict[str, Any] | None:
+    """For the recipe's fields that may be left out."""
+    fields, required = input_schema.get("properties", {}), input_schema.get("required", [])
+    try:
+        names = [name for name in placeholders_in(recipe or "") if name in fields and name not in required]
+    except ValueError:
+        return None
+    return {name: fields[name]["default"] for name in names if _has_default(fields[name])} or None
 
 
 def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:

@@ -16,10 +16,23 @@ from connectors.yaml_nodes import UnusableText
 
 SUFFIXES = (".yaml", ".yml")
 CONNECTION = "temporal"
+DEFINITIONS = "definitions"
+NO_DEFINITIONS = (
+    "without them the source has no workflows; bring a file in with manage.py import_temporal, or with "
+    '"Import Temporal file" in the admin'
+)
+
+
+def declares_nothing(config: TemporalConfig) -> bool:
+    """Temporal cannot be asked what it could run, so that such a source has no workflows."""
+    return not (config.definitions.strip() or config.definitions_file)
 
 
 async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
     """Raises Misconfigured, with the line and key of each problem, for what cannot be read as a whole."""
+    if declares_nothing(config):
+        yield RejectedDefinition(position=0, id=DEFINITIONS, name=DEFINITIONS, reason=NO_DEFINITIONS)
+        return
     declared = await asyncio.to_thread(read_declared, config)
     for workflow in declared.workflows:
         yield workflow

@@ -56,7 +56,7 @@ def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
     """The error for an answer that is no success; the words are the service's."""
     words = _words(error.message)
     if error.status in REFUSED_CREDENTIALS:
-        return Rejected(f"Temporal refused our credentials: {words}")
+        return Rejected(f"Temporal refused our credentials: {words}", needs_operator=True)
     if error.status == RPCStatusCode.NOT_FOUND:
         kind = Misconfigured if _is_of_namespace(error) else NotFound
         return kind(f"Temporal: {words}")
@@ -85,7 +85,9 @@ def no_connection(told: str, *, address: str, tls: bool) -> ConnectorError:
         return Misconfigured("The client key file holds the key of another certificate.")
     if REFUSED_AT_FIRST.search(told):
         said = SAID.search(told)
-        return Rejected(f"Temporal refused our credentials: {_words(said[1] if said else told)}")
+        return Rejected(
+            f"Temporal refused our credentials: {_words(said[1] if said else told)}", needs_operator=True
+        )
     if found := REFUSED_CERTIFICATE.search(told):
         return Rejected(f"Temporal refused our client certificate, or wants one ({found[0]}).")
     reason = next((words for pattern, words in NO_CONNECTION if re.search(pattern, told)), "")

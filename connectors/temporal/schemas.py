@@ -22,6 +22,14 @@ KEYWORDS = {
 }
 EVERYWHERE = {"type", "title", "description", "required", "nullable", "default", "enum", "examples"}
 COPIED = ("title", "description", "default", "enum", "examples")
+BOUNDS = (
+    ("minimum", "maximum"),
+    ("minimum", "exclusiveMaximum"),
+    ("exclusiveMinimum", "maximum"),
+    ("exclusiveMinimum", "exclusiveMaximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+)
 OPTIONS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 
 Schema = dict[str, Any]
@@ -56,6 +64,7 @@ def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Sche
         schema["items"] = field_schema(declared.items, place=(*place, "items"), note=note)
     if declared.properties is not None:
         schema |= _properties(declared.properties, (*place, "properties"), note)
+    _check_bounds(schema, place, note)
     _check_values(schema, place, note)
     return schema
 
@@ -91,6 +100,16 @@ def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note
     }
     required = [name for name, inner in properties.items() if _is_required(inner)]
     return {"properties": schemas} | ({"required": required} if required else {})
+
+
+def _check_bounds(schema: Schema, place: Path, note: Note) -> None:
+    """What no value can fit makes a tool that nobody can call."""
+    for lower, upper in BOUNDS:
+        if lower not in schema or upper not in schema:
+            continue
+        is_exclusive = "exclusive" in (lower + upper)
+        if schema[lower] > schema[upper] or (is_exclusive and schema[lower] == schema[upper]):
+            note((*place, upper), f"leaves no value together with {lower}")
 
 
 def _check_values(schema: Schema, place: Path, note: Note) -> None:

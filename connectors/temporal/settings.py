@@ -23,6 +23,8 @@ class TemporalSettings(BaseModel):
     """Empty: the source's default task queue."""
     workflow_id: str = Field(default="{execution_id}", min_length=1, max_length=255)
     """The recipe of the workflow ids: may contain {execution_id}, {workflow} and names of arguments."""
+    workflow_id_defaults: dict[str, str | int | float] = Field(default_factory=dict)
+    """What stands in the recipe for arguments that are left out."""
     id_reuse_policy: Literal["", "allow_duplicate", "allow_duplicate_failed_only", "reject_duplicate"] = ""
     """May an id be used again after its run has ended; empty: no for ids of ours, else yes."""
     id_conflict_policy: Literal["", "fail", "use_existing", "terminate_existing"] = ""

@@ -122,7 +122,7 @@ async def _send(
 def _workflow_id(
     settings: TemporalSettings, workflow: WorkflowRef, arguments: dict[str, Any], key: UUID
 ) -> str:
-    values = {**arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
+    values = {**settings.workflow_id_defaults, **arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
     filled = ""
     for text, name, _, _ in Formatter().parse(settings.workflow_id):
         filled += text + ("" if name is None else _id_part(name, values.get(name)))

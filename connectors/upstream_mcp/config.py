@@ -13,7 +13,7 @@ from connectors.common_settings import (
     OAuthClientSecret,
     OAuthScope,
     OAuthUrl,
-    OptionalUrl,
+    OptionalEndpoint,
     RequestTimeoutSeconds,
     VerifyTls,
 )
@@ -24,6 +24,8 @@ MAX_SECONDS = 2_592_000
 HTTP = {"transport": "http"}
 STDIO = {"transport": "stdio"}
 REQUESTS = hint(group="Requests")
+TRUST = hint(address=True, group="TLS", only_if=HTTP)
+"""Who is believed to be the server decides who gets our secrets."""
 OAUTH = hint(group="OAuth", only_if=HTTP)
 
 
@@ -46,7 +48,7 @@ class McpConfig(BaseModel):
         title="Transport",
         description="http: a server at a URL (Streamable HTTP). stdio: a program that is started here.",
     )
-    url: OptionalUrl = Field(
+    url: OptionalEndpoint = Field(
         default="",
         title="URL",
         description="The server's endpoint, such as https://mcp.example.com/mcp. Needed for http only.",
@@ -76,8 +78,8 @@ class McpConfig(BaseModel):
     oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
     oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
     oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=hint(group="TLS", only_if=HTTP))
-    ca_file: CaFile = Field(default="", json_schema_extra=hint(group="TLS", only_if=HTTP))
+    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
+    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
     command: str = Field(
         default="",
         max_length=100,

@@ -2,9 +2,9 @@
 
 from django.contrib import admin
 
-from executions.admin import engine_runs, executions, result_cache, retention
+from executions.admin import engine_runs, executions, result_cache, retention, source_deletion
 
-__all__ = ["engine_runs", "executions", "result_cache", "retention"]
+__all__ = ["engine_runs", "executions", "result_cache", "retention", "source_deletion"]
 
 admin.site.index_template = "executions/admin/index.html"
 admin.site.index_title = "Overview"

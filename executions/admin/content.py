@@ -34,10 +34,11 @@ class Shown:
     sound: str = ""
 
 
-def show_content(blocks: list[Any]) -> SafeString:
+def show_content(blocks: list[Any], *, whole: str = "") -> SafeString:
+    """`whole` is the address of all of it."""
     shown = list(_show_in_turn(blocks[:SHOWN_BLOCKS]))
     left = len(blocks) - len(shown)
-    return render_to_string("executions/admin/content.html", {"blocks": shown, "left": left})
+    return render_to_string("executions/admin/content.html", {"blocks": shown, "left": left, "whole": whole})
 
 
 def _show_in_turn(blocks: list[Any]) -> Iterator[Shown]:

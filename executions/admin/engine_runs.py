@@ -26,9 +26,8 @@ from catalogue.admin.rendering import (
     table,
 )
 from catalogue.admin.sources import SourceAdmin
-from catalogue.database import lend_connection
+from catalogue.database import run_without_connection
 from catalogue.models import Source
-from connectors.background import run_in_background_loop
 from connectors.errors import ConnectorError
 from connectors.protocol import ListedRun, RunFilter, RunState
 from executions.engine_runs import EngineRun, EngineRunPage, can_list_runs, list_engine_runs
@@ -100,11 +99,9 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
 
 
 def _read(source: Source, form: RunFilterForm) -> tuple[EngineRunPage | None, str]:
-    # Waiting for an engine must not keep a connection from those who need one.
-    lend_connection()
     try:
         reading = list_engine_runs(source, form.wanted, cursor=form.cleaned_data["cursor"])
-        return run_in_background_loop(reading), ""
+        return run_without_connection(reading), ""
     except ConnectorError as error:
         return None, error.message
 

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -12,20 +11,21 @@ from django.http import Http404, HttpRequest, HttpResponseBase, HttpResponseNotA
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.widgets import UnfoldAdminTextInputWidget
 
 from catalogue.admin.base import Button, ReadOnlyMixin, button
-from catalogue.admin.rendering import DASH, ago, duration
-from connectors.background import run_in_background_loop
+from catalogue.admin.rendering import DASH, ago, duration, wrapped
+from catalogue.database import run_without_connection
 from executions.admin.callers import caller_of
 from executions.admin.engine_runs import show_engine_runs
 from executions.admin.filters import CacheFilter, CreatedFilter, SourceFilter, StateFilter
 from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
+from executions.admin.payload_files import send_payload
+from executions.admin.resolving import describe_resolution, resolve_as_said
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
-from executions.resolving import ResolutionRefused, resolve_as_not_started, resolve_as_started
+from executions.resolving import ResolutionRefused, resolve_as_not_started
 
 CANCEL_MESSAGES = {
     CancelOutcome.CANCELLED: messages.success,
@@ -35,18 +35,10 @@ CANCEL_MESSAGES = {
 }
 
 
-class RunIdForm(forms.Form):
-    run_id = forms.CharField(
-        label="Run id at the engine",
-        max_length=255,
-        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
-    )
-
-
 @admin.register(Execution)
 class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
     list_display = (
-        "tool_name", "source_name", "state_shown", "caller_shown", "door",
+        "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
     )  # fmt: skip
     list_filter = (StateFilter, SourceFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter)
@@ -64,6 +56,9 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
+            path(
+                "<uuid:key>/payload/<slug:name>/", guarded(send_payload), name="executions_execution_payload"
+            ),
             *(
                 path(f"<uuid:key>/{name}/", guarded(view), name=f"executions_execution_{name}")
                 for name, view in views.items()
@@ -85,6 +80,10 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         same = search_term.strip()
         named = queryset.filter(run_id__iexact=same) | queryset.filter(idempotency_key__iexact=same)
         return queryset.filter(pk=key) | named, False
+
+    @admin.display(description="tool name", ordering="tool_name")
+    def tool(self, execution: Execution) -> SafeString:
+        return wrapped(execution.tool_name)
 
     @admin.display(description="state", ordering="state")
     def state_shown(self, execution: Execution) -> SafeString:
@@ -111,41 +110,37 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancellation = run_in_background_loop(cancel_execution(str(execution.pk), caller=caller_of(request)))
+        cancellation = run_without_connection(cancel_execution(str(execution.pk), caller=caller_of(request)))
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
     def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
         resolvable = obj.state == State.UNCONFIRMED and self.may_press_buttons(request)
-        return describe_page(obj) | {
-            "run_id_form": RunIdForm() if resolvable else None,
+        return describe_page(request, obj) | {
+            "resolution": describe_resolution(obj) if resolvable else None,
             "interactions": self.shown_interactions(request, obj),
         }
 
     # Resolving what is unconfirmed
 
     def _it_ran(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        run_id = request.POST.get("run_id", "").strip()
-
-        def resolve() -> Execution:
-            return run_in_background_loop(resolve_as_started(str(key), run_id, caller=caller_of(request)))
-
-        return self._resolve(request, key, resolve, f"Resolved: the engine runs it as {run_id}.")
+        return self._resolve(request, key, lambda: resolve_as_said(request, str(key)))
 
     def _it_did_not_run(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        def resolve() -> Execution:
-            return resolve_as_not_started(str(key), caller=caller_of(request))
+        def resolve() -> tuple[Execution, str]:
+            resolved = resolve_as_not_started(str(key), caller=caller_of(request))
+            return resolved, "Resolved: the engine did not start it."
 
-        return self._resolve(request, key, resolve, "Resolved: the engine did not start it.")
+        return self._resolve(request, key, resolve)
 
     def _resolve(
-        self, request: HttpRequest, key: uuid.UUID, resolve: Callable[[], Execution], done: str
+        self, request: HttpRequest, key: uuid.UUID, resolve: Callable[[], tuple[Execution, str]]
     ) -> HttpResponseBase:
         if not self.may_press_buttons(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         try:
-            execution = resolve()
+            execution, done = resolve()
         except UnknownExecution as error:
             raise Http404(str(error)) from None
         except ResolutionRefused as error:

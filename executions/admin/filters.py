@@ -10,8 +10,10 @@ from unfold.contrib.filters.admin import DropdownFilter
 
 from catalogue.models import Source
 from executions.models import Execution, State
+from executions.querysets import recorded_source_names
 
 QUEUED = "queued"
+SHOWN_SOURCES = 500
 AGES = {
     "in the last hour": timedelta(hours=1),
     "in the last 24 hours": timedelta(hours=24),
@@ -47,7 +49,8 @@ class SourceFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "source_name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in Source.objects.values_list("name", flat=True)]
+        names = {*Source.objects.values_list("name", flat=True), *recorded_source_names(limit=SHOWN_SOURCES)}
+        return [(name, name) for name in sorted(names)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         return queryset.filter(source_name=self.value()) if self.value() else queryset

@@ -30,22 +30,25 @@ class HttpExchange(BaseModel):
             return None
 
 
-def show_request(spec: HTTPRequestSpec) -> SafeString:
+def show_request(spec: HTTPRequestSpec, *, whole: str = "") -> SafeString:
+    """`whole` is the address of all of it, for bodies that are cut."""
     context = {
         "method": badge(spec.method, METHOD_BADGES.get(spec.method, "warning")),
         "url": spec.url,
         "tables": [("Query", _rows(spec.query_params)), ("Headers", _rows(spec.headers))],
-        "body": "" if spec.body is None else _show_body(spec.body),
+        "body": "" if spec.body is None else _show_body(spec.body, whole),
     }
     return render_to_string("executions/admin/http_request.html", context)
 
 
-def show_response(spec: HTTPResponseSpec) -> SafeString:
+def show_response(spec: HTTPResponseSpec, *, whole: str = "", is_output: bool = False) -> SafeString:
+    """`is_output`: the page shows its body already, as the run's output."""
     context = {
         "status": badge(str(spec.status_code), STATUS_BADGES.get(spec.status_code // 100, "")),
         "milliseconds": round(spec.execution_time_ms, 1),
         "headers": _rows(spec.headers),
-        "body": "" if spec.body in (None, "") else _show_body(spec.body),
+        "is_output": is_output,
+        "body": "" if is_output or spec.body in (None, "") else _show_body(spec.body, whole),
     }
     return render_to_string("executions/admin/http_response.html", context)
 
@@ -59,8 +62,8 @@ def _rows(named: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _show_body(body: Any) -> SafeString:
-    return text_block(body) if isinstance(body, str) else pretty_json(body)
+def _show_body(body: Any, whole: str) -> SafeString:
+    return text_block(body, whole=whole) if isinstance(body, str) else pretty_json(body, whole=whole)
 
 
 def _sent(value: Any) -> str:

@@ -15,9 +15,9 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import pretty_json
 from catalogue.admin.value_fields import MONOSPACE
+from catalogue.database import run_without_connection
 from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
-from connectors.background import run_in_background_loop
 from executions.admin.callers import caller_of
 from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
 from executions.models import Execution
@@ -101,9 +101,9 @@ class InteractionsMixin(ButtonsMixin):
         )
         if kind == InteractionKind.QUERY:
             asked = query_execution(str(execution.pk), name, arguments, caller=caller)
-            answer = pretty_json(run_in_background_loop(asked).value)
+            answer = pretty_json(run_without_connection(asked).value)
             return self._answer_page(request, execution, kind, form, answer=answer)
-        run_in_background_loop(signal_execution(str(execution.pk), name, arguments, caller=caller))
+        run_without_connection(signal_execution(str(execution.pk), name, arguments, caller=caller))
         self.log_change(request, execution, f"Told the run “{name}”.")
         messages.success(request, f"The run was told {name}.")
         return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))

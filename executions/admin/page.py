@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -13,14 +14,18 @@ from catalogue.admin.rendering import (
     duration,
     exactly,
     link,
+    link_if_allowed,
     paragraphs,
     pretty_json,
     side_by_side,
     table,
     to_the_millisecond,
 )
+from catalogue.models import Workflow
+from executions.admin.callers import show_caller
 from executions.admin.content import show_content
 from executions.admin.http_exchange import HttpExchange, show_request, show_response
+from executions.admin.payload_files import payload_address
 from executions.models import Execution, ExecutionPayload, State
 
 STATE_BADGES = {
@@ -57,7 +62,7 @@ def state_badge(execution: Execution) -> SafeString:
     return side_by_side([shown, badge("cached", "info", title="From the result cache, without a run.")])
 
 
-def describe_page(execution: Execution) -> dict[str, Any]:
+def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
     """Everything above the form: how it does, the facts, the timeline, the payloads."""
     payload = ExecutionPayload.objects.filter(pk=execution.pk).first()
     return {
@@ -67,7 +72,7 @@ def describe_page(execution: Execution) -> dict[str, Any]:
             *_time_facts(execution),
             *_cancel_facts(execution),
             *_engine_facts(execution),
-            *_identity_facts(execution),
+            *_identity_facts(request, execution),
             *_metadata_facts(payload),
         ],
         "events": _timeline(execution),
@@ -89,7 +94,7 @@ def _progress_facts(execution: Execution) -> Facts:
     return [
         ("Took", duration(execution.duration_ms)),
         ("From the result cache", _origin(execution)),
-        ("Progress", f"{percent} {execution.progress_message}".strip()),
+        ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
         ("Caller waits", _waiting(execution)),
         ("Next step", _next_step(execution)),
         ("Looked up since", exactly(execution.looked_up_since)),
@@ -160,18 +165,23 @@ def _engine_facts(execution: Execution) -> Facts:
     ]
 
 
-def _identity_facts(execution: Execution) -> Facts:
+def _identity_facts(request: HttpRequest, execution: Execution) -> Facts:
     workflow: Any = execution.tool_name
-    if execution.workflow_id is not None:
-        workflow = link(execution.tool_name, "catalogue_workflow_change", execution.workflow_id)
+    source: Any = execution.source_name
+    mine = Workflow.objects.filter(executions=execution)
+    known = mine.values_list("source_id", flat=True).first()
+    if known is not None:
+        workflow = link_if_allowed(request, workflow, "catalogue_workflow_change", execution.workflow_id)
+        source = link_if_allowed(request, source, "catalogue_source_change", known)
     key = execution.idempotency_key
+    caller = show_caller(request, key=execution.caller, name=execution.caller_name)
     return [
         ("Workflow", workflow),
-        ("Source", execution.source_name),
+        ("Source", source),
         ("Engine's workflow id", execution.upstream_id),
         ("Engine's run id", execution.run_id),
         ("Correlation id", execution.correlation_id),
-        ("Caller", f"{execution.caller_name} ({execution.caller}) by {execution.get_door_display()}"),
+        ("Caller", format_html("{} by {}", caller, execution.get_door_display())),
         ("Idempotency key", chip(key) if key else ""),
         ("Execution id", str(execution.pk)),
     ]
@@ -227,15 +237,20 @@ def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> l
         value = getattr(payload, name)
         if name in cut:
             shown.append((label, f"Not kept: its {cut[name]:,} bytes are over the limit."))
-        elif value is not None:
-            shown += _show_payload(name, label, value)
+        elif value is not None and not (name in RAW and not value):
+            whole = payload_address(execution, name)
+            shown += _show_payload(name, label, value, whole=whole, output=payload.output)
     return shown
 
 
-def _show_payload(name: str, label: str, value: Any) -> list[Titled]:
+def _show_payload(name: str, label: str, value: Any, *, whole: str, output: Any) -> list[Titled]:
     if name == "content":
-        return [(label, show_content(value))]
+        return [(label, show_content(value, whole=whole))]
     if name in RAW and (exchange := HttpExchange.read(value)) is not None:
-        request, response = show_request(exchange.request), show_response(exchange.response)
-        return [("HTTP request", request), ("HTTP response", response)]
-    return [(label, pretty_json(value))]
+        response = exchange.response
+        is_output = response.body not in (None, "") and response.body == output
+        return [
+            ("HTTP request", show_request(exchange.request, whole=whole)),
+            ("HTTP response", show_response(response, whole=whole, is_output=is_output)),
+        ]
+    return [(label, pretty_json(value, whole=whole))]

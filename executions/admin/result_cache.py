@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button
-from catalogue.admin.rendering import DASH, ago, badge, exactly, link
+from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse
@@ -64,8 +64,18 @@ class CachePolicyAdmin(ButtonsMixin):
         return {
             "headline": [badge("on", "success") if obj.enabled else badge("off", "warning")],
             "facts": [
-                ("Workflows that use it", link(cached, "executions_cacheuse_changelist")),
-                ("Results", link(f"{figures.entries:,}", "executions_cachedresult_changelist")),
+                (
+                    "Workflows that use it",
+                    link_if_allowed(request, cached, "catalogue_workflow_changelist", query="?cache=cached"),
+                ),
+                (
+                    "Figures of each workflow",
+                    link_if_allowed(request, "All of them", "executions_cacheuse_changelist", otherwise=""),
+                ),
+                (
+                    "Results",
+                    link_if_allowed(request, f"{figures.entries:,}", "executions_cachedresult_changelist"),
+                ),
                 ("Size", f"{_size(figures.bytes)} of {_size(figures.max_bytes)}"),
                 *_facts(figures),
                 ("Cleaned", exactly(obj.cleaned_at)),

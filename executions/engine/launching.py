@@ -1,6 +1,7 @@
 """Starting a run at the engine: once, or again where that cannot make a second run."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,12 +25,14 @@ from executions.engine.following import log_end, record_timeout
 from executions.engine.lasting_starts import BrokenOff, hear_out
 from executions.engine.leases import LEASE
 from executions.engine.looking_up import begin_to_look_up, can_be_looked_up, look_up
-from executions.models import ErrorKind, Execution
+from executions.models import Aftermath, ErrorKind, Execution
 
 FIRST_POLL = timedelta(milliseconds=200)
 """After a start. B2's interval lies between two polls, and many runs are done by then. Engines that say by
 themselves when a run ends are asked at once."""
 
+LAST_WORD_SECONDS = 2.0
+"""How long after the deadline a connector that was told of it may take to say what it knows."""
 DATABASE_RETRY_SECONDS = 0.5
 DATABASE_PATIENCE = timedelta(seconds=90)
 """How long the answer to a start is kept in memory while the database is away."""
@@ -80,12 +83,19 @@ async def send_start(execution: Execution, arguments: dict[str, Any], *, again: 
 
 
 async def _ask_to_start(connector: Connector, execution: Execution, arguments: dict[str, Any]) -> Started:
-    can_be_broken_off = capabilities_of(connector, execution).starts_can_be_broken_off
+    capabilities = capabilities_of(connector, execution)
+    can_be_broken_off = capabilities.starts_can_be_broken_off
+    workflow, longest = execution.run.workflow, _longest_start(execution, until_deadline=can_be_broken_off)
+    if not (capabilities.keeps_runs or can_be_broken_off):
+        # The start is the run, and nobody can be asked about it later. The connector, which knows what was
+        # sent, ends it at the deadline by itself.
+        left = _seconds_left(execution)
+        workflow, longest = replace(workflow, timeout_seconds=left), left + LAST_WORD_SECONDS
 
     async def start(report: ReportProgress) -> Started:
         return await ask(
-            connector.start(execution.run.workflow, arguments, key=execution.pk, report=report),
-            seconds=_longest_start(execution, until_deadline=can_be_broken_off),
+            connector.start(workflow, arguments, key=execution.pk, report=report),
+            seconds=longest,
             otherwise=OutcomeUnknown,
         )
 
@@ -95,12 +105,16 @@ async def _ask_to_start(connector: Connector, execution: Execution, arguments: d
 def _longest_start(execution: Execution, *, until_deadline: bool) -> float:
     """In seconds. Synchronous workflows answer when they are done, which their timeout bounds."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
-    left = (execution.deadline_at - timezone.now()).total_seconds()
+    left = _seconds_left(execution)
     if until_deadline:
         # Whoever hears the start out breaks it off then, with a word to the engine.
-        return max(0.0, left) + START_SECONDS
+        return left + START_SECONDS
     synchronous = execution.workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     return max(START_SECONDS, left) if synchronous else START_SECONDS
+
+
+def _seconds_left(execution: Execution) -> float:
+    return max(0.0, (execution.deadline_at - timezone.now()).total_seconds())
 
 
 async def _keep(execution: Execution, started: Started, first_poll: timedelta = FIRST_POLL) -> None:
@@ -119,21 +133,37 @@ async def _keep(execution: Execution, started: Started, first_poll: timedelta = 
 
 
 async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
+    too_late = _why_too_late(execution, error)
     attempts_left = execution.attempts < settings.CATALOGUE["retry_attempts"]
-    worth_it = attempts_left and isinstance(error, Unreachable | OutcomeUnknown)
-    next_try = next_try_after(execution, error)
+    worth_it = attempts_left and not too_late and isinstance(error, Unreachable | OutcomeUnknown)
+    postponed: dict[str, Any] = {
+        "next_attempt_at": next_try_after(execution, error),
+        "why": error.message,
+        "answer": error.details,
+    }
     if worth_it and not unsure:
-        await run_in_database(execution.postpone_start, next_attempt_at=next_try, why=error.message)
+        await run_in_database(execution.postpone_start, **postponed)
         log_of(execution).warning("Start postponed: {}", error.message)
     elif worth_it and await _starts_are_idempotent(execution):
-        await run_in_database(execution.postpone_start_again, next_attempt_at=next_try, why=error.message)
+        await run_in_database(execution.postpone_start_again, **postponed)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
     elif unsure and await can_be_looked_up(execution):
         await run_in_database(begin_to_look_up, execution, error.message)
     elif unsure:
         await run_in_database(_record_unconfirmed, execution, error.message, error.details)
     else:
-        await run_in_database(_record_refused_start, execution, error)
+        await run_in_database(_record_refused_start, execution, error, too_late)
+
+
+def _why_too_late(execution: Execution, error: ConnectorError) -> str:
+    """A sentence where the engine wants to be asked again only after the deadline; else empty."""
+    asked, left = error.retry_after if isinstance(error, Unreachable) else None, _seconds_left(execution)
+    if asked is None or asked < left:
+        return ""
+    return (
+        f"Nothing was done: the engine asks to be left alone for {asked:,.0f} s, "
+        f"and of the timeout only {left:,.0f} s are left."
+    )
 
 
 async def _why_not_again(execution: Execution) -> str:
@@ -215,7 +245,12 @@ def _record_unconfirmed(execution: Execution, why: str, answer: dict[str, Any] |
     log_of(execution).warning("Start unconfirmed: {}", why)
 
 
-def _record_refused_start(execution: Execution, error: ConnectorError) -> None:
-    kind = ErrorKind.CONFIGURATION if isinstance(error, Misconfigured) else ErrorKind.EXECUTION
-    execution.refuse_start(error.message, kind=kind, answer=error.details)
-    log_of(execution).error("The engine did not start it: {}", error.message)
+def _record_refused_start(execution: Execution, error: ConnectorError, too_late: str) -> None:
+    why = f"{error.message.removesuffix('.')}. {too_late}" if too_late else error.message
+    execution.refuse_start(
+        why,
+        kind=ErrorKind.CONFIGURATION if error.needs_operator else ErrorKind.EXECUTION,
+        answer=error.details,
+        aftermath=Aftermath.NOTHING_DONE if isinstance(error, Unreachable) else None,
+    )
+    log_of(execution).error("The engine did not start it: {}", why)

@@ -5,11 +5,12 @@ from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.retention import Retention
-from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
+from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, ErrorKind, State
 
 __all__ = [
     "ACTIVE",
     "FINAL",
+    "Aftermath",
     "CachePolicy",
     "CacheUse",
     "CachedOutput",

@@ -1,7 +1,7 @@
 """The verbs that move an execution from state to state.
 
 PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
-              \\-> UNCONFIRMED
+              \\-> UNCONFIRMED <-/
 
 PENDING means that no engine can have it yet; STARTING, that one may, as long as its answer is not recorded.
 Nobody assigns a state. Each verb is one compare-and-set UPDATE; it returns False when another process was
@@ -18,7 +18,8 @@ from django.utils import timezone
 from connectors.protocol import RunSnapshot, Started
 from connectors.redaction import printable
 from executions.models.moves import Event, Moves, engine_times, no_lease, progress_message
-from executions.models.states import ACTIVE, ErrorKind, State
+from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
+from executions.models.testimony import testify
 from executions.querysets import ExecutionQuerySet
 
 LONG_PAST = timedelta(seconds=30)
@@ -30,6 +31,12 @@ class Execution(Moves):
 
     class Meta(Moves.Meta):
         abstract = False
+
+    @property
+    def aftermath(self) -> Aftermath | None:
+        """What a failure left behind; None where nothing is known of that, or no longer."""
+        known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
+        return None if known is None else Aftermath(known)
 
     def hold(self, *, holder: str, until: datetime) -> bool:
         """Take or renew the lease: from now on only `holder` talks to the engine.
@@ -54,23 +61,29 @@ class Execution(Moves):
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
         return self._move([State.PENDING], when=ours, state=State.STARTING)
 
-    def postpone_start(self, *, next_attempt_at: datetime, why: str) -> bool:
+    def postpone_start(
+        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
+    ) -> bool:
         """Back to PENDING: the engine has surely not been started."""
         return self._move(
             [State.STARTING],
             ("start_postponed", why),
             ours=True,
+            payload={"start_answer": answer} if answer else None,
             state=State.PENDING,
             next_attempt_at=next_attempt_at,
             attempts=self.attempts + 1,
         )
 
-    def postpone_start_again(self, *, next_attempt_at: datetime, why: str) -> bool:
+    def postpone_start_again(
+        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
+    ) -> bool:
         """Still STARTING: the engine may have been started, and starting it again will tell."""
         return self._move(
             [State.STARTING],
             ("start_unknown", why),
             ours=True,
+            payload={"start_answer": answer} if answer else None,
             next_attempt_at=next_attempt_at,
             attempts=self.attempts + 1,
         )
@@ -149,6 +162,22 @@ class Execution(Moves):
             error="",
         )
 
+    def confirm_ran(self, output: Any, *, by: str) -> bool:
+        """An unconfirmed start turns out to have run to its end, says somebody who looked.
+
+        `output` is what they say that it was; None where that is not known.
+        """
+        event, payload = testify(self.tool_name, output, self.payload.metadata, by=by)
+        return self._move(
+            [State.UNCONFIRMED],
+            (State.COMPLETED.value, event),
+            payload=payload,
+            state=State.COMPLETED,
+            finished_at=timezone.now(),
+            error_kind="",
+            error="",
+        )
+
     def confirm_not_started(self, *, by: str) -> bool:
         """An unconfirmed start turns out not to have happened."""
         why = f"{by}: the engine did not start it."
@@ -167,6 +196,19 @@ class Execution(Moves):
             payload={"start_answer": answer} if answer else None,
             state=State.UNCONFIRMED,
             error_kind=ErrorKind.EXECUTION,
+            error=printable(why),
+            **self._answer(),
+            **no_lease(),
+        )
+
+    def lose_run(self, why: str) -> bool:
+        """It runs at the engine, and nobody can ask there any more what becomes of it."""
+        return self._move(
+            [State.RUNNING],
+            ("unconfirmed", why),
+            ours=True,
+            state=State.UNCONFIRMED,
+            error_kind=ErrorKind.CONFIGURATION,
             error=printable(why),
             **self._answer(),
             **no_lease(),
@@ -274,10 +316,12 @@ class Execution(Moves):
     ) -> bool:
         return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
 
-    def refuse_start(self, why: str, *, kind: ErrorKind, answer: dict[str, Any]) -> bool:
+    def refuse_start(
+        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None = None
+    ) -> bool:
         """`answer`: the engine's own, raw; empty where there was none."""
         payload = {"start_answer": answer} if answer else {}
-        return self._finish(State.FAILED, kind=kind, why=why, payload=payload)
+        return self._finish(State.FAILED, kind=kind, why=why, payload=payload, aftermath=aftermath)
 
     def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
         return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)

@@ -13,7 +13,7 @@ from executions.models.event import ExecutionEvent
 from executions.models.keeping import keep_result
 from executions.models.payload import ExecutionPayload
 from executions.models.record import ExecutionRecord
-from executions.models.states import ACTIVE, ErrorKind, State
+from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 
 Event = tuple[str, str]
 """A line for the timeline: its kind and what it says."""
@@ -40,14 +40,17 @@ class Moves(ExecutionRecord):
             state, why = State.COMPLETED, ""
         elif snapshot.state == RunState.CANCELLED:
             state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
+        kind = ErrorKind.CONFIGURATION if snapshot.needs_operator else ErrorKind.EXECUTION
+        effect = snapshot.may_have_effect and state == State.FAILED
         is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED
         with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
             moved = self._move(
                 allowed,
                 *events,
+                *_lines_of(Aftermath.MAY_HAVE_EFFECT if effect else None),
                 (state.value, why),
                 payload={**_result_of(snapshot), **payload},
-                **self._end(state, kind=ErrorKind.EXECUTION if why else None, why=why, snapshot=snapshot),
+                **self._end(state, kind=kind if why else None, why=why, snapshot=snapshot),
                 **changes,
             )
             if moved and is_to_be_cached:
@@ -63,10 +66,12 @@ class Moves(ExecutionRecord):
         snapshot: RunSnapshot | None = None,
         payload: dict[str, Any] | None = None,
         allowed: Iterable[str] = ACTIVE,
+        aftermath: Aftermath | None = None,
     ) -> bool:
         told = {} if snapshot is None else {**_result_of(snapshot), "status_answer": snapshot.raw}
         return self._move(
             allowed,
+            *_lines_of(aftermath),
             (state.value, why),
             ours=True,
             payload={**told, **(payload or {})},
@@ -132,6 +137,10 @@ class Moves(ExecutionRecord):
 def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
     content = {} if snapshot.content is None else {"content": list(snapshot.content)}
     return {"output": snapshot.output, **content}
+
+
+def _lines_of(aftermath: Aftermath | None) -> list[Event]:
+    return [] if aftermath is None else [(aftermath.value, str(aftermath.label))]
 
 
 def _unless_past(field: str) -> models.Case:

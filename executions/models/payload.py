@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from executions.models.moves import Moves
 
 
+SAID_BY = "said_by"
+"""The name in `metadata` of who said what came of the run, where no engine told it."""
+
+
 class ExecutionPayload(models.Model):
     """What went in and what came out, apart from the row that lists and counters read."""
 
@@ -36,6 +40,11 @@ class ExecutionPayload(models.Model):
 
     def __str__(self) -> str:
         return f"payload of {self.pk}"
+
+    @property
+    def is_testimony(self) -> bool:
+        """An administrator said that it ran, and the output if there is one."""
+        return SAID_BY in self.metadata
 
     @classmethod
     def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:

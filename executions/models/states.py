@@ -28,6 +28,13 @@ class CancelProgress(models.TextChoices):
     TOO_LATE = "too_late", "it ended before it could be cancelled"
 
 
+class Aftermath(models.TextChoices):
+    """What a failure left behind, told by a line of the timeline; what may be done next depends on it."""
+
+    MAY_HAVE_EFFECT = "may_have_effect", "What was asked for may have been done all the same."
+    NOTHING_DONE = "nothing_done", "The engine was not reached, or wants to be asked later. Nothing was done."
+
+
 class ErrorKind(models.TextChoices):
     """The five kinds of B5."""
 

@@ -11,7 +11,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.database import lend_connection
+from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.rest.bodies import StrictSerializer
@@ -21,7 +21,6 @@ from catalogue.rest.lists import REFUSED
 from catalogue.rest.serializers import JSONObjectField
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
-from connectors.background import run_in_background_loop
 from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.protocol import RunFilter, RunState
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
@@ -121,10 +120,8 @@ class EngineRunViewSet(ApiViewSet[Execution]):
             problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
             raise Refusal(status.HTTP_400_BAD_REQUEST, REFUSED, kind="validation", errors=problems)
         size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
-        # Waiting for an engine must not keep a connection from those who need one.
-        lend_connection()
         try:
-            page = run_in_background_loop(
+            page = run_without_connection(
                 list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
             )
         except ConnectorError as error:

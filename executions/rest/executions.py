@@ -17,13 +17,13 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.database import lend_connection
+from catalogue.database import run_without_connection
 from catalogue.permissions import Access
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
-from connectors.background import run_in_background_loop
+from executions.callers import Caller
 from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
 from executions.freshness import want_fresh
 from executions.models import Execution
@@ -41,6 +41,7 @@ from executions.resolving import (
     ResolutionRefused,
     UnknownRun,
     resolve_as_not_started,
+    resolve_as_ran,
     resolve_as_started,
 )
 from executions.rest.callers import caller_of
@@ -54,6 +55,7 @@ from executions.rest.serializers import (
     ResolveSerializer,
     StartSerializer,
 )
+from executions.rest.waits import waiting_places
 from executions.starting import StartRequest, create_execution
 from executions.waiting import start_and_wait
 
@@ -137,8 +139,9 @@ class ExecutionViewSet(
         summary="Start a workflow",
         description="The record is committed before the engine is contacted. Without `wait_seconds` the "
         "answer comes at once and a worker starts the run; with it, as soon as the run is settled or the "
-        "time is up. The run goes on either way: read the execution at `Location` for the rest. Where the "
-        "workflow's results are cached, one may answer at once; `cached_at` says so.",
+        "time is up, or at once while very many requests wait. The run goes on either way: read the "
+        "execution at `Location` for the rest. Where the workflow's results are cached, one may answer at "
+        "once; `cached_at` says so.",
         request=StartSerializer,
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run is over; `success` says how."),
@@ -203,7 +206,7 @@ class ExecutionViewSet(
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         try:
-            cancellation = run_in_background_loop(cancel_execution(pk, caller=caller_of(request)))
+            cancellation = run_without_connection(cancel_execution(pk, caller=caller_of(request)))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         return self._told(cancellation)
@@ -212,19 +215,26 @@ class ExecutionViewSet(
         operation_id="executions_resolve",
         summary="Resolve an unconfirmed execution",
         description="Says what came of a start whose answer was lost. If it ran, the engine is asked whether "
-        "it knows the run, and the run is then followed to its end. If it did not, the execution has failed "
-        "and is safe to call again. For administrators.",
+        "it knows the run, and the run is then followed to its end. An engine that keeps no runs, such as an "
+        "HTTP API, cannot be asked: without `run_id` the execution has completed because you say so, with "
+        "the `output` that you give or none. If it did not run, the execution has failed and is safe to call "
+        "again. For administrators.",
         request=ResolveSerializer,
         responses={
             200: ExecutionDetailSerializer,
             400: OpenApiResponse(
-                ProblemSerializer, "The engine does not know that run. Nothing was changed."
+                ProblemSerializer,
+                "The engine does not know that run, or none was named though it keeps runs. Nothing was "
+                "changed.",
             ),
             409: OpenApiResponse(ProblemSerializer, "It is not unconfirmed (any more)."),
             503: OpenApiResponse(ProblemSerializer, "The engine could not be asked. Nothing was changed."),
         },
         examples=[
             OpenApiExample("It ran", {"ran": True, "run_id": "8f496b6a-c905-41bb"}, request_only=True),
+            OpenApiExample(
+                "It ran, at an API that keeps no runs", {"ran": True, "output": {"id": 7}}, request_only=True
+            ),
             OpenApiExample("It did not run", {"ran": False}, request_only=True),
         ],
     )
@@ -232,12 +242,8 @@ class ExecutionViewSet(
     def resolve(self, request: Request, pk: str) -> Response:
         asked = ResolveSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        ran, run_id, caller = asked.validated_data["ran"], asked.validated_data["run_id"], caller_of(request)
         try:
-            if ran:
-                resolved = run_in_background_loop(resolve_as_started(pk, run_id, caller=caller))
-            else:
-                resolved = resolve_as_not_started(pk, caller=caller)
+            resolved = _resolve(pk, asked.validated_data, caller=caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         except ResolutionRefused as error:
@@ -258,14 +264,21 @@ class ExecutionViewSet(
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
-    if not wait_seconds:
-        execution = create_execution(request)
-        if not execution.is_settled:
-            ask_for_a_poll()
-        return execution
-    # Waiting must not keep a connection from those who need one.
-    lend_connection()
-    return run_in_background_loop(start_and_wait(request, seconds=wait_seconds))
+    with waiting_places.one_for(request.caller.key) as has_place:
+        if wait_seconds and has_place:
+            return run_without_connection(start_and_wait(request, seconds=wait_seconds))
+    execution = create_execution(request)
+    if not execution.is_settled:
+        ask_for_a_poll()
+    return execution
+
+
+def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Execution:
+    if not said["ran"]:
+        return resolve_as_not_started(execution_id, caller=caller)
+    if said["run_id"]:
+        return run_without_connection(resolve_as_started(execution_id, said["run_id"], caller=caller))
+    return run_without_connection(resolve_as_ran(execution_id, said["output"], caller=caller))
 
 
 def _not_resolved(error: ResolutionRefused) -> Refusal:

@@ -10,13 +10,12 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.database import lend_connection
+from catalogue.database import run_without_connection
 from catalogue.permissions import Access
 from catalogue.rest.bodies import StrictSerializer
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.scopes import Scope
-from connectors.background import run_in_background_loop
 from executions.interacting import (
     EngineSilent,
     InteractionRefused,
@@ -112,10 +111,8 @@ def _asked(request: Request) -> tuple[str, dict[str, Any]]:
 
 
 def _converse(talk: Coroutine[Any, Any, Result]) -> Result:
-    # Waiting for an engine must not keep a connection from those who need one.
-    lend_connection()
     try:
-        return run_in_background_loop(talk)
+        return run_without_connection(talk)
     except UnknownExecution as error:
         raise NotFound(str(error)) from None
     except InteractionRefused as error:

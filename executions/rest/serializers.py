@@ -181,14 +181,27 @@ class ResolveSerializer(StrictSerializer):
 
     ran = serializers.BooleanField(help_text="Whether the engine has a run for it.")
     run_id = serializers.CharField(
-        default="", max_length=255, help_text="The engine's id of that run; needed if it ran."
+        default="",
+        max_length=255,
+        help_text="The engine's id of that run. Needed if it ran, except at an engine that keeps no runs, "
+        "such as an HTTP API.",
+    )
+    output = AnyJSONField(
+        default=None,
+        allow_null=True,
+        help_text="Of a run that the engine does not keep: what it answered, if you know. It is recorded as "
+        "said by you; null: it is not known.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs["ran"] and not attrs["run_id"]:
-            raise serializers.ValidationError({"run_id": "Name the run that the engine has for it."})
         if attrs["run_id"] and not attrs["ran"]:
             raise serializers.ValidationError({"run_id": "What did not run has no run id."})
+        if attrs["output"] is not None and not attrs["ran"]:
+            raise serializers.ValidationError({"output": "What did not run has no output."})
+        if attrs["output"] is not None and attrs["run_id"]:
+            raise serializers.ValidationError(
+                {"output": "The engine tells the output of a run that it keeps."}
+            )
         return attrs
 
 

@@ -1,6 +1,6 @@
 """Access tokens: made here, shown once, revoked here."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -14,8 +14,9 @@ from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, button
-from catalogue.admin.rendering import DASH, ago, badge, chip, exactly, link, side_by_side
+from catalogue.admin.rendering import DASH, ago, badge, chip, exactly, link, link_if_allowed, one_a_line
 from catalogue.scopes import Scope
+from executions.admin.callers import caller_pages
 from mcp_bridge.client_configuration import http_client_configuration
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
@@ -39,6 +40,7 @@ class AccessTokenForm(AccessTokenModelForm):
     class Meta:
         model = AccessToken
         fields = FIELDS
+        help_texts: ClassVar[dict[str, str]] = {"expires_at": "In UTC. Empty: it never expires."}
 
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
@@ -136,7 +138,7 @@ class AccessTokenAdmin(ButtonsMixin):
 
     @admin.display(description="scopes")
     def scopes_shown(self, token: AccessToken) -> SafeString:
-        return side_by_side(map(chip, token.scopes))
+        return one_a_line(map(chip, token.scopes))
 
     @admin.display(description="toolset", ordering="toolset__slug")
     def toolset_shown(self, token: AccessToken) -> str:
@@ -176,5 +178,18 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),
                 ("Last used", exactly(obj.last_used_at) if obj.last_used_at else "never"),
                 ("Revoked", exactly(obj.revoked_at)),
+                (
+                    "What it called",
+                    link_if_allowed(
+                        request,
+                        "Executions",
+                        "executions_execution_changelist",
+                        query=f"?caller__exact={obj.caller.key}",
+                        otherwise="",
+                    ),
+                ),
             ],
         }
+
+
+caller_pages["token"] = "mcp_bridge_accesstoken_change"  # noqa: S105 - the name of a page

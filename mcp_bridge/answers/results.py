@@ -7,7 +7,7 @@ from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import find_argument_problems
-from executions.models import Execution, State
+from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.reading import describe_execution
 from mcp_bridge.answers.content import FIRST_VERSIONS, blocks_of
 from mcp_bridge.answers.outputs import (
@@ -104,6 +104,8 @@ def _broken_promise(execution: Execution) -> str:
         return ""
     if what_was_cut(execution):
         return "The run completed, but its output could not be kept whole."
+    if execution.payload.is_testimony:
+        return "The run completed, but what its output schema promises is not known."
     broken = "\n".join(f"- {problem}" for problem in problems)
     return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
 
@@ -163,13 +165,42 @@ def _failure_result(execution: Execution, protocol_version: str, may_be_large: b
 
 
 def _failure_text(execution: Execution, why: str) -> str:
-    advice = {
-        State.FAILED: "Check the arguments and try again, or tell the person who runs the workflow.",
+    return (
+        f"{execution.tool_name} {execution.get_state_display()}: {why}{_last_word(execution)}\n"
+        f"{_advice(execution)} {_reference(execution)}"
+    )
+
+
+def _last_word(execution: Execution) -> str:
+    """What a run that took too long was waiting for, where it said so."""
+    if execution.state != State.TIMED_OUT or not execution.progress_message:
+        return ""
+    return f" The last that it told: {_closed(execution.progress_message)}"
+
+
+def _advice(execution: Execution) -> str:
+    """What to do about it, for a model that would otherwise just call again."""
+    if execution.state == State.FAILED:
+        return _advice_on_failure(execution)
+    return {
         State.CANCELLED: "Call the tool again if the result is still needed.",
         State.TIMED_OUT: "Try again with less work, or ask an administrator for a longer timeout.",
         State.UNCONFIRMED: "Do not call it again: it may be running. An administrator has to find out.",
     }[State(execution.state)]
-    return f"{execution.tool_name} {execution.get_state_display()}: {why}\n{advice} {_reference(execution)}"
+
+
+def _advice_on_failure(execution: Execution) -> str:
+    aftermath = execution.aftermath
+    if aftermath == Aftermath.MAY_HAVE_EFFECT:
+        return (
+            "It may have taken effect: do not simply call it again. "
+            "Find out first what became of it, or tell the person who runs the workflow."
+        )
+    if execution.error_kind == ErrorKind.CONFIGURATION:
+        return "Other arguments do not help: tell the person who runs this product."
+    if aftermath == Aftermath.NOTHING_DONE:
+        return "Nothing was done. Try again later, or tell the person who runs the workflow."
+    return "Check the arguments and try again, or tell the person who runs the workflow."
 
 
 def _handle_result(execution: Execution) -> CallToolResult:
@@ -177,13 +208,19 @@ def _handle_result(execution: Execution) -> CallToolResult:
     document = describe_execution(execution) | next_step(execution)
     asking = json.dumps(document["next"]["arguments"])
     progress = "" if execution.progress is None else f", {execution.progress:g} % done"
+    told = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
-        f"{execution.tool_name} is still {execution.told_state}{progress}. "
+        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{told}')} "
         "It goes on and its result is kept: do not start it again. "
         f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
         "or tells how far it is."
     )
     return text_result(text, structured=document)
+
+
+def _closed(words: str) -> str:
+    """With a full stop, unless they have an end of their own."""
+    return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
 def next_step(execution: Execution) -> dict[str, Any]:

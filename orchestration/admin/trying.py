@@ -26,8 +26,7 @@ from unfold.decorators import action
 from unfold.widgets import BASE_INPUT_CLASSES, CHECKBOX_CLASSES
 
 from catalogue.admin.base import ButtonsMixin
-from catalogue.database import lend_connection
-from connectors.background import run_in_background_loop
+from catalogue.database import run_without_connection
 from executions.admin.callers import caller_of
 from orchestration.admin.page import describe_request, may_run
 from orchestration.admin.stages import told_of_stages
@@ -155,10 +154,8 @@ def _ask_once(asked: Asked) -> uuid.UUID:
     """The record's key. A page that posts twice has asked once: its id is taken then."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
-    # Waiting for a model must not keep a connection from those who need one.
-    lend_connection()
     try:
-        return run_in_background_loop(answer_request(asked)).request.pk
+        return run_without_connection(answer_request(asked)).request.pk
     except IntegrityError:
         if not WorkflowRequest.objects.filter(pk=asked.id).exists():
             raise

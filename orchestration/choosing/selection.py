@@ -52,16 +52,19 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, spend
     schema = proposal_schema(list(context.described), has_endpoints=has_endpoints)
     asked: list[Message] = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
     reply = await spending.ask(asked, schema=schema)
-    verdict = _judge(reply.text, tools)
-    rounds = 1
-    if isinstance(verdict, _Objection):
-        logger.info("The proposal is sent back: {}", verdict.failure.label)
-        asked = repair_prompt(asked, reply.text, shorten(verdict.message, LONGEST_OBJECTION))
+    first = _judge(reply.text, tools)
+    if isinstance(first, Approved):
+        return Selection(approved=first, rounds=1, warnings=_warnings(context))
+    logger.info("The proposal is sent back: {}", first.failure.label)
+    asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
+    try:
         reply = await spending.ask(asked, schema=schema)
-        verdict, rounds = _judge(reply.text, tools), 2
-    if isinstance(verdict, _Objection):
-        raise StageFailed(_told(verdict), failure=verdict.failure)
-    return Selection(approved=verdict, rounds=rounds, warnings=_warnings(context))
+        second = _judge(reply.text, tools)
+    except StageFailed as error:
+        raise error.preceded_by(_before_that(first)) from error
+    if isinstance(second, _Objection):
+        raise StageFailed(_told(first, second), failure=second.failure)
+    return Selection(approved=second, rounds=2, warnings=_warnings(context))
 
 
 def _describe(tools: Sequence[Workflow], instructions: str) -> ToolContext:
@@ -106,11 +109,23 @@ def _no_tool_fits(proposal: Proposal) -> str:
     )
 
 
-def _told(objection: _Objection) -> str:
-    said = printable(objection.message)
-    if objection.failure == Failure.MODEL_ANSWER:
-        return f"The model gave no usable answer, also when asked again. {said}"
-    return f"The model's proposal was refused, also when it was asked again. Nothing was sent. {said}"
+def _told(first: _Objection, second: _Objection) -> str:
+    """Why each of the two was not carried out."""
+    is_readable = second.failure == Failure.PROPOSAL_REFUSED
+    what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
+    when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"
+    told = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
+    return told if first.message == second.message else f"{told} {_before_that(first)}"
+
+
+def _before_that(first: _Objection) -> str:
+    is_readable = first.failure == Failure.PROPOSAL_REFUSED
+    what = "its first proposal was refused" if is_readable else "its first answer was of no use"
+    return f"Before that, {what}: {_words_of(first)}"
+
+
+def _words_of(objection: _Objection) -> str:
+    return shorten(printable(objection.message), LONGEST_OBJECTION)
 
 
 def _warnings(context: ToolContext) -> list[str]:

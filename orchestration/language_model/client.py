@@ -14,7 +14,7 @@ from connectors.errors import Misconfigured
 from connectors.exchange import TRANSPORT_ERRORS, failure_reason, retry_after
 from orchestration.language_model.completions import read_completion
 from orchestration.language_model.connection import ModelSettings, UnusableAnswer, connect_to_model
-from orchestration.language_model.dialect import Dialect, known_dialect, remember_dialect
+from orchestration.language_model.dialect import Dialect, Plainer, known_dialect, remember_dialect
 from orchestration.language_model.refusals import busy, may_be_retried, refusal, words_of_refusal
 from orchestration.language_model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage
 
@@ -78,13 +78,16 @@ class _Asking:
 
     async def until_answered(self) -> Reply:
         dialect = known = known_dialect(self.wanted.base_url, self.wanted.model)
-        repeated = 0
+        repeated, asked_the_same_again = 0, False
         while True:
             answer = await self._attempt(dialect)
             if 200 <= answer.status < 300:
                 break
             if (plainer := self._plainer(dialect, answer)) is not None:
-                dialect = plainer
+                # What names nothing may have been a hiccup, for which nothing is given up for good.
+                if plainer.is_named or asked_the_same_again:
+                    dialect = plainer.dialect
+                asked_the_same_again = asked_the_same_again or not plainer.is_named
                 continue
             await self._wait_or_give_up(answer, repeated)
             repeated += 1
@@ -115,7 +118,7 @@ class _Asking:
             return _Answer(NOT_CONNECTED, failure="the connection failed")
         return _Answer(raw.status_code, raw.content)
 
-    def _plainer(self, dialect: Dialect, answer: _Answer) -> Dialect | None:
+    def _plainer(self, dialect: Dialect, answer: _Answer) -> Plainer | None:
         words = words_of_refusal(answer.body, self.wanted)
         return dialect.after_refusal(answer.status, words, asks_for_json=self.schema is not None)
 

@@ -48,7 +48,7 @@ class Dialect:
             return {"type": "json_object", "schema": schema}
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
 
-    def after_refusal(self, status: int, words: str, *, asks_for_json: bool) -> "Dialect | None":
+    def after_refusal(self, status: int, words: str, *, asks_for_json: bool) -> "Plainer | None":
         """What to try next; None where the refusal is about something else.
 
         A refusal that does not say what it is about costs, one after another, what we miss least.
@@ -56,9 +56,9 @@ class Dialect:
         if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
             return None
         plainer = list(self._plainer(asks_for_json=asks_for_json))
-        named = [dialect for about, dialect in plainer if about.search(words)]
-        unnamed = [dialect for _, dialect in plainer] if status in (400, 422) else []
-        return next(iter(named or unnamed), None)
+        named = [Plainer(dialect, is_named=True) for about, dialect in plainer if about.search(words)]
+        guessed = [Plainer(dialect, is_named=False) for _, dialect in plainer] if status in (400, 422) else []
+        return next(iter(named or guessed), None)
 
     def _plainer(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
         if self.temperature:
@@ -68,6 +68,15 @@ class Dialect:
             yield ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")
         if asks_for_json and self.format != "text":
             yield ABOUT_FORMAT, replace(self, format=FORMATS[FORMATS.index(self.format) + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Plainer:
+    """A dialect with less in it."""
+
+    dialect: Dialect
+    is_named: bool
+    """The refusal says that it is about what is left out here; otherwise that is a guess."""
 
 
 _known: dict[tuple[str, str], Dialect] = {}

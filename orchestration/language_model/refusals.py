@@ -1,5 +1,7 @@
 """What it means when the model server says no."""
 
+import re
+
 from connectors.redaction import Redactor, shorten, words_of
 from orchestration.language_model.connection import ModelSettings
 from orchestration.language_model.dialect import ABOUT_LENGTH
@@ -9,6 +11,11 @@ WORDS_LIMIT = 300
 """Characters of the server's own words that an error quotes."""
 NO_QUOTA = "insufficient_quota"
 """A code that comes as 429 but does not pass with time."""
+
+USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
+ABOUT_MODEL = re.compile(
+    r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
+)
 
 
 def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
@@ -25,7 +32,8 @@ def may_be_retried(status: int, body: bytes) -> bool:
 def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:
     """The error for a status that is no success."""
     words = words_of_refusal(body, wanted)
-    problem, sentence = _meaning(status, words, wanted)
+    has_quota = NO_QUOTA.encode() not in body
+    problem, sentence = _meaning(status, words, wanted) if has_quota else (ModelProblem.UNUSABLE, USED_UP)
     quoted = f" It says: {words}" if words and status not in (401, 403) else ""
     return ModelError(sentence + quoted, problem=problem)
 
@@ -36,22 +44,22 @@ def busy(seconds: float | None) -> ModelError:
 
 
 def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProblem, str]:
-    refused, unreachable = ModelProblem.REFUSED, ModelProblem.UNREACHABLE
+    unusable, unreachable = ModelProblem.UNUSABLE, ModelProblem.UNREACHABLE
     if 300 <= status < 400:
         return unreachable, "The model server redirects to elsewhere. Correct OPENAI_BASE_URL."
     if status in (401, 403):
         # Its words are left out: OpenAI's quote parts of the key.
-        return refused, f"The model server refuses our key ({status}). Check OPENAI_API_KEY."
-    if status == 404:
-        return refused, (
-            f"The model server does not know the model {wanted.model}, or the address is wrong (404). "
+        return unusable, f"The model server refuses our key ({status}). Check OPENAI_API_KEY."
+    if status == 404 or (status in (400, 422) and ABOUT_MODEL.search(words)):
+        return unusable, (
+            f"The model server does not know the model {wanted.model}, or the address is wrong ({status}). "
             "Check OPENAI_MODEL and OPENAI_BASE_URL."
         )
     if ABOUT_LENGTH.search(words) or status == 413:
-        return refused, (
+        return unusable, (
             "The prompt is longer than the model takes. Name fewer tools, "
             "or lower CATALOGUE_MODEL_CONTEXT_TOKENS or CATALOGUE_MODEL_ANSWER_TOKENS."
         )
     if status >= 500:
         return unreachable, f"The model server fails ({status}). Try again later."
-    return refused, f"The model server refuses the request ({status})."
+    return ModelProblem.REFUSED, f"The model server refuses the request ({status})."

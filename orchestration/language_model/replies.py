@@ -40,7 +40,9 @@ class ModelProblem(StrEnum):
     TIMEOUT = "timeout"
     BUSY = "busy"
     REFUSED = "refused"
-    """The server refuses the request, our credentials, or the model declines to answer."""
+    """The server refuses this request, or the model declines to answer."""
+    UNUSABLE = "unusable"
+    """The server refuses us as we are set up: key, quota, the model's name, the prompts' length."""
     CUT_OFF = "cut off"
     EMPTY = "empty"
 

@@ -13,13 +13,12 @@ from rest_framework import mixins, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.database import lend_connection
-from catalogue.permissions import Access
+from catalogue.database import run_without_connection
+from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
-from connectors.background import run_in_background_loop
 from executions.rest.callers import caller_of
 from executions.rest.headers import (
     CACHE_CONTROL,
@@ -28,6 +27,7 @@ from executions.rest.headers import (
     idempotency_key_of,
     wants_fresh,
 )
+from executions.rest.waits import waiting_places
 from orchestration.answers import WITH_RUN
 from orchestration.asking import Answered, Asked, answer_request
 from orchestration.models import WorkflowRequest
@@ -51,10 +51,14 @@ CODES = {
     Failure.BUSY: status.HTTP_503_SERVICE_UNAVAILABLE,
     Failure.RUN_FAILED: status.HTTP_502_BAD_GATEWAY,
     Failure.RUN_TIMED_OUT: status.HTTP_504_GATEWAY_TIMEOUT,
+    Failure.UNCONFIRMED: status.HTTP_504_GATEWAY_TIMEOUT,
     Failure.INTERRUPTED: status.HTTP_500_INTERNAL_SERVER_ERROR,
     Failure.INTERNAL: status.HTTP_500_INTERNAL_SERVER_ERROR,
 }
+OURS = (Failure.INTERNAL, Failure.INTERRUPTED)
 NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
+MAY_RUN = "executions.add_execution"
+"""Of a member of staff, for what is no dry run."""
 RETRY_AFTER_SECONDS = 5
 """Of a request that comes again while the first of its key goes on."""
 
@@ -157,10 +161,15 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             ),
             503: OpenApiResponse(
                 WorkflowAnswerSerializer,
-                "llm_selection: no model is configured, or it cannot be reached; api_execution: the limits "
+                "llm_selection: no model is configured, it cannot be reached, or its server refuses our key, "
+                "the model or so long a prompt; api_execution: the limits "
                 "have no room. Nothing was started.",
             ),
-            504: OpenApiResponse(WorkflowAnswerSerializer, "The model or the run took too long."),
+            504: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "The model or the run took too long; or, as `unconfirmed`, it is not known whether it ran: "
+                "asking again may do it twice.",
+            ),
         },
         parameters=[IDEMPOTENCY, FRESH, REPLAYED, RETRY_AFTER],
         examples=[
@@ -185,17 +194,24 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             idempotency_key=idempotency_key_of(request),
             fresh=wants_fresh(request),
         )
-        # Waiting must not keep a connection from those who need one.
-        lend_connection()
-        try:
-            answered = run_in_background_loop(answer_request(asked))
-        except RequestRefused as refused:
-            raise _conflict(refused) from None
-        return Response(
+        if not asked.dry_run:
+            demand_of_staff(request, MAY_RUN)
+        with waiting_places.one_for(asked.caller.key) as has_place:
+            if not has_place:
+                raise _too_many_wait()
+            try:
+                answered = run_without_connection(answer_request(asked))
+            except RequestRefused as refused:
+                raise _conflict(refused) from None
+        response = Response(
             WorkflowAnswerSerializer(answered).data,
             _code(answered),
             headers=_headers(request, asked, answered),
         )
+        if answered.request.failure not in OURS:
+            # What is no error of ours was logged, with the request's id; Django would add a line as ERROR.
+            response._has_been_logged = True  # type: ignore[attr-defined]
+        return response
 
 
 def _code(answered: Answered) -> int:
@@ -212,6 +228,14 @@ def _headers(request: Request, asked: Asked, answered: Answered) -> dict[str, st
     if answered.retry_after is not None:
         headers["Retry-After"] = str(answered.retry_after)
     return headers
+
+
+def _too_many_wait() -> Refusal:
+    refusal = Refusal(
+        status.HTTP_503_SERVICE_UNAVAILABLE, "Too many requests wait for answers. Nothing was done."
+    )
+    refusal.wait = RETRY_AFTER_SECONDS
+    return refusal
 
 
 def _conflict(refused: RequestRefused) -> Refusal:

@@ -6,6 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from catalogue.rest.bodies import StrictSerializer
+from executions.models import State
 from executions.rest.serializers import AnyJSONField
 from orchestration.answers import answer_of
 from orchestration.asked import (
@@ -102,6 +103,12 @@ class WorkflowAnswerSerializer(serializers.Serializer[Answered]):
         help_text="Of HTTP tools. Null for those of other engines.",
     )
     execution_id = serializers.UUIDField(source="request.execution_id", allow_null=True)
+    execution_state = serializers.ChoiceField(
+        choices=State.choices,
+        source="request.execution.state",
+        allow_null=True,
+        help_text="How the run is now. `unconfirmed`: it may have run, and asking again may do it twice.",
+    )
     raw_response = AnyJSONField(
         help_text="Of HTTP tools `{status_code, headers, body, execution_time_ms}`; of others, and where no "
         "response came, `{execution_id, state, output, error}`. Null where nothing was run."

@@ -290,12 +290,29 @@ def resolve(client: Client, execution: Execution, what: str, **form: str) -> Any
 
 
 def test_an_unconfirmed_executions_page_asks_what_came_of_it(admin_client: Client) -> None:
-    """B8: with the two answers that there are, and the key to look for; nothing else asks."""
-    execution = make_execution(state=State.UNCONFIRMED)
+    """B8: with the two answers that there are, and the key to look for if one was sent; nothing else asks."""
+    keyed = make_source("keyed", config={"idempotency_header": "Idempotency-Key"})
+    execution = make_execution(make_workflow(keyed), state=State.UNCONFIRMED)
     shown = text_of(admin_client.get(page_url(execution)))
     assert "It ran: follow this run" in shown and "It did not run: mark as failed" in shown
+    assert "It ran: mark as completed" not in shown
     assert f"with the key {execution.pk}" in shown
+    without_key = make_execution(make_workflow(make_source()), state=State.UNCONFIRMED)
+    assert "with the key" not in text_of(admin_client.get(page_url(without_key)))
     assert "Did it run?" not in text_of(admin_client.get(page_url(make_execution())))
+
+
+def test_of_a_run_that_was_lost_with_its_source_the_page_does_not_say_that_the_answer_was_lost(
+    admin_client: Client,
+) -> None:
+    """B5: whoever looks at the engine needs its run id."""
+    execution = make_execution(state=State.RUNNING, run_id="run-7")
+    Execution.objects.update(workflow=None)
+    execution.workflow = None
+    assert execution.lose_run("Its workflow was deleted.")
+    page = text_of(admin_client.get(page_url(execution)))
+    assert "It ran as run-7 when its workflow was deleted." in page
+    assert "its answer was lost" not in page
 
 
 @pytest.mark.django_db(transaction=True)
@@ -350,6 +367,62 @@ def test_a_run_at_an_engine_that_is_away_changes_nothing(admin_client: Client) -
     """A5.2."""
     execution = make_execution(state=State.UNCONFIRMED)
     assert "could not be asked" in told(resolve(admin_client, execution, "it_ran", run_id="run-1"))
+    assert Execution.objects.get().state == State.UNCONFIRMED
+
+
+def make_http_tool(name: str = "shop", **metadata: Any) -> Workflow:
+    """A POST of an API, which keeps no runs."""
+    source = make_source(name, kind="http", config={"base_url": "https://api.example.com"}, api_key="")
+    return make_workflow(source, metadata={"method": "POST", "path": "/orders", **metadata})
+
+
+def test_the_page_of_a_lost_request_asks_for_no_run_that_its_api_could_not_name(
+    admin_client: Client,
+) -> None:
+    """B8, C5.3: and for a key only where the API got one."""
+    shown = text_of(admin_client.get(page_url(make_execution(make_http_tool(), state=State.UNCONFIRMED))))
+    assert "It ran: mark as completed" in shown and "It did not run: mark as failed" in shown
+    assert "Run id" not in shown and "with the key" not in shown
+    keyed = make_execution(
+        make_http_tool("keyed", idempotency_header="Idempotency-Key"), state=State.UNCONFIRMED
+    )
+    assert f"with the key {keyed.pk}" in text_of(admin_client.get(page_url(keyed)))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("written", "output"), [("", None), ('{"id": 7}', {"id": 7})])
+def test_an_admin_says_that_a_lost_request_was_carried_out(
+    admin_client: Client, written: str, output: Any
+) -> None:
+    """B8, C5.3: it has completed, with what the admin says that came of it."""
+    execution = make_execution(
+        make_http_tool(), state=State.UNCONFIRMED, error="Lost.", payload={"output": None}
+    )
+
+    assert "Resolved: it ran" in told(resolve(admin_client, execution, "it_ran", output=written))
+
+    execution.refresh_from_db()
+    assert (execution.state, execution.error, execution.payload.output) == (State.COMPLETED, "", output)
+    assert "admin: it ran." in text_of(admin_client.get(page_url(execution)))
+    assert LogEntry.objects.get(object_id=execution.pk).user.username == "admin"
+    assert "nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        ({"output": "{id: 7}"}, "no JSON"),
+        ({"run_id": "7"}, "keeps no runs"),
+        ({"run_id": ""}, "Name the run"),
+    ],
+)
+@pytest.mark.django_db(transaction=True)
+def test_what_cannot_have_come_of_a_lost_request_changes_nothing(
+    admin_client: Client, form: dict[str, str], why: str
+) -> None:
+    """A5.2."""
+    execution = make_execution(make_http_tool(), state=State.UNCONFIRMED)
+    assert why in told(resolve(admin_client, execution, "it_ran", **form))
     assert Execution.objects.get().state == State.UNCONFIRMED
 
 

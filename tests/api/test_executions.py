@@ -1,5 +1,6 @@
 """/api/executions/"""
 
+from contextlib import ExitStack
 from datetime import timedelta
 
 import httpx2
@@ -10,6 +11,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
+from executions.rest.waits import MOST_OF_ONE, waiting_places
 from executions.retention import prune
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.content_blocks import EVERY_KIND
@@ -324,6 +326,18 @@ def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
     assert client.post(f"/api/executions/{response.json()['id']}/cancel/").status_code in (200, 202)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine: Source):
+    """E7, A7.1: the run goes on, and everybody else's requests have threads left."""
+    client = agent()
+    body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 50}
+    with ExitStack() as stack:
+        for _ in range(MOST_OF_ONE):
+            assert stack.enter_context(waiting_places.one_for(client.token.caller.key))
+        response = client.post("/api/executions/", body)
+    assert (response.status_code, response.json()["state"]) == (202, "pending")
+
+
 # Idempotency keys
 
 
@@ -616,10 +630,10 @@ def test_what_did_not_run_has_failed_and_cannot_be_resolved_again():
         ({}, "/ran"),
         ({"ran": "perhaps"}, "/ran"),
         ({"ran": None}, "/ran"),
-        ({"ran": True}, "/run_id"),
-        ({"ran": True, "run_id": " "}, "/run_id"),
         ({"ran": True, "run_id": "x" * 256}, "/run_id"),
         ({"ran": False, "run_id": "run-1"}, "/run_id"),
+        ({"ran": False, "output": {"a": 1}}, "/output"),
+        ({"ran": True, "run_id": "run-1", "output": {"a": 1}}, "/output"),
         ({"ran": False, "why": "I looked"}, "/why"),
     ],
 )
@@ -629,6 +643,18 @@ def test_a_resolution_that_is_not_well_formed_is_refused_by_field(body, path):
     response = administrator().post(f"/api/executions/{execution.pk}/resolve/", body)
 
     assert (response.status_code, problem_paths(response)) == (400, [path])
+    assert Execution.objects.get().state == State.UNCONFIRMED
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("body", [{"ran": True}, {"ran": True, "run_id": " "}, {"ran": True, "output": 1}])
+def test_a_run_at_an_engine_that_keeps_runs_has_to_be_named(body):
+    """B8: it is not taken on trust what the engine can be asked."""
+    execution = make_execution(state=State.UNCONFIRMED)
+
+    response = administrator().post(f"/api/executions/{execution.pk}/resolve/", body)
+
+    assert (response.status_code, problem_paths(response)) == (400, ["/run_id"])
     assert Execution.objects.get().state == State.UNCONFIRMED
 
 

@@ -281,11 +281,16 @@ def test_a_wrong_key_shows_the_engines_answer_and_not_the_key(example_engine: Ex
     assert SECRET not in checked.content.decode() + refreshed.content.decode()
 
 
-def test_a_new_address_needs_the_credentials_again():
+@pytest.mark.parametrize(
+    "config",
+    [{"base_url": "http://127.0.0.1:10"}, {"base_url": NOWHERE, "verify_tls": False}],
+    ids=["another address", "anybody at that address"],
+)
+def test_a_new_address_needs_the_credentials_again(config):
     """B8: they would be sent to whoever listens there."""
     client = administrator()
     client.post("/api/sources/", NEW)
-    elsewhere = {"config": {"base_url": "http://127.0.0.1:10"}}
+    elsewhere = {"config": config}
 
     refused = client.patch("/api/sources/orders/", elsewhere)
 
@@ -296,3 +301,11 @@ def test_a_new_address_needs_the_credentials_again():
         client.patch("/api/sources/orders/", elsewhere | {"credentials": {"api_key": SECRET}}).status_code
         == 200
     )
+
+
+def test_settings_that_are_as_they_were_need_no_credentials():
+    """B8: said or left to their defaults."""
+    client = administrator()
+    client.post("/api/sources/", NEW)
+    same = {"config": {"base_url": NOWHERE, "verify_tls": True, "ca_file": "", "request_timeout_seconds": 5}}
+    assert client.patch("/api/sources/orders/", same).status_code == 200

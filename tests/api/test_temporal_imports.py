@@ -22,7 +22,7 @@ def test_a_file_is_imported_after_a_dry_run_has_told_the_same():
     assert not Source.objects.exists()
     done = client.post(PATH, {"file": EXAMPLE}).json()
 
-    assert (planned["health"], done["health"]["ok"]) == (None, False)
+    assert (planned["health"]["ok"], done["health"]["ok"]) == (False, False)
     assert planned | {"health": None} == done | {"health": None}
     assert (done["source"], done["is_new"], done["settings"]) == ("temporal", True, [])
     assert done["workflows"][0] == {"workflow": "IngestWorkflow", "change": "added"}

@@ -84,6 +84,11 @@ def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None
         (["erp", "simplified", "--config", "@", "--refresh-interval", "-1"], "refresh_interval: "),
         (["erp", "simplified", "--config", "@", "--secret", "password=x"], "config: "),
         (["taken", "simplified", "--config", "@"], "name: Source with this Name already exists"),
+        (
+            ["erp", "mcp", "--config", '{"urll": "https://mcp.example.com/mcp"}'],
+            "urll: there is no such setting; did you mean url?",
+        ),
+        (["erp", "mcp", "--config", '{"colour": 3}'], "colour: there is no such setting"),
         (["erp", "simplified", "--config", "[]"], "argument --config: has to be a JSON object"),
         (["erp", "simplified", "--config", "{"], "argument --config: not valid JSON"),
         (["erp", "simplified", "--secret", "justthis"], "argument --secret: has to look like KEY=VALUE"),
@@ -215,8 +220,25 @@ def test_a_source_that_fails_does_not_keep_the_others_from_being_listed(
         call_command("refresh_sources", stdout=out, stderr=err, no_color=True)
 
     assert err.getvalue().startswith("aaa-dead: Could not connect to 127.0.0.1:9")
-    assert "The last good list stays." in err.getvalue()
+    assert "The last good list" not in err.getvalue(), "there has been none"
     assert out.getvalue().startswith("erp: 1 found")
+
+
+def test_a_refusal_in_the_engines_own_words_ends_before_ours_begin(engine: Engine, source: Source) -> None:
+    """A5.4, B5: and only what was listed once has a list that stays."""
+    told = []
+    engine.fails_with(401)
+    for listed in (False, True):
+        if listed:
+            engine.recovers()
+            run("refresh_sources")
+            engine.fails_with(401)
+        err = StringIO()
+        with pytest.raises(CommandError):
+            call_command("refresh_sources", stderr=err, stdout=StringIO(), no_color=True)
+        told.append(err.getvalue().strip())
+    assert told[0].endswith("(401 Unauthorized).")
+    assert told[1] == f"{told[0]} The last good list stays."
 
 
 def test_only_the_named_sources_are_refreshed_and_unknown_names_refuse_everything(

@@ -87,6 +87,21 @@ def test_a_document_becomes_a_source_with_its_tools(write):
     assert workflow.input_schema["required"] == ["sku"] and not workflow.enabled
 
 
+def test_what_tools_do_without_is_told_with_their_operations(write):
+    """C1.4."""
+    cookie = {"parameters": [{"name": "c", "in": "cookie", "schema": {"type": "string"}}]}
+    raw = document({f"/a{number}": {"get": {"operationId": f"get{number}"} | cookie} for number in range(4)})
+    lines = run(write(raw), "--dry-run").splitlines()
+    assert lines[lines.index("Left out of tools: 4") + 1 :][:5] == [
+        '  4 x The cookie parameter "c" is left out, and cookies are not sent.',
+        "      GET /a0 (get0)",
+        "      GET /a1 (get1)",
+        "      GET /a2 (get2)",
+        "      and 1 more (-v 2 shows all)",
+    ]
+    assert "GET /a3 (get3)" in run(write(raw), "--dry-run", "-v", "2")
+
+
 def test_a_dry_run_tells_the_same_and_writes_nothing(write):
     """C1.4."""
     before = everything()

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from catalogue.models import Revision, Source, Workflow
 from catalogue.sources import update_source
 from connectors.temporal.declarations import CacheBlock
+from connectors.testing import free_port
 from executions.declared_cache import take_cache_settings
 from executions.models import CachePolicy
 from tests.factories import make_source, make_workflow
@@ -124,9 +125,31 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(write: Write):
         "Would be: 1 added, 1 updated, 1 kept",
         "Result cache, cleanup interval: 60 s instead of 300 s.",
         "Agents see the added workflows once somebody enables them.",
+        "Could not connect to Temporal at 127.0.0.1:9: connection refused.",
     ]
     assert done.replace("Workflows: ", "Would be: ").startswith(planned)
     assert everything() != before
+
+
+def test_a_dry_run_asks_temporal_by_the_settings_that_the_source_would_have(write: Write):
+    """E1, B4: of a source that is there and one that is not; nothing of it is kept."""
+    port = free_port()
+    run(write("A"))
+    for source in ("temporal", "new"):
+        planned = run(write("A", hostPort=f"127.0.0.1:{port}"), "--dry-run", "--source", source)
+        assert f"Could not connect to Temporal at 127.0.0.1:{port}" in planned
+    assert [source.config["host_port"] for source in Source.objects.all()] == ["127.0.0.1:9"]
+
+
+def test_who_asks_for_agents_to_see_the_new_at_once_hears_what_becomes_of_that(write: Write):
+    """A4.2, E1: a source that is there has a setting of its own."""
+    hidden = "once somebody enables them"
+    assert hidden not in run(write("A"), "--expose-new", "--dry-run")
+    run(write("A"))
+    for words in (["--dry-run"], []):
+        told = run(write("A", "B"), "--expose-new", *words)
+        assert f"{hidden}: that they are enabled at once can be asked for with a new source only" in told
+    assert not Workflow.objects.get(name="B").enabled
 
 
 def test_workflows_of_earlier_files_stay_as_they_are(write: Write):
@@ -165,6 +188,15 @@ def test_nothing_of_a_file_with_a_mistake_is_imported(write: Write):
         "line 11, workflows.C.taskQeue: unknown key; did you mean taskQueue?",
     ]
     assert everything() == before
+
+
+def test_of_very_many_mistakes_the_number_of_the_others_is_told(write: Write):
+    """E5."""
+    file = Path(write("A"))
+    file.write_text("workflows:\n" + "".join(f"  W{number}: {{}}\n" for number in range(120)))
+
+    nothing, *told = refused(str(file)).splitlines()
+    assert (nothing, len(told), told[-1]) == ("Nothing was imported.", 21, "And 100 more.")
 
 
 def test_a_source_is_created_as_somebody_wants_it(write: Write):

@@ -106,7 +106,10 @@ def test_of_two_accounts_the_secret_tells_which_is_meant() -> None:
         lambda: store_tools([tool("other", api={"authentication": {"type": "bearer"}})], expose=True)
     )
     assert (position, path) == (0, "")
-    assert message == "It may belong to several sources (mine, yours): name one in `source`."
+    assert message == (
+        'It may belong to several sources (mine, yours). Name one: send {"source": ..., "tools": [...]}, '
+        "or use `add_tools --source`."
+    )
     known = store_tools([tool(api={"authentication": {"type": "bearer"}})], expose=True)
     assert told(known) == [("get_order", "yours", "unchanged")], "where it is already it stays"
 

@@ -1,15 +1,20 @@
 """What docs/adding-a-connector.md says works as it stands there."""
 
+import json
 import re
-from collections.abc import Iterator
-from uuid import UUID
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
-from connectors.protocol import Connector, WorkflowRef
+from connectors.errors import InvalidAnswer
+from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.registry import connector_class, forget_connectors
 from connectors.testing import ConnectorContract, EngineHarness, Sample
 from tests.connectors.lathe import Lathe, running_lathe
+from tests.connectors.scripted import ScriptedEngine, replies
 from tests.packages import declare_package
 from tests.processes import ROOT
 
@@ -71,6 +76,46 @@ class TestConnectorOfThePage(ConnectorContract):
     @pytest.fixture
     def harness(self, connector_of_the_page: type[Connector], lathe: Lathe) -> EngineHarness:
         return LatheHarness(connector_of_the_page, lathe)
+
+
+@asynccontextmanager
+async def asked_about_a_run(kind: type[Connector], answer: Any) -> AsyncIterator[Awaitable[RunSnapshot]]:
+    """A poll of a Lathe server that answers so."""
+    async with ScriptedEngine(replies(200, json.dumps(answer))) as engine:
+        settings = {"base_url": engine.base_url, "token": Lathe.token}
+        connector = kind(kind.Config.model_validate(settings))
+        workflow = LatheHarness.lasting.workflow
+        yield connector.poll(RunRef(workflow=workflow, run_id="7", key=uuid4()))
+        await connector.aclose()
+
+
+async def test_a_run_of_which_little_is_told_is_followed(connector_of_the_page: type[Connector]) -> None:
+    """B10: one that waits in the engine's queue has not begun."""
+    async with asked_about_a_run(connector_of_the_page, {"state": "queued"}) as poll:
+        snapshot = await poll
+    assert (snapshot.state, snapshot.started_at) == (RunState.RUNNING, None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        {},
+        "queued",
+        None,
+        {"state": "melted"},
+        {"state": ["done"]},
+        {"state": "done", "started": "yesterday"},
+        {"state": "done", "started": 5},
+    ],
+)
+async def test_an_answer_that_is_no_run_is_told_as_the_engines_mistake(
+    connector_of_the_page: type[Connector], answer: Any
+) -> None:
+    """B6, B10: as whoever copies the page wants it, and not as an error of Python's."""
+    async with asked_about_a_run(connector_of_the_page, answer) as poll:
+        with pytest.raises(InvalidAnswer, match="is no run"):
+            await poll
 
 
 def test_the_page_names_every_method_that_a_connector_needs() -> None:

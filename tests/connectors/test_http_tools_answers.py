@@ -116,6 +116,67 @@ async def test_an_answer_that_is_no_success_is_a_failed_run_with_all_of_it_kept(
     assert snapshot.raw["request"]["method"] == "POST"
 
 
+COMPLAINTS: dict[str, tuple[Any, str]] = {
+    "Django": (
+        {"amount": ["A valid number is required."], "title": ["Too long."]},
+        '{"amount":["A valid number is required."],"title":["Too long."]}',
+    ),
+    "FastAPI": (
+        {"detail": [{"loc": ["body", "amount"], "msg": "field required"}]},
+        '{"detail":[{"loc":["body","amount"],"msg":"field required"}]}',
+    ),
+    "GitHub": (
+        {
+            "message": "Validation Failed",
+            "errors": [{"field": "title", "code": "missing_field"}],
+            "status": "422",
+        },
+        'Validation Failed: {"errors":[{"field":"title","code":"missing_field"}]}',
+    ),
+    "problem+json": (
+        {
+            "title": "Unprocessable Entity",
+            "status": 422,
+            "detail": "Two fields are wrong.",
+            "errors": [{"pointer": "#/amount", "detail": "must be positive"}],
+        },
+        'Two fields are wrong: {"errors":[{"pointer":"#/amount","detail":"must be positive"}]}',
+    ),
+    "Stripe": (
+        {"error": {"message": "No such customer.", "param": "customer", "doc_url": None}},
+        'No such customer: {"error":{"param":"customer"}}',
+    ),
+    "Nest": (
+        {"statusCode": 422, "message": ["amount must be a number"], "error": "Unprocessable Entity"},
+        '{"message":["amount must be a number"]}',
+    ),
+    "unknown": ([{"grösse": 3}], '[{"grösse":3}]'),
+    "a message alone": ({"error": {"message": "No."}}, "No."),
+    "text": ("No.", "No."),
+}
+
+
+@pytest.mark.parametrize("shape", COMPLAINTS)
+async def test_all_that_an_api_has_against_the_arguments_is_told(api: TargetApi, shape: str) -> None:
+    """C5.3, C8.3: whoever sent them has to know which of them are wrong."""
+    body, told = COMPLAINTS[shape]
+    api.tell("POST", "/orders", Reply(422, body))
+    snapshot = await run(tool("POST", f"{api.base_url}/orders"))
+    assert snapshot.error == f"POST /orders: the API answered 422 Unprocessable Entity: {told}"
+
+
+async def test_a_complaint_is_bounded_and_has_no_secrets(api: TargetApi) -> None:
+    """C5.4, C9: also a secret that JSON spells in its own way."""
+    secret = 'pä"ss'
+    body = {"message": f"No {secret}", "keys": {secret: [secret] * 3}, "long": ["x" * 5_000]}
+    api.tell("POST", "/orders", Reply(400, body))
+    basic = {"type": "basic", "username": "ann", "password": secret}
+    snapshot = await run(tool("POST", f"{api.base_url}/orders", authentication=basic))
+    assert ': No ***: {"keys":{"***":["***","***","***"]},"long":["xxx' in snapshot.error
+    assert len(snapshot.error) < 1_100
+    assert "pä" not in snapshot.error and "p\\u00e4" not in snapshot.error
+
+
 @pytest.mark.parametrize("path", ["/status/429", "/status/503"])
 async def test_an_api_that_asks_to_come_back_later_was_not_called_so_far(api: TargetApi, path: str) -> None:
     """C5.3, C8.3: nothing happened, and how long to wait is known."""
@@ -153,10 +214,23 @@ async def test_an_answer_that_never_comes_whole_is_told_apart_by_the_method(
     api: TargetApi, path: str
 ) -> None:
     """C5.3: a safe request may be sent again, another may have been carried out."""
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable) as unanswered:
         await run(tool("GET", f"{api.base_url}{path}"), request_timeout_seconds=0.2)
-    with pytest.raises(OutcomeUnknown):
+    assert unanswered.value.details["request"]["url"] == f"{api.base_url}{path}"
+    with pytest.raises(OutcomeUnknown) as unknown:
         await run(tool("POST", f"{api.base_url}{path}"), request_timeout_seconds=0.2)
+    assert unknown.value.details["request"]["method"] == "POST"
+
+
+async def test_a_request_that_nobody_took_is_told_with_its_error() -> None:
+    """C5.2, C5.3: as it would have been sent, without credentials."""
+    bearer = {"type": "bearer", "token": SECRET}
+    declared = tool("POST", "http://127.0.0.1:9/orders", {"note": TEXT}, authentication=bearer)
+    with http_tool_hosts("127.0.0.1"), pytest.raises(Unreachable) as unreachable:
+        await run(declared, {"note": "Two."})
+    request = HTTPRequestSpec.model_validate(unreachable.value.details["request"])
+    assert request.body == {"note": "Two."}
+    assert SECRET not in repr(unreachable.value.details)
 
 
 async def test_a_response_beyond_the_limit_is_refused_and_its_headers_are_cut(api: TargetApi) -> None:

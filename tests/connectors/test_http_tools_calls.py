@@ -128,6 +128,29 @@ async def test_what_is_not_given_leaves_no_trace(api: TargetApi) -> None:
     assert (api.last.body, api.last.header("content-type")) == (b"", None)
 
 
+async def test_null_is_not_given_where_only_a_json_body_could_say_it(api: TargetApi) -> None:
+    """C5.1: models write null for what they do not want. One that is required is refused."""
+    anything: dict[str, Any] = {"version": {"default": "v2"}, "q": {}, "h": {}, "note": {}}
+    declared = tool(
+        "POST",
+        f"{api.base_url}/echo/{{version}}",
+        anything,
+        mappings={"q": {"in": "query"}, "h": {"in": "header", "name": "X-H"}},
+    )
+    await run(declared, dict.fromkeys(anything))
+    assert (api.last.target, api.last.header("x-h")) == ("/echo/v2", None)
+    assert api.last.json == {"note": None}
+
+    form = tool("POST", f"{api.base_url}/echo", {"a": {}, "b": {}}, body_format="form")
+    await run(form, {"a": None, "b": "given"})
+    assert api.last.form == [("b", "given")]
+
+    needed = tool("GET", f"{api.base_url}/echo", {"q": {"type": ["string", "null"]}}, required=["q"])
+    with pytest.raises(Rejected, match="The value of q is null, which only a JSON body can say"):
+        await run(needed, {"q": None})
+    assert len(api.arrived) == 2
+
+
 async def test_one_argument_can_be_the_whole_body_and_a_part_of_the_path_have_a_default(
     api: TargetApi,
 ) -> None:
@@ -144,7 +167,7 @@ async def test_one_argument_can_be_the_whole_body_and_a_part_of_the_path_have_a_
 
 UNSENDABLE: dict[str, tuple[Any, str]] = {
     "an object in the query": ({"q": {"a": 1}}, "The value of q is an object. Nothing was sent."),
-    "null in the query": ({"q": None}, "The value of q is null, which only a JSON body can say"),
+    "null within a list": ({"l": ["a", None]}, "The value of l is null, which only a JSON body can say"),
     "a line break in a header": (
         {"h": "a\r\nX-Admin: 1"},
         "The value of h has characters that HTTP does not",

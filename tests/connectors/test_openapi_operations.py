@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
+from connectors.http_tools.building import build_request
+from connectors.http_tools.declaring import operation_of
 from connectors.http_tools.openapi.refusals import UnusableDocument
+from connectors.http_tools.reading import read_arguments
+from connectors.http_tools.sending import form_pairs
 from tests.connectors.openapi import (
     BASE,
     body_of,
@@ -127,6 +131,95 @@ def test_a_form_has_its_fields_and_leaves_out_what_forms_cannot_say():
     assert list(tool.config.input_schema["properties"]) == ["To", "Media"]
     assert tool.notes == ['The form field "Deep" is left out, which is an object, and forms have texts only.']
     assert request_of(tool, {"To": "+1", "Media": ["a", "b"]}).body == {"To": "+1", "Media": ["a", "b"]}
+
+
+def test_a_form_with_brackets_is_sent_as_the_document_says():
+    """C1.4: objects, lists of objects and lists of texts, each as `deepObject` has it; the rest is told."""
+    deep = {"style": "deepObject", "explode": True}
+    properties = {
+        "metadata": {"anyOf": [{"type": "object", "additionalProperties": TEXT}, {"enum": [""], **TEXT}]},
+        "address": {"type": "object", "properties": {"city": TEXT}},
+        "items": {"type": "array", "items": PARTS},
+        "expand": LIST,
+        "either": {"type": "array", "items": {"anyOf": [TEXT, PARTS]}},
+        "inner": {"type": "object", "properties": {"tags": {"anyOf": [LIST, TEXT]}}},
+    }
+    media = {
+        "schema": {"type": "object", "properties": properties},
+        "encoding": dict.fromkeys(properties, deep),
+    }
+    tool = the_tool(with_operation({"requestBody": {"content": {FORM: media}}}, method="post"))
+    sent = request_of(
+        tool,
+        {"metadata": {"a": "1"}, "address": {"city": "x"}, "items": [{"sku": "s"}], "expand": ["p", "q"]},
+    )
+    assert form_pairs(sent.body) == [
+        ("metadata[a]", "1"),
+        ("address[city]", "x"),
+        ("items[0][sku]", "s"),
+        ("expand[]", "p"),
+        ("expand[]", "q"),
+    ]
+    operation, schema = operation_of(tool.config, base_url=BASE), tool.config.input_schema
+    read_back = read_arguments(operation, sent, base_url=BASE, input_schema=schema)
+    assert build_request(operation, base_url=BASE, arguments=read_back) == sent
+    assert [note.split(",")[0] for note in tool.notes] == [
+        'The form field "either" is left out',
+        'The form field "inner" is left out',
+    ]
+
+
+@pytest.mark.parametrize("method", ["get", "delete", "post"])
+def test_a_body_without_a_field_is_no_body(method):
+    """C1.4: nothing is left out either."""
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    tool = the_tool(with_operation(body_of(nothing, media_type=FORM, required=False), method=method))
+    assert request_of(tool, {}).body is None and tool.notes == []
+
+
+def test_a_body_that_a_request_cannot_have_is_told():
+    """C1.4."""
+    (note,) = the_tool(with_operation(body_of(PARTS))).notes
+    assert note == "Its body is left out: requests with the method GET have none."
+
+
+OPTIONAL = {"anyOf": [TEXT, {"type": "null"}], "title": "Q"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "made"),
+    [
+        (OPTIONAL, {"title": "Q", "type": "string"}),
+        ({**OPTIONAL, "default": None}, {"title": "Q", "type": "string"}),
+        ({"anyOf": [TEXT, {"type": "integer"}, {"type": "null"}]}, {"anyOf": [TEXT, {"type": "integer"}]}),
+        ({"type": ["array", "null"], "items": {"type": ["string", "null"]}}, LIST),
+        ({"type": ["string", "null"], "enum": ["a", None]}, {"type": "string", "enum": ["a"]}),
+        ({"$ref": "#/components/schemas/Maybe"}, {"title": "Q", "type": "string"}),
+    ],
+)
+@pytest.mark.parametrize("where", ["query", "header", "path"])
+def test_null_is_not_offered_where_it_cannot_be_said(schema, made, where):
+    """C1.4: FastAPI writes every optional parameter as one that may be null; also a required one is sent."""
+    raw = with_operation(
+        {"parameters": [parameter("x", where, schema=schema, required=True)]},
+        path="/orders/{x}" if where == "path" else "/orders",
+        components={"schemas": {"Maybe": OPTIONAL}},
+    )
+    assert the_tool(raw).config.input_schema["properties"]["x"] == made
+
+
+def test_null_is_offered_in_json_and_not_in_forms():
+    """C1.4: also where both share a definition."""
+    body = {"type": "object", "properties": {"q": OPTIONAL, "r": {"$ref": "#/components/schemas/Maybe"}}}
+    components = {"schemas": {"Maybe": OPTIONAL}}
+    as_json, as_form = (
+        the_tool(with_operation(body_of(body, media_type=kind), method="post", components=components))
+        for kind in ("application/json", FORM)
+    )
+    assert as_json.config.input_schema["properties"]["q"] == OPTIONAL
+    assert as_json.config.input_schema["$defs"] == {"Maybe": OPTIONAL}
+    plain = {"title": "Q", "type": "string"}
+    assert as_form.config.input_schema["properties"] == {"q": plain, "r": plain}
 
 
 def test_another_name_for_json_is_sent_as_the_api_calls_it():
@@ -263,7 +356,7 @@ def test_the_base_url_is_the_first_servers_or_the_one_given(servers, given, base
     ("servers", "told"),
     [
         ([{"url": "/v2"}], 'only says that its server is "/v2". Give the base URL'),
-        (None, "names no server. Give the base URL"),
+        (None, "names no server. Give the base URL.* --base-url"),
         ([{"url": "https://{host}"}], "its variables filled in"),
         ([{"url": "https://me:secret@api.example.com"}], "must not contain a user name"),
     ],

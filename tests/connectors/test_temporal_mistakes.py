@@ -15,6 +15,13 @@ EXAMPLE = (Path(__file__).parent / "temporal_files" / "source_document.yaml").re
 DOC_ID = '        - doc_id: "The document ID to ingest."'
 AT_FIELD = "workflows.IngestWorkflow.input.fields[0]"
 QUEUE = 'taskQueue: "chat-queue"'
+ORDER = """workflows:
+  Order:
+    purpose: Orders.
+    taskQueue: orders
+    workflowId: 'i-{{o}}'
+    input: {{fields: [{{o: {}}}]}}
+"""
 SECRET = "hunter2-hunter2"
 
 
@@ -114,6 +121,22 @@ def changed(old: str, new: str) -> str:
             "line 74, workflows.ChatWorkflow.workflowId: {promptid} is unknown; did you mean {prompt_id}?",
         ),
         (
+            DOC_ID, "        - doc_id: {minimum: 5, maximum: 3, type: number}",
+            f"line 45, {AT_FIELD}.doc_id.maximum: leaves no value together with minimum.",
+        ),
+        (
+            DOC_ID, "        - doc_id: {minimum: 5, exclusiveMaximum: 5, type: integer}",
+            f"line 45, {AT_FIELD}.doc_id.exclusiveMaximum: leaves no value together with minimum.",
+        ),
+        (
+            DOC_ID, "        - doc_id: {minLength: 2, maxLength: 1}",
+            f"line 45, {AT_FIELD}.doc_id.maxLength: leaves no value together with minLength.",
+        ),
+        (
+            QUEUE, 'taskQueue: "chat-queue"\n    cache: maybe',
+            "line 74, workflows.ChatWorkflow.cache: has to be false, or a mapping such as {ttl: 24h}.",
+        ),
+        (
             QUEUE, 'taskQueue: "chat-queue"\n    workflowId: "chat-{"',
             "line 74, workflows.ChatWorkflow.workflowId: has a brace without its partner.",
         ),
@@ -151,6 +174,32 @@ def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
 
 
 @pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("{required: false}", "may be left out; the field has to be required, or to have a default"),
+        ("{default: ''}", "may be left out; the field has to be required, or to have a default"),
+        ("{type: boolean}", "has to be a field of the type string, number or integer, and not nullable"),
+        ("{nullable: true}", "has to be a field of the type string, number or integer, and not nullable"),
+        ("{type: array}", "has to be a field of the type string, number or integer, and not nullable"),
+    ],
+)
+def test_a_workflow_id_is_made_only_of_what_every_call_has(field: str, told: str):
+    """E5: what every call without it, or with a strange value, would fail by is said at once."""
+    (refusal,) = refusals(ORDER.format(field))
+    assert refusal == f"line 5, workflows.Order.workflowId: {{o}} {told}."
+
+
+@pytest.mark.parametrize(
+    ("field", "defaults"),
+    [("The order.", None), ("{type: integer}", None), ("{default: 7, type: integer}", {"o": 7})],
+)
+def test_a_workflow_id_may_be_made_of_a_field_with_a_value_in_every_call(field: str, defaults: object):
+    """E5."""
+    (order,) = read_definitions(ORDER.format(field).encode()).workflows
+    assert order.metadata["temporal"].get("workflow_id_defaults") == defaults
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "line 1: there is nothing in it."),
@@ -158,6 +207,10 @@ def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
         ("workflows:\n", "line 1, workflows: has to be a mapping of keys and values."),
         ("[]", "line 1: has to be a mapping of keys and values."),
         ("a: 1\n---\nb: 2", "line 2: a second document; there can be one only."),
+        ("a: {b: c,\n  d: e\n\n", "line 1: a '{' here is never closed."),
+        ("a:\n  - {b: c}\n  - {b: [c, d]\n# e\n", "line 3: a '{' here is never closed."),
+        ("a:\n  - [b,\n", "line 2: a '[' here is never closed."),
+        ("a: {b:\n", "line 1: a '{' here is never closed."),
         ("a: [b\nc: d", "line 2: expected ',' or ']'."),
         ('a:\n  "b\nc: d', "line 2: a quotation that begins here is never closed."),
         ("a: b: c", "line 1: a ':' that fits nothing; check the indentation, or quote the text."),

@@ -248,6 +248,14 @@ async def test_a_check_names_the_task_queues_without_workers(temporal_server: Te
     assert "No worker is listening on: attic." in health.message
 
 
+async def test_a_check_says_that_nothing_is_declared_yet(temporal_server: TemporalServer) -> None:
+    """B4, E1: Temporal cannot be asked what it could run."""
+    async with connector_to(temporal_server.address, definitions="") as connector:
+        health = await connector.check()
+    assert health.ok
+    assert "There are no definitions: " in health.message and "import_temporal" in health.message
+
+
 async def test_whoever_waits_hears_of_the_end_as_it_happens(connector: TemporalConnector) -> None:
     """A7.1: by the service's long poll; how fast exactly, the benchmarks tell."""
 

@@ -184,6 +184,17 @@ async def test_arguments_that_make_no_workflow_id_are_refused(
         await start(connector, sample)
 
 
+async def test_a_workflow_id_has_the_default_of_what_is_left_out(
+    connector: TemporalConnector, recipe: str
+) -> None:
+    """E5: the run itself is given nothing that the call has not."""
+    workflow = workflow_ref("Echo", workflow_id=recipe, workflow_id_defaults={"order_id": 7})
+    for given, made in (({}, 7), ({"order_id": 8}, 8)):
+        _, run = await start(connector, Sample(workflow, given))
+        assert parse_run(run.run_id).workflow_id == recipe.format(order_id=made)
+        assert (await until_ended(connector, run)).output == given
+
+
 async def test_a_workflow_without_a_task_queue_is_refused(connector: TemporalConnector) -> None:
     """E5: it would wait for a worker for ever."""
     with pytest.raises(Rejected, match="names no task queue"):

@@ -166,6 +166,48 @@ async def test_a_server_that_was_restarted_or_replaced_meanwhile_answers_the_nex
             await call(connector, "say", sentence="Hello?")
 
 
+@pytest.mark.parametrize("path", ["/mcp/", "/mcp", "/"])
+async def test_server_and_token_url_are_asked_at_the_very_address_that_was_typed(
+    tmp_path: Path, path: str
+) -> None:
+    """A5.1, E6: to a server that answers at one of them only, `/mcp` and `/mcp/` are two addresses."""
+
+    async def give_one(received: Received, writer: asyncio.StreamWriter) -> None:
+        token = {"access_token": KEY, "expires_in": 3600}
+        writer.write(response(200, json.dumps(token)) if received.target == "/o/token/" else response(404))
+        await writer.drain()
+
+    async with ScriptedEngine(give_one) as issuer:
+        oauth = {
+            "oauth_url": f" {issuer.base_url}/o/token/ ",
+            "oauth_client_id": "us",
+            "oauth_client_secret": "pst",
+        }
+        with running_many_tools(tmp_path / "server", path=path) as server:
+            async with connected(url=server.url, **oauth) as connector:
+                assert (await call(connector, "say", sentence="Hello.")).output == "Hello."
+
+
+@pytest.mark.parametrize("setting", ["url", "oauth_url"])
+@pytest.mark.parametrize(
+    ("address", "complaint"),
+    [
+        ("https://mcp.example.com/mcp/?key=hunter2", "before any"),
+        ("https://mcp.example.com/mcp/#hunter2", "before any"),
+        ("https://us:hunter2@mcp.example.com/mcp/", "user name or password"),
+        ("mcp.example.com/mcp/", "http:// or https://"),
+    ],
+)
+async def test_an_unusable_address_is_refused_without_quoting_it(
+    setting: str, address: str, complaint: str
+) -> None:
+    """B4, E6: a password or key in an address is not repeated."""
+    settings = {"url": "https://mcp.example.com/mcp", setting: address}
+    with pytest.raises(ValidationError, match=complaint) as caught:
+        McpConfig(**settings)
+    assert "hunter2" not in str(caught.value)
+
+
 async def test_an_access_token_is_got_by_client_credentials_and_renewed_when_it_is_refused(
     servers: dict[str, ManyToolsServer],
 ) -> None:

@@ -41,13 +41,15 @@ def command(journal: Path, *options: str) -> list[str]:
 
 
 @contextmanager
-def running_many_tools(folder: Path, *, era: str = "both", port: int = 0) -> Iterator[ManyToolsServer]:
+def running_many_tools(
+    folder: Path, *, era: str = "both", port: int = 0, path: str = "/mcp"
+) -> Iterator[ManyToolsServer]:
     """Over HTTP, for the length of the block; again at the same port, if one is given."""
     folder.mkdir(exist_ok=True)
     port = port or free_port()
-    server = ManyToolsServer(folder, url=f"http://127.0.0.1:{port}/mcp")
+    server = ManyToolsServer(folder, url=f"http://127.0.0.1:{port}{path}")
     log = folder / "server.log"
-    line = command(server.journal, f"--port={port}", f"--era={era}")
+    line = command(server.journal, f"--port={port}", f"--era={era}", f"--path={path}")
     with guarded(line, log=log, environment={"MANY_TOOLS_KEY": KEY}) as process:
         _wait_until_it_answers(process, f"http://127.0.0.1:{port}/healthz", log)
         server.pid = process.pid

@@ -1,8 +1,9 @@
 """An MCP server, made with the SDK, whose tools end, fail, last and answer with all sorts of things.
 
-`python -m tests.engines.mcp_server --journal FILE (--stdio | --port N) [--era 2025|2026|both]`. Requests have
-to carry the token that MANY_TOOLS_KEY holds; over stdio it must not begin with "wrong". What the server was
-asked to do, and what became of it, is in the journal: one line of JSON for each event.
+`python -m tests.engines.mcp_server --journal FILE (--stdio | --port N [--path PATH]) [--era 2025|2026|both]`
+serves them. Requests have to carry the token that MANY_TOOLS_KEY holds; over stdio it must not begin with
+"wrong". What the server was asked to do, and what became of it, is in the journal: one line of JSON for each
+event.
 """
 
 import argparse
@@ -282,10 +283,11 @@ async def _refuse_the_wrong(ctx: Any, call_next: Any) -> Any:
 
 
 class Guard:
-    """Lets in those who have the token and speak an era that is served."""
+    """Lets in those who come to the one path, have the token and speak an era that is served."""
 
-    def __init__(self, application: ASGIApp, *, token: str, era: str) -> None:
+    def __init__(self, application: ASGIApp, *, path: str, token: str, era: str) -> None:
         self._application = application
+        self._path = path
         self._token = token
         self._era = era
 
@@ -297,6 +299,8 @@ class Guard:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         if scope["path"] == "/healthz":
             return JSONResponse({})
+        if scope["path"] != self._path:
+            return JSONResponse({"error": "not_found"}, 404)
         if self._token and headers.get("authorization") != f"Bearer {self._token}":
             return JSONResponse({"error": "invalid_token"}, 401)
         modern = headers.get(MCP_PROTOCOL_VERSION_HEADER.lower()) in MODERN_PROTOCOL_VERSIONS
@@ -315,6 +319,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--port", type=int)
+    parser.add_argument("--path", default="/mcp")
     parser.add_argument("--stdio", action="store_true")
     parser.add_argument("--era", default="both")
     options = parser.parse_args()
@@ -323,7 +328,12 @@ def main() -> None:
         print(f"The key is {os.environ.get('MANY_TOOLS_KEY', 'none')}.", file=sys.stderr)
         asyncio.run(_serve_stdio(server))
         return
-    guarded = Guard(server.streamable_http_app(), token=os.environ.get("MANY_TOOLS_KEY", ""), era=options.era)
+    guarded = Guard(
+        server.streamable_http_app(streamable_http_path=options.path),
+        path=options.path,
+        token=os.environ.get("MANY_TOOLS_KEY", ""),
+        era=options.era,
+    )
     uvicorn.run(
         guarded, host="127.0.0.1", port=options.port, log_level="warning", timeout_graceful_shutdown=1
     )

@@ -252,6 +252,19 @@ def test_an_unconfirmed_start_cannot_be_cancelled(engine: WireEngine, workflow: 
     assert engine.requests == []
 
 
+def test_a_run_that_was_lost_with_its_source_cannot_be_cancelled(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A8.3: nobody is told that there may be no run at all."""
+    Source.objects.all().delete()
+    let_pass(running, 10)
+    advance_due_executions()
+    cancellation = cancel_now(running)
+    assert cancellation.outcome == CancelOutcome.ALREADY_FINISHED
+    assert "the run may go on, and nobody can ask the engine any more" in cancellation.message
+    assert engine.requests == []
+
+
 def test_others_executions_can_neither_be_seen_nor_cancelled(engine: WireEngine, running: Execution) -> None:
     """A8.1: Bob learns nothing, an administrator may."""
     with pytest.raises(UnknownExecution):

@@ -114,12 +114,13 @@ def test_runs_are_followed_though_their_workflow_was_disabled(engine: WireEngine
 def test_a_run_whose_workflow_was_deleted_says_that_nobody_can_ask(
     engine: WireEngine, running: Execution
 ) -> None:
-    """B5: the record stays readable and does not wait for ever."""
+    """B5, A7.5: it may go on there: nobody is told to try again; an administrator says what came of it."""
     Workflow.objects.all().delete()
     record = tick(running)
-    assert (record.state, record.error_kind) == (State.FAILED, "configuration")
-    assert "cannot be asked about the run any more" in record.error
+    assert (record.state, record.error_kind) == (State.UNCONFIRMED, "configuration")
+    assert "may go on at the engine. Do not start it again" in record.error
     assert engine.requests == []
+    assert record.confirm_ran({"found": "there"}, by="Ada")
 
 
 def test_a_source_that_is_reconfigured_is_asked_with_its_new_settings(

@@ -1,5 +1,6 @@
 """Calls of HTTP tools as executions: one request, one record, whatever the API answers."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,6 +87,44 @@ async def test_a_request_whose_answer_is_lost_is_not_sent_again_where_it_could_h
     await keep(api, "POST", "/hang-up")
     execution = await run()
     assert execution.state == State.UNCONFIRMED
+    assert len(api.arrived) == 1
+
+
+async def test_the_request_whose_answer_is_lost_is_in_the_record(api: TargetApi) -> None:
+    """C5.3, B3: without credentials, so that whoever decides knows what was sent."""
+    await keep(api, "POST", "/hang-up", properties={"note": TEXT})
+    execution = await run(note="Two.")
+    assert execution.payload.start_answer == {
+        "request": {
+            "method": "POST",
+            "url": f"{api.base_url}/hang-up",
+            "headers": {},
+            "query_params": {},
+            "body": {"note": "Two."},
+        }
+    }
+
+
+async def test_a_call_that_may_not_be_sent_twice_is_waited_for_until_its_deadline(api: TargetApi) -> None:
+    """C5.3, A7.2: no longer, although the API may take longer; what was sent is in the record."""
+    await keep(api, "POST", "/slow", properties={"note": TEXT})
+    await in_database(Workflow.objects.update, timeout_seconds=1)
+    async with asyncio.timeout(10):
+        execution = await run(note="Two.")
+    assert execution.state == State.UNCONFIRMED
+    assert "POST /slow: no complete answer within" in execution.error
+    assert execution.payload.start_answer["request"]["body"] == {"note": "Two."}
+
+
+async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api: TargetApi) -> None:
+    """C5.3, A7.2: there is no time left to repeat it in."""
+    await keep(api, "PUT", "/slow")
+    await in_database(Workflow.objects.update, timeout_seconds=1)
+    async with asyncio.timeout(10):
+        execution = await run()
+    assert execution.state == State.UNCONFIRMED
+    assert "its timeout passed before that could be found out" in execution.error
+    assert execution.payload.start_answer["request"]["method"] == "PUT"
     assert len(api.arrived) == 1
 
 

@@ -185,15 +185,31 @@ def test_the_engines_own_retry_after_is_respected(engine: WireEngine, workflow: 
     assert engine.count("start") == 2
 
 
-def test_a_retry_after_beyond_the_deadline_does_not_outlive_it(
+def test_an_engine_that_asks_to_be_left_alone_beyond_the_deadline_fails_the_start_at_once(
     engine: WireEngine, workflow: Workflow
 ) -> None:
-    """A7.2."""
+    """A7.2, B4: waiting for the deadline could not change that, and a longer timeout is not what it takes."""
     engine.on_start = replies(429, {"error": "slow down"}, retry_after="3600")
     execution = create_pending(workflow)
     advance_due_executions()
     record = read(execution)
-    assert record.next_attempt_at == record.deadline_at
+    assert (record.state, record.error_kind) == (State.FAILED, "execution")
+    assert (
+        "429 Too Many Requests: slow down. Nothing was done: the engine asks to be left alone" in record.error
+    )
+    assert "for 3,600 s, and of the timeout only 300 s are left." in record.error
+    assert timeline(execution) == ["created", "nothing_done", "failed"]
+    assert engine.count("start") == 1
+
+
+def test_an_engine_that_refuses_our_credentials_is_an_error_of_configuration(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """B5: no other arguments would help."""
+    engine.on_start = replies(401, {"error": "key expired"})
+    record = work_until_settled(create_pending(workflow))
+    assert (record.state, record.error_kind) == (State.FAILED, "configuration")
+    assert "key expired" in record.error
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the first", "after a busy engine"])

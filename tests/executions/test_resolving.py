@@ -17,6 +17,7 @@ from executions.resolving import (
     ResolutionRefused,
     UnknownRun,
     resolve_as_not_started,
+    resolve_as_ran,
     resolve_as_started,
 )
 from tests.connectors.scripted import replies, sends_and_hangs_up
@@ -158,15 +159,19 @@ def test_an_execution_that_one_may_not_see_is_unknown(unconfirmed: Execution) ->
             resolve(unconfirmed, caller=BOB)
 
 
-def test_an_execution_whose_workflow_was_deleted_can_only_be_resolved_as_not_started(
-    engine: WireEngine, unconfirmed: Execution
+@pytest.mark.parametrize(("ran", "state"), [(True, State.COMPLETED), (False, State.FAILED)])
+def test_of_an_execution_whose_workflow_was_deleted_an_admin_says_whether_it_ran(
+    engine: WireEngine, unconfirmed: Execution, ran: bool, state: State
 ) -> None:
-    """A1.3: nobody could follow it."""
+    """A1.3: nobody could follow the run."""
     Workflow.objects.all().delete()
     with pytest.raises(EngineSilent, match="was deleted"):
         it_ran(unconfirmed)
-    it_did_not_run(unconfirmed)
-    assert read(unconfirmed).state == State.FAILED
+    if ran:
+        run_in_background_loop(resolve_as_ran(str(unconfirmed.pk), caller=ADMIN))
+    else:
+        it_did_not_run(unconfirmed)
+    assert read(unconfirmed).state == state
 
 
 def test_a_source_that_cannot_be_used_is_said(unconfirmed: Execution) -> None:

@@ -112,6 +112,7 @@ VERBS = {
     "mark_unconfirmed": Verb(
         lambda e: e.mark_unconfirmed("silence"), (State.STARTING,), State.UNCONFIRMED, "unconfirmed"
     ),
+    "lose_run": Verb(lambda e: e.lose_run("deleted"), (State.RUNNING,), State.UNCONFIRMED, "unconfirmed"),
     "record_poll": Verb(
         lambda e: e.record_poll(RUNNING, next_attempt_at=SOON), (State.RUNNING,), None, "progress"
     ),
@@ -334,6 +335,7 @@ IN_HAND = [
     "finish_as_reported (failed)",
     "finish_start (completed)",
     "mark_unconfirmed",
+    "lose_run",
     "conclude_not_started",
 ]
 

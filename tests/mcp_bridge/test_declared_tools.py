@@ -101,6 +101,44 @@ async def test_a_submitted_tool_is_called_over_mcp_and_sends_exactly_what_it_dec
     assert TOKEN not in str(vars(execution.payload))
 
 
+REPEAT_NOT = "It may have taken effect: do not simply call it again."
+OPERATOR = "Other arguments do not help: tell the person who runs this product."
+ARGUMENTS = "Check the arguments and try again, or tell the person who runs the workflow."
+LATER = "Nothing was done. Try again later, or tell the person who runs the workflow."
+UNREADABLE = Reply(200, "{", {"Content-Type": "application/json"})
+ADVICE: dict[str, tuple[str, Reply, str]] = {
+    "carried out, but not readable": ("POST", UNREADABLE, REPEAT_NOT),
+    "carried out, though a repetition changes nothing": ("PUT", UNREADABLE, REPEAT_NOT),
+    "a server's error in what changes something": ("POST", Reply(500, {"error": "oh"}), REPEAT_NOT),
+    "a redirect that nobody follows": ("PATCH", Reply(302, None, {"Location": "/done"}), REPEAT_NOT),
+    "a server's error in what may be repeated": ("PUT", Reply(500, {"error": "oh"}), ARGUMENTS),
+    "a server's error in what reads": ("GET", Reply(500, {"error": "oh"}), ARGUMENTS),
+    "wrong arguments": ("POST", Reply(422, {"note": ["Too long."]}), ARGUMENTS),
+    "unknown credentials": ("POST", Reply(401, {"error": "who?"}), OPERATOR),
+    "forbidden": ("GET", Reply(403, {"error": "no"}), OPERATOR),
+    "not for an hour": ("POST", Reply(429, {"error": "slow"}, {"Retry-After": "3600"}), LATER),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+async def test_agents_are_told_to_do_what_fits_the_failure(
+    api: TargetApi, connect: Connect, case: str
+) -> None:
+    """A2.4, C5.3, C8.3: above all not to repeat what may have been carried out."""
+    method, reply, advice = ADVICE[case]
+    api.tell(method, "/things", reply)
+    tool = declared("thing", endpoint=f"{api.base_url}/things", method=method, api={"authentication": BEARER})
+    await submit(tool)
+
+    async with connect() as client:
+        result = await client.call_tool("thing", {})
+
+    (block,) = result.content
+    assert result.is_error and block.type == "text"
+    assert block.text.partition("\n")[2].startswith(advice)
+    assert len(api.arrived) == 1
+
+
 async def test_a_removed_tool_can_no_longer_be_called_and_comes_back(
     api: TargetApi, connect: Connect
 ) -> None:
@@ -135,4 +173,43 @@ async def test_results_of_a_submitted_tool_are_cached_as_it_says(api: TargetApi,
         second = await client.call_tool("weather", {"city": "Ulm"})
 
     assert first.structured_content == second.structured_content and not first.is_error
+    assert len(api.arrived) == 1
+
+
+@in_database
+def resolve(execution_id: str, **said: Any) -> dict[str, Any]:
+    answer = administrator().post(f"/api/executions/{execution_id}/resolve/", said)
+    assert answer.status_code == 200, answer.json()
+    resolved: dict[str, Any] = answer.json()
+    return resolved
+
+
+@pytest.mark.parametrize("said", [None, {"number": "A-9"}], ids=["output unknown", "output known"])
+async def test_a_call_whose_answer_was_lost_has_completed_once_an_administrator_says_that_it_ran(
+    api: TargetApi, connect: Connect, said: Any
+) -> None:
+    """B8, C5.3: the API keeps no runs that could be named; record and agent learn who said so."""
+    await submit(
+        declared("pay", endpoint=f"{api.base_url}/hang-up", method="POST", api={"authentication": BEARER})
+    )
+
+    async with connect() as client:
+        lost = await client.call_tool("pay", {})
+        assert lost.is_error and "Do not call it again" in str(lost.content)
+        execution = await in_database(Execution.objects.get)()
+        resolved = await resolve(str(execution.pk), ran=True, output=said)
+        status = await client.call_tool("get_execution_status", {"execution_id": str(execution.pk)})
+
+    assert (resolved["state"], resolved["error"], resolved["output"]) == ("completed", None, said)
+    by = resolved["metadata"]["said_by"]
+    assert [event["message"] for event in resolved["events"] if event["kind"] == "completed"] == [
+        f"{by}: it ran. Its output is not known."
+        if said is None
+        else f"{by}: it ran. The output is what {by} says that it was."
+    ]
+    assert not status.is_error
+    told = str(status.content)
+    assert by in told and ("its output is not known" in told) == (said is None)
+    assert status.structured_content is not None
+    assert status.structured_content.get("output") == said
     assert len(api.arrived) == 1

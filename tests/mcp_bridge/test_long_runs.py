@@ -112,6 +112,38 @@ async def test_a_client_without_tasks_gets_the_result_of_a_run_that_outlasts_its
     assert "next" not in ended
 
 
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("No worker is listening on the queue.", ": No worker is listening on the queue. It goes on"),
+        ("weighing the letters", ": weighing the letters. It goes on"),
+    ],
+)
+async def test_a_handle_says_in_its_text_what_the_run_is_at(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, word: str, told: str
+):
+    """A7.5, A8.3: models read the text, not the structured content."""
+    wire_engine.on_status = replies(200, status(progress=40, progress_message=word))
+    await in_database(change)(inline_wait_seconds=2)
+    async with connect() as client:
+        handle = await client.call_tool("report", {})
+    assert f"report is still running, 40 % done{told}" in handle.content[0].text
+
+
+async def test_a_timeout_says_what_the_run_was_at_last(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """A7.2, B5: more time helps nobody who waits for a worker."""
+    word = "No worker is listening on the queue."
+    wire_engine.on_status = replies(200, status(progress=0, progress_message=word))
+    await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
+    async with connect() as client:
+        result = await client.call_tool("report", {})
+    assert result.is_error
+    assert "It took longer than its timeout of 1 s" in result.content[0].text
+    assert f"The last that it told: {word}\n" in result.content[0].text
+
+
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(
     open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):

@@ -247,6 +247,24 @@ def test_a_task_of_unknown_outcome_ends_with_what_to_do(mcp_server: McpServer, t
     assert "An administrator has to find out" in task["result"]["content"][0]["text"]
 
 
+def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
+    mcp_server: McpServer, token: str
+):
+    """B8, A7.4: the output that its schema promises is missed in words that do not blame the engine."""
+    workflow = make_workflow(output_schema={"type": "object", "required": ["sum"]})
+    execution = owned(workflow, state=State.UNCONFIRMED, payload={"output": None})
+    assert execution.confirm_ran(None, by="Ada")
+
+    result = send(mcp_server, token, "tasks/get", taskId=str(execution.pk)).json()["result"]["result"]
+
+    promised, told = (block["text"] for block in result["content"])
+    assert (result["isError"], promised) == (
+        True,
+        "The run completed, but what its output schema promises is not known.",
+    )
+    assert "ran, says Ada" in told and "its output is not known" in told
+
+
 async def test_cancelling_a_task_reaches_the_engine(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):

@@ -16,6 +16,7 @@ from loguru import logger
 from catalogue.connections import close_connectors
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
+from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from mcp_bridge.tokens import create_token
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, temporal_server  # noqa: F401
@@ -113,6 +114,18 @@ def test_import_tells_that_nobody_works_on_a_task_queue(file: DeclaringFile):
     """E9: before the first call waits in vain."""
     file.write(Echo={"taskQueue": "nobody-listens-there"})
     assert "No worker is listening on: nobody-listens-there." in file.bring_in()
+
+
+def test_a_source_without_definitions_says_what_is_missing(temporal_server: TemporalServer):  # noqa: F811
+    """B4, E1: it works, and lists nothing; whoever added it has to know why."""
+    where = {"host_port": temporal_server.address}
+    source = create_source(name="temporal", kind="temporal", config=where, credentials={})
+    run = refresh_source(source)
+    source.refresh_from_db()
+    assert (run.outcome, source.health_state) == ("succeeded", "ok")
+    assert source.health_message.startswith("0 workflows listed. definitions: without them")
+    assert "manage.py import_temporal" in source.health_message
+    run_in_background_loop(close_connectors())
 
 
 def test_a_changed_file_is_taken_over_by_the_next_refresh(file: DeclaringFile):

@@ -192,6 +192,28 @@ async def test_a_refusal_that_names_nothing_is_found_out_by_trying(
     assert (await ask(schema=SCHEMA)).text == '{"tool": "a"}'
 
 
+async def test_one_refusal_that_names_nothing_and_does_not_come_again_costs_no_parameter(
+    model_server: ModelServer,
+) -> None:
+    """C4.1: what is not known to be refused goes on being sent, now and for the life of the process."""
+    model_server.script(wire.raw(wire.error("Bad request."), 400), {"tool": "a"}, {"tool": "b"})
+    assert (await ask(schema=SCHEMA)).text == '{"tool": "a"}'
+    assert (await ask(schema=SCHEMA)).text == '{"tool": "b"}'
+    first, *others = [asked.json for asked in model_server.asked]
+    assert first["temperature"] == 0 and others == [first, first]
+
+
+@pytest.mark.parametrize("words", ["Invalid model: scripted-model", "The model `x` does not exist"])
+async def test_a_server_that_says_400_to_a_model_it_does_not_know_is_told_as_one(
+    model_server: ModelServer, words: str
+) -> None:
+    """C8.2: some do not answer 404."""
+    model_server.answer_by(lambda _: wire.raw(wire.error(words), 400))
+    error = await failure()
+    assert error.problem == ModelProblem.UNUSABLE
+    assert "OPENAI_MODEL" in error.message and words in error.message
+
+
 async def test_a_server_that_fails_over_a_format_is_asked_without_it(model_server: ModelServer) -> None:
     """Some answer 500 to what they do not know."""
     model_server.objections = {"json_schema": wire.objects_to("json_schema", status=500)}
@@ -239,7 +261,7 @@ async def test_what_is_refused_whatever_is_left_out_is_told_in_the_servers_words
     error = await failure(schema=SCHEMA)
     assert error.problem == ModelProblem.REFUSED
     assert error.message.endswith("It says: No such thing for ***.")
-    assert len(model_server.asked) == 7
+    assert len(model_server.asked) == 8
 
 
 async def test_a_prompt_that_is_too_long_is_not_tried_in_other_ways(model_server: ModelServer) -> None:
@@ -247,7 +269,7 @@ async def test_a_prompt_that_is_too_long_is_not_tried_in_other_ways(model_server
     words = "This model's maximum context length is 4096 tokens, max_tokens is too large."
     model_server.script(wire.raw(wire.error(words, code="context_length_exceeded"), 400))
     error = await failure(schema=SCHEMA)
-    assert error.problem == ModelProblem.REFUSED
+    assert error.problem == ModelProblem.UNUSABLE
     assert "CATALOGUE_MODEL_CONTEXT_TOKENS" in error.message
     assert len(model_server.asked) == 1
 
@@ -283,8 +305,8 @@ async def test_an_answer_of_no_use_is_told_apart_and_its_tokens_count(
     ("answer", "problem", "words"),
     [
         (wire.answers_html(), ModelProblem.UNREACHABLE, "Check OPENAI_BASE_URL"),
-        (wire.refuses_key(), ModelProblem.REFUSED, "Check OPENAI_API_KEY"),
-        (wire.does_not_know_model(), ModelProblem.REFUSED, "OPENAI_MODEL"),
+        (wire.refuses_key(), ModelProblem.UNUSABLE, "Check OPENAI_API_KEY"),
+        (wire.does_not_know_model(), ModelProblem.UNUSABLE, "OPENAI_MODEL"),
         (wire.raw({"choices": []}), ModelProblem.EMPTY, "no choices"),
         (wire.raw({"choices": "none"}), ModelProblem.EMPTY, "no choices"),
         (wire.raw([1]), ModelProblem.EMPTY, "no choices"),
@@ -293,7 +315,7 @@ async def test_an_answer_of_no_use_is_told_apart_and_its_tokens_count(
         (wire.raw("", 302), ModelProblem.UNREACHABLE, "redirects"),
         (
             wire.raw(wire.error("You exceeded your quota", code="insufficient_quota"), 429),
-            ModelProblem.REFUSED,
+            ModelProblem.UNUSABLE,
             "exceeded your quota",
         ),
     ],

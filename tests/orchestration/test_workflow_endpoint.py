@@ -1,5 +1,6 @@
 """POST /workflow, from the request to the answer, with a model server and a target API on loopback."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
+from executions.rest.waits import MOST_OF_ONE, waiting_places
+from orchestration.models import WorkflowRequest
 from tests.api.clients import TokenClient, administrator, problem_paths, staff_session
 from tests.engines.model_answers import USAGE, fails, proposes
 from tests.engines.model_server import MODEL, ModelServer
@@ -146,7 +149,7 @@ def test_a_dry_run_stops_before_anything_is_sent(model_server: ModelServer, shop
     answer = response.json()
     assert (response.status_code, answer["status"], answer["dry_run"]) == (200, "success", True)
     assert answer["http_spec"]["url"] == f"{shop.base_url}/orders/A-7"
-    assert (answer["raw_response"], answer["execution_id"]) == (None, None)
+    assert (answer["raw_response"], answer["execution_id"], answer["execution_state"]) == (None, None, None)
     assert states(answer)["api_execution"] == states(answer)["response_formatting"] == "skipped"
     assert shop.arrived == [] and not Execution.objects.exists()
 
@@ -239,7 +242,13 @@ def test_who_may_ask() -> None:
     body = {"user_instructions": "Where?", "tool_ids": ["nothing"]}
 
     assert staff_session().post("/workflow", body).status_code == 403
-    assert staff_session("add_workflowrequest").post("/workflow", body).status_code == 404
+    asking, running = (
+        staff_session("add_workflowrequest"),
+        staff_session("add_workflowrequest", "add_execution"),
+    )
+    assert asking.post("/workflow", body).status_code == 403
+    assert asking.post("/workflow", body | {"dry_run": True}).status_code == 404
+    assert running.post("/workflow", body).status_code == 404
     assert TokenClient(Scope.READ).post("/workflow", body).status_code == 403
     assert TokenClient(Scope.RUN).post("/workflow", body).status_code == 404
     assert APIClient().post("/workflow", body).status_code == 401
@@ -329,6 +338,9 @@ def test_without_a_wish_for_words_there_are_none(
 
     assert "formatted_response" not in answer
     assert len(model_server.asked) == 1
+    ignored = "response_format_instructions had no effect, as format_response is not true."
+    assert answer["warnings"] == ([ignored] if fields else [])
+    assert answer["execution_state"] == "completed"
 
 
 def test_a_failure_to_put_it_into_words_costs_only_the_words(
@@ -346,3 +358,17 @@ def test_a_failure_to_put_it_into_words_costs_only_the_words(
     assert "could not be put into words" in answer["warnings"][0]
     assert states(answer)["response_formatting"] == "failed"
     assert only().status == "success"
+
+
+def test_a_caller_whose_requests_wait_already_does_not_take_everybodys_threads(shop: TargetApi) -> None:
+    """E7: nothing is recorded, and others are served."""
+    store(shop)
+    client = TokenClient(Scope.READ, Scope.RUN)
+    body = {"user_instructions": "Where is A-7?", "tool_ids": ["get_order"]}
+    with ExitStack() as stack:
+        for _ in range(MOST_OF_ONE):
+            assert stack.enter_context(waiting_places.one_for(client.token.caller.key))
+        refused = client.post("/workflow", body)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert "Nothing was done" in refused.json()["detail"]
+    assert not WorkflowRequest.objects.exists()

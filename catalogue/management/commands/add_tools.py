@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 
 from catalogue.http_tools.refusals import ToolsRefused
 from catalogue.http_tools.registry import StoredTools, store_tools
-from catalogue.http_tools.submissions import MOST_BYTES, place_of, read_submission, read_text
+from catalogue.http_tools.submissions import MOST_BYTES, name_of, place_of, read_submission, read_text
 from catalogue.management.base import CatalogueCommand
 
 
@@ -40,7 +40,10 @@ class Command(CatalogueCommand):
                 dry_run=asked.dry_run or options["dry_run"],
             )
         except ToolsRefused as refused:
-            told = [f"{place_of(fault, raw)}: {fault.message}".lstrip(": ") for fault in refused.problems]
+            told = [
+                ": ".join(filter(None, [name_of(fault, raw), place_of(fault, raw), fault.message]))
+                for fault in refused.problems
+            ]
             raise CommandError("\n".join(["Nothing was stored.", *told])) from None
         self._tell(stored)
 

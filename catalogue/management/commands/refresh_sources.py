@@ -32,7 +32,7 @@ class Command(CatalogueCommand):
             self.stderr.write(str(error))
             return False
         if run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
-            self.stderr.write(f"{source.name}: {run.error} The last good list stays.")
+            self.stderr.write(f"{source.name}: {_what_holds(source, run)}")
             return False
         self._tell(source, run)
         return True
@@ -52,6 +52,14 @@ class Command(CatalogueCommand):
             )
         for flagged in run.flagged:
             self.stdout.write(f"  flagged {flagged['id']} {flagged['name']!r}: {flagged['reason']}")
+
+
+def _what_holds(source: Source, run: DiscoveryRun) -> str:
+    error = run.error if run.error.endswith((".", "!", "?")) else f"{run.error}."
+    # What is declared here was never listed, and neither was what has not answered yet.
+    if source.kind == KIND or source.last_refreshed_at is None:
+        return error
+    return f"{error} The last good list stays."
 
 
 def _sources(names: list[str]) -> list[Source]:

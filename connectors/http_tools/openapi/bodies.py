@@ -6,6 +6,7 @@ from typing import Any
 from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
 from connectors.http_tools.openapi.body_fields import Field, fields_of
 from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.inner_lists import has_inner_lists
 from connectors.http_tools.openapi.media_types import FORM, JSON, choose_media_type
 from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schemas import Converted, Schemas
@@ -14,6 +15,8 @@ from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.tool_config import ArgumentPlace, BodyFormat, Constant
 
 WHOLE = "body"
+DEEP = "deepObject"
+"""The style with brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,29 @@ class Bodies:
         schema, at_schema = media["schema"], f"{at}/schema"
         fields = fields_of(self.document, schema, at_schema)
         if media_type.partition(";")[0].strip().lower() == FORM:
+            if described.get("required") is not True and self._says_nothing(schema, at_schema):
+                return Body()
             return Body(self._form(fields, media, at_schema), body_format="form")
         return Body(self._json(fields, schema, at_schema, described), constants=_constants(media_type))
+
+    def is_empty(self, raw: Any, pointer: str) -> bool:
+        """Whether the document gives the body no field at all. Raises NoTool."""
+        described, pointer = self.document.object_at(raw, pointer)
+        content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
+        return all(
+            isinstance(media, dict)
+            and self._says_nothing(media.get("schema"), f"{at}{pointer_of([name])}/schema")
+            for name, media in content.items()
+        )
+
+    def _says_nothing(self, raw: Any, pointer: str) -> bool:
+        """Whether it is an object that is known to have no fields."""
+        if not isinstance(raw, dict):
+            return False
+        schema, _ = self.document.object_at(raw, pointer)
+        usual = {"type", "title", "description", "additionalProperties", "properties"}
+        is_closed = schema.get("additionalProperties") in (None, False)
+        return schema.get("properties") == {} and is_closed and schema.keys() <= usual
 
     def _json(
         self, fields: dict[str, Field] | None, schema: Any, pointer: str, described: dict[str, Any]
@@ -76,14 +100,16 @@ class Bodies:
                     raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
                 self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
             else:
-                arguments.append(self._field(one))
+                arguments.append(self._field(one, form_name=self._form_name(one, encoding)))
         return arguments
 
     def _form_objection(self, one: Field, encoding: dict[str, Any]) -> str:
-        said = encoding.get(one.name)
-        said = said if isinstance(said, dict) else {}
-        if said.get("contentType") or said.get("style", "form") != "form" or said.get("explode") is False:
+        said = _said(encoding, one)
+        is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
+        if is_odd or said.get("explode") is False:
             return "which is encoded in a way that is not supported"
+        if said.get("style") == DEEP:
+            return self._objection_to_brackets(one)
         for raw, pointer in one.schemas:
             if types_of(self.document, raw, pointer) == {"object"}:
                 return "which is an object, and forms have texts only"
@@ -91,8 +117,35 @@ class Bodies:
                 return "which is a list of more than texts"
         return ""
 
-    def _field(self, one: Field) -> Argument:
-        parts = [self.schemas.convert(raw, pointer) for raw, pointer in one.schemas]
+    def _objection_to_brackets(self, one: Field) -> str:
+        """Our forms write `a[b]=1` and `a[0][b]=1`, but texts in a list within as `a[b]=1&a[b]=2`."""
+        if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
+            return "which has lists of texts within objects, and forms do not write brackets for those"
+        types, items = self._types_of(one)
+        # Objects are written with numbers, texts under another name; a list of both, or of what is not told,
+        # has no spelling that is right for all of it.
+        is_plain = types == {"array"} and bool(items) and not items & NESTED
+        is_of_objects = bool(items) and items <= NESTED
+        if "array" in types and not is_plain and not is_of_objects:
+            return "which is a list of texts or something else, and those are written in different ways"
+        return ""
+
+    def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
+        """Of its value, and of the items of a list."""
+        types = {found for raw, at in one.schemas for found in types_of(self.document, raw, at)}
+        items = {found for raw, at in one.schemas for found in item_types_of(self.document, raw, at)}
+        return types, items
+
+    def _form_name(self, one: Field, encoding: Any) -> str:
+        """With brackets for a list that wants them: `expand[]=a&expand[]=b`."""
+        if _said(encoding, one).get("style") != DEEP:
+            return one.name
+        types, items = self._types_of(one)
+        return f"{one.name}[]" if types == {"array"} and not items & NESTED else one.name
+
+    def _field(self, one: Field, *, form_name: str = "") -> Argument:
+        convert = self.schemas.convert_text if form_name else self.schemas.convert
+        parts = [convert(raw, pointer) for raw, pointer in one.schemas]
         converted = parts[0]
         if len(parts) > 1:
             converted = Converted(
@@ -100,8 +153,13 @@ class Bodies:
                 frozenset().union(*(part.needs for part in parts)),
                 1 + sum(part.parts for part in parts),
             )
-        place = ArgumentPlace(place="body", name=pointer_of([one.name]))
+        place = ArgumentPlace(place="body", name=pointer_of([form_name or one.name]))
         return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
+
+
+def _said(encoding: Any, one: Field) -> dict[str, Any]:
+    said = encoding.get(one.name) if isinstance(encoding, dict) else None
+    return said if isinstance(said, dict) else {}
 
 
 def _constants(media_type: str) -> list[Constant]:

@@ -101,7 +101,7 @@ class Parameters:
         return Argument(
             place=self._place(one),
             wanted=one.name,
-            converted=self.schemas.convert(one.raw.get("schema", {}), f"{one.pointer}/schema"),
+            converted=self.schemas.convert_text(one.raw.get("schema", {}), f"{one.pointer}/schema"),
             description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
             required=one.is_required,
         )

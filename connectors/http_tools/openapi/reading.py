@@ -151,11 +151,21 @@ class _Reader:
     def _body(self, operation: Operation, notes: list[str]) -> Body:
         if "requestBody" not in operation.raw:
             return Body()
-        if operation.method in WITHOUT_BODY:
-            notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
-            return Body()
         bodies = Bodies(self.document, self.inputs, notes)
-        return bodies.body(operation.raw["requestBody"], f"{operation.pointer}/requestBody")
+        raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
+        if operation.method not in WITHOUT_BODY:
+            return bodies.body(raw, at)
+        if not _is_empty(bodies, raw, at):
+            notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
+        return Body()
+
+
+def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
+    """One that cannot be read is not."""
+    try:
+        return bodies.is_empty(raw, pointer)
+    except NoTool:
+        return False
 
 
 def _in_words(error: ValidationError) -> str:

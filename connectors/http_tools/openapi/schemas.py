@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.refusals import NoTool
+from connectors.http_tools.openapi.sayable import without_null
 from connectors.http_tools.openapi.schema_keywords import Reading, convert
 
 MAX_PARTS = 5_000
@@ -44,6 +45,18 @@ class Schemas:
         reading = Reading(self.document, self.direction, self.usable_pattern, self._name_of)
         schema = convert(raw, pointer, reading)
         return Converted(schema, frozenset(reading.needs), reading.parts)
+
+    def convert_text(self, raw: Any, pointer: str) -> Converted:
+        """The same for what is written as a text, which null cannot be. Raises NoTool."""
+        converted = self.convert(raw, pointer)
+        if isinstance(converted.schema, dict) and "$ref" in converted.schema:
+            # The definition is shared with JSON bodies; where it allows null, this argument has a copy.
+            target = self.convert(*self.document.object_at(raw, pointer))
+            if (plain := without_null(target.schema)) == target.schema:
+                return converted
+            beside = {key: value for key, value in converted.schema.items() if key != "$ref"}
+            return Converted(plain | beside, target.needs, target.parts)
+        return Converted(without_null(converted.schema), converted.needs, converted.parts)
 
     def definitions_for(self, needs: frozenset[str], *, parts: int) -> Schema:
         """`$defs` with everything that can be reached. `parts`: how many there are besides. Raises NoTool."""

@@ -22,7 +22,8 @@ def base_url_of(document: Document, given: str) -> str:
         return _normalised(url)
     told = "names no server" if url == "/" else f"only says that its server is {quoted(url)}"
     raise UnusableDocument(
-        f"The document {told}. Give the base URL: what all addresses of the API begin with."
+        f"The document {told}. Give the base URL, what all addresses of the API begin with: --base-url at "
+        "the command, base_url in REST, the field of that name in the admin."
     )
 
 
