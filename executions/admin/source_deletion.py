@@ -6,7 +6,7 @@ from executions.models import Execution
 
 
 def tell_of_executions(sources: list[Source]) -> str:
-    """What is under way fails with its workflow, though the engine goes on with it."""
+    """What is under way becomes unconfirmed with its workflow gone, though the engine goes on with it."""
     theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
     active = theirs.active().count()
     others = theirs.count() - active

@@ -68,3 +68,10 @@ def test_records_of_discovery_cannot_be_made_up_changed_or_deleted(admin_client:
     assert admin_client.post(page_url(run), {"added": "99"}).status_code == 403
     url = page_url(run).replace("/change/", "/delete/")
     assert admin_client.post(url, {"post": "yes"}).status_code == 403
+
+
+def test_no_history_is_offered_of_a_record_that_nobody_changes(admin_client: Client) -> None:
+    """B8."""
+    run = make_discovery_run()
+    assert "/history/" not in admin_client.get(page_url(run)).content.decode()
+    assert "/history/" in admin_client.get(page_url(run.source)).content.decode()

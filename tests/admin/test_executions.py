@@ -510,3 +510,78 @@ def test_only_people_who_may_change_executions_can_cancel(staff_with: StaffWith)
     client = staff_with("view_execution")
     assert "Cancel this execution?" not in client.get(page_url(execution)).content.decode()
     assert press(client, execution, "cancel").status_code == 403
+
+
+# The way to other pages, and to all of what is cut
+
+
+def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: Client) -> None:
+    """A1.3, A8.2: the record keeps the name."""
+    workflow = make_workflow(make_source("gone"))
+    execution = make_execution(workflow)
+    make_execution(make_workflow(make_source("here")))
+    workflow.source.delete()
+    page = admin_client.get(list_url(Execution))
+    sources = next(spec for spec in page.context["cl"].filter_specs if spec.parameter_name == "source_name")
+    assert [name for name, _ in sources.lookup_choices] == ["gone", "here"]
+    assert found(admin_client, source_name="gone") == [execution]
+
+
+def test_all_of_a_large_payload_can_be_had_as_a_file(admin_client: Client, staff_with: StaffWith) -> None:
+    """B3: as JSON that no browser shows, for those who may see executions."""
+    large = make_execution(payload={"output": {"text": "<b>" + "y" * 150_000}})
+    address = page_url(large).replace("/change/", "/payload/output/")
+    assert f'href="{address}"' in admin_client.get(page_url(large)).content.decode()
+    sent = admin_client.get(address)
+    assert sent.json() == {"text": "<b>" + "y" * 150_000}
+    assert sent["Content-Type"] == "application/json"
+    assert sent["Content-Disposition"].startswith("attachment;")
+    assert sent["X-Content-Type-Options"] == "nosniff"
+    assert admin_client.get(address.replace("/output/", "/cut/")).status_code == 404
+    assert staff_with("view_workflow").get(address).status_code == 403
+    small = make_execution(payload={"output": {"text": "y"}})
+    assert "/payload/" not in admin_client.get(page_url(small)).content.decode()
+
+
+def test_answers_without_anything_in_them_are_left_out(admin_client: Client) -> None:
+    """B3."""
+    execution = make_execution(payload={"start_answer": {}, "status_answer": {"status": "done"}})
+    shown = text_of(admin_client.get(page_url(execution)))
+    assert "The engine's answer to the start" not in shown
+    assert "The engine's last status" in shown
+
+
+def test_an_execution_leads_to_its_source_where_one_may_see_it(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """A8.2, B8."""
+    execution = make_execution()
+    assert execution.workflow is not None
+    address = f'href="{page_url(execution.workflow.source)}"'
+    assert address in admin_client.get(page_url(execution)).content.decode()
+    assert address not in staff_with("view_execution").get(page_url(execution)).content.decode()
+
+
+def test_progress_is_told_apart_from_what_the_engine_says_of_it(admin_client: Client) -> None:
+    """A8.2."""
+    execution = make_execution(state=State.RUNNING, progress=7.5, progress_message="300 of 4000 s")
+    assert "7.5 %, 300 of 4000 s" in text_of(admin_client.get(page_url(execution)))
+
+
+def test_a_list_that_nothing_narrows_offers_no_way_to_all(admin_client: Client) -> None:
+    """B8."""
+    make_execution(state=State.FAILED)
+    assert "Show all" not in text_of(admin_client.get(list_url(Execution)))
+    assert "1 result ( Show all )" in text_of(
+        admin_client.get(list_url(Execution), {"state__exact": "failed"})
+    )
+
+
+def test_the_history_of_an_execution_is_offered_once_somebody_did_something(admin_client: Client) -> None:
+    """B8."""
+    execution = make_execution(state=State.COMPLETED)
+    assert "/history/" not in admin_client.get(page_url(execution)).content.decode()
+    LogEntry.objects.log_actions(
+        user_id=User.objects.get().pk, queryset=[execution], action_flag=2, change_message="Pressed it."
+    )
+    assert "/history/" in admin_client.get(page_url(execution)).content.decode()

@@ -142,3 +142,10 @@ def test_people_who_may_only_look_cannot_reorder(staff_with: StaffWith) -> None:
     assert 'name="form-0-position"' not in client.get(list_url(WorkflowFilter)).content.decode()
     run_action(client, "delete_selected", rule)
     assert WorkflowFilter.objects.get().position == 7
+
+
+def test_the_form_says_what_a_pattern_is_matched_with(admin_client: Client) -> None:
+    """A4.2."""
+    shown = text_of(admin_client.get(add_url(WorkflowFilter)))
+    assert "The name is the engine's" in shown
+    assert "Upper and lower case count." in shown

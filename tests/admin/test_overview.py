@@ -180,3 +180,13 @@ def _queries(client: Client, url: str) -> int:
     with CaptureQueriesContext(connection) as queries:
         assert client.get(url).status_code == 200
     return len(queries)
+
+
+def test_people_without_permissions_are_told_whom_to_ask(staff_with: StaffWith) -> None:
+    """B8: an empty page says nothing."""
+    assert "You have no permissions yet; ask an administrator." in text_of(staff_with().get("/admin/"))
+
+
+def test_people_who_may_see_something_are_not_told_that_they_may_not(staff_with: StaffWith) -> None:
+    """B8: also where it has no number on the first page."""
+    assert "You have no permissions yet" not in text_of(staff_with("view_toolset").get("/admin/"))

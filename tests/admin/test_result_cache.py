@@ -176,3 +176,14 @@ def test_executions_show_which_were_answered_from_the_cache(admin_client: Client
 
 def test_the_sidebar_leads_there(admin_client: Client) -> None:
     assert list_url(CachePolicy) in admin_client.get("/admin/").content.decode()
+
+
+def test_the_number_of_workflows_leads_to_those_workflows(admin_client: Client, report: Workflow) -> None:
+    """E9: also to one whose results were never asked for."""
+    never_called = cache_for(make_workflow(name="never_called"))
+    make_workflow(name="not_cached")
+    page = admin_client.get(policy_page(admin_client))
+    assert "Workflows that use it 2" in text_of(page)
+    assert f'href="{list_url(Workflow)}?cache=cached">2<' in page.content.decode()
+    rows = admin_client.get(list_url(Workflow), {"cache": "cached"}).context["cl"].result_list
+    assert set(rows) == {report, never_called}

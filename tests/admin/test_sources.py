@@ -7,9 +7,16 @@ from django.utils import timezone
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.tasks import refresh_one_source
+from executions.models import State
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, form_values, list_url, page_url, press, run_action, text_of, told
-from tests.factories import make_discovery_run, make_source, make_workflow, make_workflows
+from tests.factories import (
+    make_discovery_run,
+    make_execution,
+    make_source,
+    make_workflow,
+    make_workflows,
+)
 from tests.processes import ExampleEngine, example_engine  # noqa: F401
 
 pytestmark = pytest.mark.django_db
@@ -359,6 +366,24 @@ def test_deleting_a_source_takes_its_workflows_and_says_how_many(admin_client: C
     assert Revision.current() > revision
 
 
+@pytest.mark.parametrize("selected", [False, True])
+def test_before_a_source_is_deleted_the_executions_under_way_are_told(
+    admin_client: Client, selected: bool
+) -> None:
+    """A1.3: nobody follows them any more, though their engine goes on."""
+    workflow = make_workflow()
+    for state in (State.RUNNING, State.PENDING, State.COMPLETED):
+        make_execution(workflow, state=state)
+    make_execution(state=State.RUNNING)
+    source = workflow.source
+    if selected:
+        question = run_action(admin_client, "delete_selected", source)
+    else:
+        question = admin_client.get(page_url(source).replace("/change/", "/delete/"))
+    told_there = text_of(question)
+    assert "2 executions are under way and will no longer be followed; 1 stays on record." in told_there
+
+
 def test_deleting_selected_sources_is_noticed_by_agents(admin_client: Client) -> None:
     """A4.4."""
     sources = [make_source(), make_source()]
@@ -434,3 +459,37 @@ def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(a
     admin_client.post(page_url(source), elsewhere | {"setting_api_key": "the-companys-key-1234"})
     source.refresh_from_db()
     assert source.config["base_url"] == "http://127.0.0.1:10"
+
+
+def test_a_refused_save_leaves_what_holds_on_the_page(admin_client: Client) -> None:
+    """B8: the form has what was typed; everything else tells of the source as it is."""
+    source = make_source("orders", next_refresh_at=timezone.now())
+    given = form_values(admin_client.get(page_url(source))) | {"name": "bills", "refresh_interval": "-1"}
+    given.pop("enabled")
+    page = admin_client.post(page_url(source), given)
+    assert errors_of(page)
+    assert "none, switched off" not in text_of(page)
+    assert "orders" in page.context["subtitle"]
+    assert "Sources chevron_right orders" in text_of(page)
+    assert 'value="bills"' in page.content.decode()
+
+
+def test_the_help_of_a_stored_secret_does_not_say_that_empty_means_none(admin_client: Client) -> None:
+    """B4: left empty, the field keeps what is stored."""
+    without = "Empty: the header is left out."
+    assert without in text_of(admin_client.get(add_url(Source), {"kind": "simplified"}))
+    shown = text_of(admin_client.get(page_url(make_source(api_key=KEY))))
+    assert without not in shown
+    assert "Sent with every request in the Authorization header." in shown
+    assert without in text_of(admin_client.get(page_url(make_source(api_key=""))))
+
+
+def test_people_are_led_to_no_discovery_runs_that_they_may_not_see(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """B8."""
+    source = make_source()
+    make_discovery_run(source)
+    address = list_url(DiscoveryRun)
+    assert f'href="{address}' in admin_client.get(page_url(source)).content.decode()
+    assert f'href="{address}' not in staff_with("view_source").get(page_url(source)).content.decode()

@@ -9,10 +9,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from executions.models import Execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import authenticate, create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
+from tests.factories import make_execution
 
 pytestmark = pytest.mark.django_db
 
@@ -109,3 +111,23 @@ def test_people_who_may_only_look_cannot_make_or_revoke_tokens(staff_with: Staff
     assert press(client, token, "revoke").status_code == 403
     run_action(client, "revoke_selected", token)
     assert authenticate(text) is not None
+
+
+def test_a_token_leads_to_what_it_called_and_back(admin_client: Client, staff_with: StaffWith) -> None:
+    """B8: only for people who may see those pages."""
+    token, _ = create_token(name="claude", scopes=["workflows:read"])
+    theirs = make_execution(caller=token.caller.key, caller_name="claude")
+    make_execution(caller="token:999")
+    address = f"{list_url(Execution)}?caller__exact={token.caller.key}"
+    assert f'href="{address}"' in admin_client.get(page_url(token)).content.decode()
+    assert list(admin_client.get(address).context["cl"].result_list) == [theirs]
+    assert f'href="{page_url(token)}"' in admin_client.get(page_url(theirs)).content.decode()
+    member = staff_with("view_accesstoken")
+    assert list_url(Execution) not in member.get(page_url(token)).content.decode()
+
+
+def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_client: Client) -> None:
+    """E8."""
+    assert "In UTC. Empty: it never expires." in text_of(admin_client.get(add_url(AccessToken)))
+    page = admin_client.post(add_url(AccessToken), NEW).content.decode()
+    assert ">Token claude</h2>" in page

@@ -228,3 +228,11 @@ def test_people_who_may_only_look_see_what_was_decided(staff_with: StaffWith) ->
     workflow = make_workflow(read_only_hint=True, cache_seconds=77)
     shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
     assert "read-only" in shown and "77" in shown
+
+
+def test_the_engines_own_name_is_told_beside_its_title(admin_client: Client) -> None:
+    """A4.2: filters on the name are matched with it, not with the tool's name."""
+    workflow = make_workflow(name="Pay an invoice", upstream_title="Invoices")
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "Engine's name Pay an invoice" in shown
+    assert "Engine's title Invoices" in shown

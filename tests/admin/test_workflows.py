@@ -229,3 +229,23 @@ def test_people_who_may_only_look_cannot_enable_or_change(staff_with: StaffWith)
     assert client.post(page_url(workflow), {"tool_name": "x", "enabled": "on"}).status_code == 403
     workflow.refresh_from_db()
     assert not workflow.enabled
+
+
+def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client: Client) -> None:
+    """A3.1: the curator's, else the engine's, else the name."""
+    second = make_workflow(name="zz", upstream_title="Bake bread")
+    third = make_workflow(name="aa", upstream_title="Answer mail", title_override="Count sheep")
+    first = make_workflow(name="Add salt")
+    assert tool_names(admin_client.get(list_url(Workflow), {"q": "bake bread"})) == [second.tool_name]
+    column = admin_client.get(list_url(Workflow)).context["cl"].list_display.index("shown_title")
+    rows = tool_names(admin_client.get(list_url(Workflow), {"o": str(column)}))
+    assert rows == [workflow.tool_name for workflow in (first, second, third)]
+
+
+def test_an_empty_list_offers_only_what_can_be_done_there(admin_client: Client) -> None:
+    """B8: nobody can add a workflow by hand; filters can be reset once there are some."""
+    empty = text_of(admin_client.get(list_url(Workflow)))
+    assert "There is nothing here yet." in empty
+    assert "Reset filters" not in empty
+    narrowed = text_of(admin_client.get(list_url(Workflow), {"q": "nothing"}))
+    assert "Nothing here matches the search and the filters. filter_list_off Reset filters" in narrowed
