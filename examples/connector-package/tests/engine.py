@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from jobs import over
 from redis import Redis
 from redis.exceptions import ConnectionError
 from rq import Queue, Worker
@@ -39,7 +38,7 @@ class RqEngine:
         """Also what a worker has taken from the queue and not begun: that nobody could be told to stop."""
         with self.redis as redis:
             for key in redis.scan_iter("rq:job:*"):
-                redis.set(over(key.decode().removeprefix("rq:job:")), 1)
+                redis.set(key.decode().replace("rq:job:", "over:"), 1)
             Queue(connection=redis, serializer="json").empty()
 
 

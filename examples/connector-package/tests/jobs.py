@@ -18,12 +18,8 @@ def keep_watch(seconds: float) -> str:
     assert job is not None
     job.meta |= {"progress": 25, "progress_message": "watching"}
     job.save_meta()
+    # `over:...` is set by RqEngine.stop_everything.
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not job.connection.exists(over(job.id)):
+    while time.monotonic() < until and not job.connection.exists(f"over:{job.id}"):
         time.sleep(0.05)
     return "all quiet"
-
-
-def over(job_id: str) -> str:
-    """The key in Redis with which the tests end a job."""
-    return f"over:{job_id}"
