@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
-import pytest
 
 from connectors.testing import free_port
+from tests import plain_http
 
 ROOT = Path(__file__).resolve().parents[1]
 STARTUP_SECONDS = 60.0
@@ -29,7 +29,7 @@ class ExampleEngine:
     def runs(self, **filters: str) -> list[dict[str, object]]:
         """The engine's own record of what was started."""
         headers = {"authorization": f"Api-Key {self.api_key}"}
-        response = httpx2.get(f"{self.base_url}/runs", params=filters, headers=headers, trust_env=False)
+        response = plain_http.get(f"{self.base_url}/runs", params=filters, headers=headers)
         runs: list[dict[str, object]] = response.raise_for_status().json()["runs"]
         return runs
 
@@ -71,13 +71,6 @@ def running_example_engine(directory: Path, *options: str) -> Iterator[ExampleEn
         yield engine
 
 
-@pytest.fixture(scope="module")
-def example_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleEngine]:
-    """An example engine of the module's own; import this name into the test module that wants it."""
-    with running_example_engine(tmp_path_factory.mktemp("engine")) as engine:
-        yield engine
-
-
 def _wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + STARTUP_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -89,6 +82,6 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path
 
 def _answers(url: str) -> bool:
     try:
-        return httpx2.get(url, timeout=2, trust_env=False).is_success
+        return plain_http.get(url, timeout=2).is_success
     except httpx2.TransportError:
         return False

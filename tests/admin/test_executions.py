@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import httpx2
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
@@ -19,10 +18,11 @@ from executions.callers import Caller
 from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution
+from tests import plain_http
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, form_values, list_url, page_url, press, text_of, told
 from tests.factories import make_event, make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine, example_engine  # noqa: F401
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 
@@ -318,7 +318,7 @@ def test_of_a_run_that_was_lost_with_its_source_the_page_does_not_say_that_the_a
 @pytest.mark.django_db(transaction=True)
 def test_an_admin_resolves_it_with_the_run_that_the_engine_has(
     admin_client: Client,
-    example_engine: ExampleEngine,  # noqa: F811
+    example_engine: ExampleEngine,
 ) -> None:
     """B8, A8.4: the engine is asked, the run is followed, and the history says who did it."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
@@ -339,11 +339,10 @@ def test_an_admin_resolves_it_with_the_run_that_the_engine_has(
 
 
 def start_by_hand(engine: ExampleEngine, workflow: Workflow) -> str:
-    answer = httpx2.post(
+    answer = plain_http.post(
         f"{engine.base_url}/api/v1/service/workflows/{workflow.upstream_id}/start",
         json={"input": {"seconds": 0}, "source": "application"},
         headers={"authorization": f"Api-Key {engine.api_key}"},
-        trust_env=False,
     )
     return str(answer.raise_for_status().json()["workflow_id"])
 
@@ -351,7 +350,7 @@ def start_by_hand(engine: ExampleEngine, workflow: Workflow) -> str:
 @pytest.mark.django_db(transaction=True)
 def test_a_run_that_the_engine_does_not_know_changes_nothing(
     admin_client: Client,
-    example_engine: ExampleEngine,  # noqa: F811
+    example_engine: ExampleEngine,
 ) -> None:
     """A5.2: the engine's own words are shown."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
@@ -476,7 +475,7 @@ def test_an_engine_that_cannot_cancel_is_told_so(admin_client: Client) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(
     admin_client: Client,
-    example_engine: ExampleEngine,  # noqa: F811
+    example_engine: ExampleEngine,
 ) -> None:
     """A7.5: the button stops the run at the engine, and the record says who asked."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)

@@ -15,7 +15,7 @@ from tests.admin.pages import add_url, form_values, list_url, page_url, press, t
 from tests.admin.test_sources import KEY, LEDGER, NEW, errors_of
 from tests.factories import make_source
 from tests.packages import declare_package
-from tests.processes import ExampleEngine, example_engine  # noqa: F401
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 
@@ -181,7 +181,7 @@ def test_a_sources_name_is_written_as_it_is(admin_client: Client) -> None:
 
 
 @pytest.fixture
-def good(example_engine: ExampleEngine) -> dict[str, str]:  # noqa: F811
+def good(example_engine: ExampleEngine) -> dict[str, str]:
     """What to fill in for the example engine."""
     return NEW | {
         "setting_base_url": example_engine.base_url,

@@ -17,7 +17,7 @@ from tests.factories import (
     make_workflow,
     make_workflows,
 )
-from tests.processes import ExampleEngine, example_engine  # noqa: F401
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 
@@ -282,7 +282,7 @@ def test_a_source_of_an_unknown_kind_can_be_opened_and_switched_off(admin_client
 
 def test_refreshing_by_hand_discovers_and_shows_the_counts(
     admin_client: Client,
-    example_engine: ExampleEngine,  # noqa: F811
+    example_engine: ExampleEngine,
 ) -> None:
     """A4.3: a refresh can be triggered at any time, and says what it did."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
@@ -296,7 +296,7 @@ def test_refreshing_by_hand_discovers_and_shows_the_counts(
 
 def test_a_failing_refresh_shows_the_engines_answer_and_keeps_the_last_good_list(
     admin_client: Client,
-    example_engine: ExampleEngine,  # noqa: F811
+    example_engine: ExampleEngine,
 ) -> None:
     """A1.4, A5.1: a wrong key costs no workflow, and the admin reads why."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
@@ -315,7 +315,7 @@ def test_a_failing_refresh_shows_the_engines_answer_and_keeps_the_last_good_list
 
 def test_several_sources_are_left_to_the_worker_and_one_dead_engine_costs_the_others_nothing(
     admin_client: Client,
-    example_engine: ExampleEngine,  # noqa: F811
+    example_engine: ExampleEngine,
 ) -> None:
     """A4.3, B6: those that are never listed by themselves too."""
     dead, off = make_source("dead"), make_source("off", enabled=False)

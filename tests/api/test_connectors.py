@@ -8,9 +8,9 @@ from jsonschema_rs import validator_for
 from catalogue.models import Source
 from tests.admin.conftest import ledger_kind
 from tests.api.clients import administrator, agent, problem_paths, staff_session
-from tests.processes import ExampleEngine, example_engine
+from tests.processes import ExampleEngine
 
-__all__ = ["example_engine", "ledger_kind"]
+__all__ = ["ledger_kind"]
 
 pytestmark = pytest.mark.django_db
 

@@ -3,7 +3,6 @@
 from contextlib import ExitStack
 from datetime import timedelta
 
-import httpx2
 import pytest
 from django.utils import timezone
 
@@ -13,12 +12,11 @@ from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.rest.waits import MOST_OF_ONE, waiting_places
 from executions.retention import prune
+from tests import plain_http
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.content_blocks import EVERY_KIND
 from tests.factories import make_event, make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine, example_engine
-
-__all__ = ["example_engine"]
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 
@@ -568,11 +566,10 @@ def test_an_administrator_names_the_run_that_the_engine_has(engine: Source, exam
     """B8: the engine is asked, and a worker follows the run to its result."""
     execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
     client = administrator()
-    receipt = httpx2.post(
+    receipt = plain_http.post(
         f"{example_engine.base_url}/api/v1/service/workflows/{execution.upstream_id}/start",
         json={"input": {"seconds": 0}, "source": "application"},
         headers={"authorization": f"Api-Key {example_engine.api_key}"},
-        trust_env=False,
     ).json()
 
     response = client.post(

@@ -9,9 +9,7 @@ from catalogue.models import Revision, Source, Workflow
 from executions.models import Execution
 from tests.api.clients import administrator, problem_paths, staff_session
 from tests.factories import NOWHERE, make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine, example_engine
-
-__all__ = ["example_engine"]
+from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 

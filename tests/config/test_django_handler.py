@@ -16,6 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from pytest_django import Settings
 
 from config.django_handler import ThreadHandler
+from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
 TOGETHER = 12
@@ -66,7 +67,7 @@ def base_url(settings: Settings) -> Iterator[str]:
 
 
 def get(url: str) -> httpx2.Response:
-    return httpx2.get(url, trust_env=False, timeout=20)
+    return plain_http.get(url, timeout=20)
 
 
 def test_static_files_arrive_whole(base_url: str) -> None:
@@ -95,7 +96,7 @@ def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> No
 
 
 def test_a_body_of_several_messages_reaches_the_view(base_url: str) -> None:
-    answer = httpx2.post(f"{base_url}/count", content=b"x" * 1_000_000, trust_env=False, timeout=20)
+    answer = plain_http.post(f"{base_url}/count", content=b"x" * 1_000_000, timeout=20)
     assert answer.text == "1000000"
 
 
@@ -115,7 +116,7 @@ def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url: str) -
 def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -> None:
     content = b"x" * (LARGEST_BODY + 1)
     body = content if told_before else iter([content])
-    answer = httpx2.post(f"{base_url}/count", content=body, trust_env=False, timeout=20)
+    answer = plain_http.post(f"{base_url}/count", content=body, timeout=20)
     assert (answer.status_code, answer.text) == (413, "The body is too large.\n")
 
 

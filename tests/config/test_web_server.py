@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 from loguru import logger
 from starlette.applications import Starlette
@@ -20,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from config.web_server import BoundedProtocol, Bounds
+from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
 PATIENCE_SECONDS = 20.0
@@ -117,7 +117,7 @@ class Web:
         return self._open[-1]
 
     def serves(self) -> bool:
-        return httpx2.post(f"{self.base_url}/echo", content=b"123", trust_env=False, timeout=20).text == "3"
+        return plain_http.post(f"{self.base_url}/echo", content=b"123", timeout=20).text == "3"
 
     def begin_anew(self) -> None:
         while self._open:
@@ -220,7 +220,7 @@ def test_a_large_body_may_take_longer_as_long_as_it_comes(impatient_web: Web):
 
 
 def test_an_answer_that_takes_long_is_not_cut_off(impatient_web: Web):
-    assert httpx2.get(f"{impatient_web.base_url}/late", trust_env=False, timeout=20).text == "late"
+    assert plain_http.get(f"{impatient_web.base_url}/late", timeout=20).text == "late"
 
 
 def test_a_request_that_waits_behind_a_slow_one_is_not_late(impatient_web: Web):

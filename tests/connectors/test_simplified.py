@@ -18,9 +18,7 @@ from connectors.simplified.answers import read_snapshot, read_started
 from connectors.simplified.config import SimplifiedConfig
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response, routes
-from tests.processes import ExampleEngine, example_engine
-
-__all__ = ["example_engine"]
+from tests.processes import ExampleEngine
 
 LIST = "/api/v1/service/workflows"
 KEY = UUID("11111111-2222-3333-4444-555555555555")

@@ -8,6 +8,7 @@ from typing import Self
 
 import httpx2
 
+from tests import plain_http
 from tests.e2e.product import Product
 
 Attributes = Sequence[tuple[str, str | None]]
@@ -17,7 +18,7 @@ class Browser:
     """Use as `with Browser(product) as browser`; paths are relative to `/admin/`."""
 
     def __init__(self, product: Product) -> None:
-        self._http = httpx2.Client(base_url=f"{product.url}/admin/", trust_env=False, timeout=30)
+        self._http = plain_http.Client(base_url=f"{product.url}/admin/", timeout=30)
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,7 @@ import psutil
 import psycopg
 
 from connectors.testing import free_port
+from tests import plain_http
 from tests.processes import ROOT, running, web_command
 
 START_SECONDS = 90.0
@@ -230,20 +231,16 @@ class Rest:
         self._headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, **filters: str) -> Any:
-        response = httpx2.get(
-            f"{self._url}{path}", params=filters, headers=self._headers, trust_env=False, timeout=10
-        )
+        response = plain_http.get(f"{self._url}{path}", params=filters, headers=self._headers, timeout=10)
         response.raise_for_status()
         return json.loads(response.text)
 
     def delete(self, path: str) -> None:
         address = f"{self._url}{path}"
-        httpx2.delete(address, headers=self._headers, trust_env=False, timeout=10).raise_for_status()
+        httpx2.delete(address, headers=self._headers, timeout=10).raise_for_status()
 
     def post(self, path: str, **fields: Any) -> Any:
-        response = httpx2.post(
-            f"{self._url}{path}", json=fields, headers=self._headers, trust_env=False, timeout=60
-        )
+        response = plain_http.post(f"{self._url}{path}", json=fields, headers=self._headers, timeout=60)
         response.raise_for_status()
         return json.loads(response.text)
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
+from tests import plain_http
 from tests.e2e.product import Product, Rest
 from tests.processes import ROOT
 
@@ -33,7 +33,7 @@ BUILT_IN = {
 @asynccontextmanager
 async def client_of_2026(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http:
+    async with plain_http.AsyncClient(headers=headers, timeout=30) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
         async with Client(transport, mode="2026-07-28", cache=None) as client:
             yield client

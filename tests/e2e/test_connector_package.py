@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from tests import plain_http
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.processes import ROOT
 
@@ -66,7 +66,7 @@ def product(site: Path, rq: Any, tmp_path_factory: pytest.TempPathFactory) -> It
 @asynccontextmanager
 async def agent(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+    async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
         async with Client(transport, mode="2026-07-28", cache=None) as client:
             yield client

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, Tool
 
+from tests import plain_http
 from tests.e2e.node_tools import node
 from tests.e2e.product import Product, Rest, environment, place_for_one, started
 from tests.e2e.test_typescript import ask
@@ -102,7 +102,7 @@ def named(rest: Rest, source: str) -> dict[str, str]:
 @asynccontextmanager
 async def over_http(url: str, *, mode: str, token: str = "", **options: Any) -> AsyncIterator[Client]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    async with httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http:
+    async with plain_http.AsyncClient(headers=headers, timeout=30) as http:
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, mode=mode, cache=None, **options) as client:
             yield client
@@ -280,7 +280,7 @@ async def run_as_task(everything: Everything, name: str, arguments: dict[str, An
         result: dict[str, Any] = json.loads(data[6:])["result"]
         return result
 
-    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+    async with plain_http.AsyncClient(timeout=30) as http:
         who = {"name": "tests", "version": "1"}
         await ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=who)
         # Only then does the server have all its tools.

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
+from tests import plain_http
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
@@ -61,7 +61,7 @@ def _nothing_goes_on(prefect: PrefectServer) -> Iterator[None]:
 @asynccontextmanager
 async def agent(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+    async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
         async with Client(transport, mode="2026-07-28", cache=None) as client:
             yield client

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from connectors.testing import free_port
+from tests import plain_http
 from tests.e2e.browser import Browser, text_of
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026
@@ -93,7 +94,7 @@ def _nothing_has_arrived(shop: TargetApi) -> None:
 def say(url: str, token: str, **asked: Any) -> httpx2.Response:
     """`POST /workflow` as a front end sends it."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx2.post(f"{url}/workflow", json=asked, headers=headers, trust_env=False, timeout=60)
+    return plain_http.post(f"{url}/workflow", json=asked, headers=headers, timeout=60)
 
 
 async def test_words_become_a_request_that_is_shown_sent_told_and_recorded(

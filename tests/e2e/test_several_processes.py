@@ -13,7 +13,6 @@ from itertools import accumulate, pairwise
 from threading import Barrier
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -21,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from chaos.deployment import Deployment, deployed
 from chaos.plan import KEYED, PLAIN
 from chaos.stacks import choose_name, own_stack
+from tests import plain_http
 from tests.e2e.product import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -61,16 +61,14 @@ class Web:
     @asynccontextmanager
     async def mcp(self) -> AsyncIterator[Client]:
         headers = {"Authorization": f"Bearer {self.token}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+        async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
             transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
             async with Client(transport, mode="2026-07-28") as client:
                 yield client
 
     def _ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         headers = request.pop("headers", {}) | {"authorization": f"Bearer {self.token}"}
-        answer = httpx2.request(
-            method, f"{self.url}/api{path}", headers=headers, timeout=60, trust_env=False, **request
-        )
+        answer = plain_http.request(method, f"{self.url}/api{path}", headers=headers, timeout=60, **request)
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 
+from tests import plain_http
 from tests.e2e.product import Product, Rest, place_for_one, started
 from tests.engines.small_model import NAME, small_model
 from tests.engines.target_api import TargetApi, running_target_api
@@ -50,11 +50,10 @@ CITIES = ("Berlin", "Paris", "Rome")
 
 
 def ask_for_weather(product: Product, city: str) -> dict[str, Any]:
-    answer = httpx2.post(
+    answer = plain_http.post(
         f"{product.url}/workflow",
         json={"user_instructions": f"What is the weather in {city}?", "tool_ids": ["get_weather"]},
         headers={"Authorization": f"Bearer {product.token}"},
-        trust_env=False,
         timeout=2 * PATIENCE_SECONDS,
     )
     found: dict[str, Any] = answer.json()

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.subscriptions import ToolsListChanged
 
+from tests import plain_http
 from tests.e2e.browser import Browser
 from tests.e2e.node_tools import FOLDER, node
 from tests.e2e.product import Product, another_web, environment, wait_until
@@ -49,12 +49,11 @@ class Admin:
     token: str
 
     def rest(self, method: str, path: str, **fields: Any) -> None:
-        httpx2.request(
+        plain_http.request(
             method,
             f"{self.product.url}/api/{path}",
             headers={"authorization": f"Bearer {self.token}"},
             json=fields or None,
-            trust_env=False,
             timeout=30,
         ).raise_for_status()
 
@@ -82,7 +81,7 @@ def toolset(admin: Admin, other_web: str) -> str:
     headers = {"authorization": f"Bearer {admin.product.token}"}
     for url in (f"{admin.product.url}/mcp/{TOOLSET}", f"{other_web}/{TOOLSET}"):
         wait_until(
-            lambda url=url: httpx2.get(url, headers=headers, trust_env=False).status_code != 404,
+            lambda url=url: plain_http.get(url, headers=headers).status_code != 404,
             PATIENCE_SECONDS,
         )
     return TOOLSET
@@ -92,7 +91,7 @@ def toolset(admin: Admin, other_web: str) -> str:
 async def connected(url: str, token: str) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {token}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
+        plain_http.AsyncClient(headers=headers, timeout=30) as http,
         # Without the client's own cache, which whoever does not listen would be answered from.
         Client(streamable_http_client(url, http_client=http), mode="2026-07-28", cache=None) as client,
     ):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 
+from tests import plain_http
 from tests.e2e.product import Product, place_for_one, started
 from tests.e2e.webdriver import BROWSER, DOWN, DRIVER, ENTER, MISSING, SPACE, TAB, RealBrowser, real_browser
 from tests.engines.model_server import KEY, MODEL, ModelServer, proposes
@@ -56,7 +56,7 @@ def _store_tool(product: Product, shop: TargetApi) -> None:
         "input_schema": {"type": "object", "properties": {"order_id": order_id}, "required": ["order_id"]},
     }
     headers = {"Authorization": f"Bearer {token}"}
-    answer = httpx2.post(f"{product.url}/tools", json=tool, headers=headers, trust_env=False, timeout=30)
+    answer = plain_http.post(f"{product.url}/tools", json=tool, headers=headers, timeout=30)
     assert answer.status_code == 201, answer.text
 
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import httpx2
 import pytest
 
+from tests import plain_http
 from tests.e2e.product import Product, Rest, wait_until
 from tests.engines.workflow_server import WorkflowServer
 
@@ -33,7 +33,7 @@ def served(product: Product, ending: str) -> set[str]:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     headers = {"authorization": f"Bearer {product.token}", "accept": "application/json, text/event-stream"}
     headers |= {"mcp-protocol-version": "2025-11-25"}
-    answer = httpx2.post(f"{product.url}/mcp", json=body, headers=headers, trust_env=False, timeout=10)
+    answer = plain_http.post(f"{product.url}/mcp", json=body, headers=headers, timeout=10)
     names = [tool["name"].split("-") for tool in answer.json()["result"]["tools"]]
     return {name[0] for name in names if name[-1] == ending}
 

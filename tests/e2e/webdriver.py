@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from connectors.testing import free_port
+from tests import plain_http
 from tests.processes import running
 
 DRIVER = shutil.which("chromedriver")
@@ -111,7 +112,7 @@ def real_browser(folder: Path) -> Iterator[RealBrowser]:
     }
     with (
         running(command, answers_at=f"{address}/status", log=folder / "chromedriver.log"),
-        httpx2.Client(timeout=60, trust_env=False) as http,
+        plain_http.Client(timeout=60) as http,
     ):
         opened = http.post(f"{address}/session", json={"capabilities": {"alwaysMatch": wanted}}).json()
         assert "sessionId" in opened["value"], opened

@@ -10,6 +10,7 @@ import pytest
 from mcp import StdioServerParameters
 
 from connectors.testing import free_port
+from tests import plain_http
 from tests.e2e.node_tools import FOLDER, PACKAGES
 from tests.e2e.product import wait_until
 from tests.engines.guarding import guarded
@@ -48,6 +49,6 @@ def everything(node: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _listens(url: str) -> bool:
     """It refuses what belongs to no session, which is answer enough."""
     try:
-        return httpx2.get(url, timeout=2, trust_env=False).status_code == 400
+        return plain_http.get(url, timeout=2).status_code == 400
     except httpx2.TransportError:
         return False

@@ -21,6 +21,7 @@ from examples.engine.clock import now_ms
 from examples.engine.progress import Progress
 from examples.engine.workflows import WORKFLOWS
 from examples.engine.workflows.definition import WorkflowError
+from tests import plain_http
 
 KEY = "test-key"
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,7 @@ class Engine:
         with database.with_suffix(".log").open("ab") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         headers = {"Authorization": f"Api-Key {KEY}"}
-        engine = cls(process, httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers))
+        engine = cls(process, plain_http.Client(base_url=f"http://127.0.0.1:{port}", headers=headers))
         until(engine.answers)
         return engine
 
@@ -310,13 +311,13 @@ def test_engine_without_idempotency_starts_a_run_every_time(launch: Launch) -> N
 @pytest.mark.parametrize("path", ["/runs", "/api/v1/service/workflows", "/nowhere"])
 def test_request_without_the_key_is_refused(engine: Engine, path: str, authorization: str | None) -> None:
     headers = {"Authorization": authorization} if authorization else {}
-    response = httpx2.get(engine.client.base_url.join(path), headers=headers)
+    response = plain_http.get(engine.client.base_url.join(path), headers=headers)
     assert response.status_code == 401
     assert "key" in response.json()["error"].lower()
 
 
 def test_health_needs_no_key(engine: Engine) -> None:
-    assert httpx2.get(engine.client.base_url.join("/healthz")).json() == {"status": "ok"}
+    assert plain_http.get(engine.client.base_url.join("/healthz")).json() == {"status": "ok"}
 
 
 @pytest.mark.parametrize(

@@ -13,23 +13,6 @@ from tests.executions.steps import is_nothing_under_way
 from tests.factories import make_source, make_workflow
 from tests.processes import ExampleEngine, running_example_engine
 
-PROCESSES = {"example_engine", "forgetful_engine"}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need the same engine process run in the same worker, so that it is started once."""
-    for item in items:
-        for name in PROCESSES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(name))
-
-
-@pytest.fixture(scope="session")
-def example_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleEngine]:
-    """The real example engine, which knows our keys."""
-    with running_example_engine(tmp_path_factory.mktemp("engine")) as engine:
-        yield engine
-
 
 @pytest.fixture(scope="session")
 def forgetful_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleEngine]:

@@ -25,6 +25,7 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
+from tests import plain_http
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, replies, response
 from tests.processes import ExampleEngine
 
@@ -187,12 +188,11 @@ def relays(engine: ExampleEngine, *, answers: bool = True) -> Behaviour:
     def pass_on(request: Received) -> httpx2.Response:
         wanted = ("authorization", "content-type", "idempotency-key")
         headers = {name: request.headers[name] for name in wanted if name in request.headers}
-        return httpx2.request(
+        return plain_http.request(
             request.method,
             engine.base_url + request.target,
             content=request.body,
             headers=headers,
-            trust_env=False,
         )
 
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:

@@ -6,7 +6,6 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-import httpx2
 import pytest
 from django.db import connection
 from django.utils import timezone
@@ -20,6 +19,7 @@ from connectors.testing import free_port
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution
+from tests import plain_http
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
     RUN_ID,
@@ -312,11 +312,10 @@ def countdown_of(engine: ExampleEngine, *, keyed: bool) -> Workflow:
 
 def start_by_hand(engine: ExampleEngine, execution: Execution, arguments: dict[str, Any]) -> None:
     """What a process sent before it was killed."""
-    httpx2.post(
+    plain_http.post(
         f"{engine.base_url}/api/v1/service/workflows/1003/start",
         json={"input": arguments, "source": "application"},
         headers={"authorization": f"Api-Key {engine.api_key}", "idempotency-key": str(execution.pk)},
-        trust_env=False,
     ).raise_for_status()
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import httpx2
 import pytest
 from django.utils import timezone
 
@@ -12,6 +11,7 @@ from executions.engine.looking_up import FEWEST_LOOKS, LOOKING_UP
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.starting import StartRequest, create_execution
+from tests import plain_http
 from tests.connectors.scripted import Behaviour, Received, replies, sends_and_hangs_up
 from tests.executions.engines import (
     RUN_ID,
@@ -117,11 +117,10 @@ def test_a_killed_start_is_looked_up(engine: WireEngine, forgetful_engine: Examp
 
 
 def start_by_hand(engine: ExampleEngine, execution: Execution) -> None:
-    httpx2.post(
+    plain_http.post(
         f"{engine.base_url}/api/v1/service/workflows/1003/start",
         json={"input": {"seconds": 0}, "source": "application"},
         headers={"authorization": f"Api-Key {engine.api_key}", "idempotency-key": str(execution.pk)},
-        trust_env=False,
     ).raise_for_status()
 
 

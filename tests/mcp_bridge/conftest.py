@@ -20,10 +20,12 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from executions import advancing
 from mcp_bridge.tokens import create_token
+from tests import plain_http
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, wait_until
 from tests.factories import make_source, make_workflow
+from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.serving import serving
-from tests.processes import ROOT, ExampleEngine, running_example_engine
+from tests.processes import ROOT, ExampleEngine
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -42,7 +44,7 @@ class McpServer:
         return f"{self.url}/{slug}" if slug else self.url
 
     def get(self, path: str) -> httpx2.Response:
-        return httpx2.get(f"{self.base_url}{path}", trust_env=False, timeout=20)
+        return plain_http.get(f"{self.base_url}{path}", timeout=20)
 
     def post(
         self, body: Any = None, *, token: str = "", toolset: str | None = None, **options: Any
@@ -53,7 +55,7 @@ class McpServer:
         headers |= options.pop("headers", {})
         content = {"json": body} if body is not None else {}
         url = self.toolset_url(toolset)
-        return httpx2.post(url, headers=headers, trust_env=False, timeout=20, **content, **options)
+        return plain_http.post(url, headers=headers, timeout=20, **content, **options)
 
 
 @pytest.fixture(scope="session")
@@ -64,22 +66,18 @@ def mcp_server() -> Iterator[McpServer]:
         yield McpServer(base_url)
 
 
-@pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleEngine]:
-    with running_example_engine(tmp_path_factory.mktemp("engine")) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def _committed_rows(transactional_db: None) -> None:
     """The server reads on threads of its own, so rows have to be committed."""
 
 
 @pytest.fixture
-def source(engine: ExampleEngine) -> Source:
+def source(example_engine: ExampleEngine) -> Source:
     """The example engine, discovered, with all its workflows enabled."""
     config = {"idempotency_header": "Idempotency-Key"}
-    source = make_source("example", base_url=engine.base_url, api_key=engine.api_key, config=config)
+    source = make_source(
+        "example", base_url=example_engine.base_url, api_key=example_engine.api_key, config=config
+    )
     assert refresh_source(source).outcome == "succeeded"
     enable_workflows(Workflow.objects.filter(source=source))
     return source
@@ -139,7 +137,7 @@ def connect(mcp_server: McpServer, token: str) -> Connect:
         *, as_token: str = token, mode: str = "2026-07-28", toolset: str | None = None, **options: Any
     ) -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {as_token}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=20, trust_env=False) as http_client:
+        async with plain_http.AsyncClient(headers=headers, timeout=20) as http_client:
             transport = streamable_http_client(mcp_server.toolset_url(toolset), http_client=http_client)
             async with Client(transport, mode=mode, **{"cache": None} | options) as client:
                 yield client
@@ -148,14 +146,12 @@ def connect(mcp_server: McpServer, token: str) -> Connect:
 
 
 @pytest.fixture(params=["http", "stdio"])
-def open_client(
-    request: pytest.FixtureRequest, connect: Connect, stdio_server: StdioServerParameters
-) -> Connect:
+def open_client(request: pytest.FixtureRequest, connect: Connect) -> Connect:
     """Opens the official client over either transport."""
 
     @asynccontextmanager
     async def over_stdio(*, mode: str, **options: Any) -> AsyncIterator[Client]:
-        async with Client(stdio_server, mode=mode, **{"cache": None} | options) as client:
+        async with Client(over_pipes(), mode=mode, **{"cache": None} | options) as client:
             yield client
 
     return connect if request.param == "http" else over_stdio

@@ -12,6 +12,7 @@ from catalogue import exposure
 from catalogue.models import Revision
 from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
+from tests import plain_http
 from tests.executions.engines import until
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_tasks import modern
@@ -90,7 +91,7 @@ async def change_stream(
     headers = {"authorization": f"Bearer {token}", "accept": "text/event-stream"}
     headers |= {"mcp-protocol-version": version} if version else {}
     async with (
-        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as client,
+        plain_http.AsyncClient(timeout=PATIENCE_SECONDS) as client,
         client.stream("GET", server.toolset_url(toolset), headers=headers) as response,
     ):
         yield Stream(response)
@@ -105,7 +106,7 @@ async def listening(
     body, headers = modern("subscriptions/listen", notifications=wanted)
     headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
     async with (
-        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as client,
+        plain_http.AsyncClient(timeout=PATIENCE_SECONDS) as client,
         client.stream("POST", server.toolset_url(toolset), json=body, headers=headers) as response,
     ):
         yield Stream(response)
@@ -133,7 +134,6 @@ class Curator:
             f"{self._base_url}/api/{path}",
             json=fields,
             headers={"authorization": f"Bearer {self._token}"},
-            trust_env=False,
             timeout=PATIENCE_SECONDS,
         )
         assert answer.is_success, answer.text

@@ -7,6 +7,7 @@ from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from mcp_bridge.notifications import change_stream as stream_module
 from mcp_bridge.tokens import create_token
+from tests import plain_http
 from tests.executions.engines import in_thread
 from tests.factories import make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import McpServer
@@ -29,7 +30,7 @@ def curator(mcp_server: McpServer) -> Curator:
 def request(server: McpServer, method: str, token: str, **headers: str) -> httpx2.Response:
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
-    return httpx2.request(method, server.url, headers=headers, trust_env=False, timeout=20)
+    return plain_http.request(method, server.url, headers=headers, timeout=20)
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", ""])
@@ -109,7 +110,7 @@ def test_only_who_is_let_in_gets_a_stream(mcp_server: McpServer, token: str):
     assert request(mcp_server, "GET", token, origin="https://evil.example", **EVENT_STREAM).status_code == 403
     assert request(mcp_server, "GET", token, host="evil.example", **EVENT_STREAM).status_code == 421
     headers = EVENT_STREAM | {"authorization": f"Bearer {token}"}
-    missing = httpx2.get(mcp_server.toolset_url("nothing"), headers=headers, trust_env=False)
+    missing = plain_http.get(mcp_server.toolset_url("nothing"), headers=headers)
     assert missing.status_code == 404
 
 

@@ -24,6 +24,7 @@ from mcp_bridge.access import Access
 from mcp_bridge.lists.tool_lists import forget_tool_lists
 from mcp_bridge.lists.tools import visible_tools
 from mcp_bridge.models import AccessToken
+from tests import plain_http
 from tests.factories import make_source, make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.serving import serving
@@ -92,7 +93,7 @@ class Both:
 
 @pytest.fixture
 def both(mcp_server: McpServer, sdk_server: SdkServer, token: str) -> Iterator[Both]:
-    with httpx2.Client(headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=20) as http:
+    with plain_http.Client(headers={"authorization": f"Bearer {token}"}, timeout=20) as http:
         yield Both(mcp_server.url, f"{sdk_server.base_url}/mcp", http)
 
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 from django.utils import timezone
 
 from catalogue.models import Source
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token, forget_tokens
+from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 
 META = {
@@ -40,9 +40,7 @@ def test_without_a_valid_token_nobody_gets_in(mcp_server: McpServer, credentials
 
 
 def test_the_challenge_points_to_metadata_that_says_how_tokens_are_sent(mcp_server: McpServer):
-    document = httpx2.get(
-        f"{mcp_server.base_url}/.well-known/oauth-protected-resource/mcp", trust_env=False
-    ).json()
+    document = plain_http.get(f"{mcp_server.base_url}/.well-known/oauth-protected-resource/mcp").json()
     assert document["bearer_methods_supported"] == ["header"]
     assert document["resource"].endswith("/mcp")
 
@@ -220,7 +218,7 @@ def test_many_callers_at_once_are_all_answered(mcp_server: McpServer, token: str
 def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_server: McpServer):
     """Sent in chunks, so that no header says how much is to come."""
     chunks = (b"x" * 1_000_000 for _ in range(50))
-    response = httpx2.post(f"{mcp_server.base_url}/admin/login/", content=chunks, trust_env=False)
+    response = plain_http.post(f"{mcp_server.base_url}/admin/login/", content=chunks)
     assert response.status_code == 413
 
 
@@ -232,5 +230,5 @@ def test_a_cursor_that_nobody_gave_out_is_refused(mcp_server: McpServer, token: 
 def test_the_endpoint_is_found_with_a_slash_at_its_end_too(mcp_server: McpServer, token: str):
     body, headers = modern("tools/list")
     headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
-    response = httpx2.post(f"{mcp_server.url}/", json=body, headers=headers, trust_env=False)
+    response = plain_http.post(f"{mcp_server.url}/", json=body, headers=headers)
     assert response.status_code == 200

@@ -10,6 +10,7 @@ from pytest_django import Settings
 from catalogue.models import Toolset
 from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
+from tests import plain_http
 from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
@@ -22,12 +23,11 @@ def request(
 ) -> httpx2.Response:
     usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
     usual |= {"authorization": f"Bearer {token}"} if token else {}
-    return httpx2.request(
+    return plain_http.request(
         method,
         f"{server.base_url}{path}",
         headers=usual | {name.replace("_", "-"): value for name, value in headers.items()},
         json=modern("tools/list")[0] if method == "POST" else None,
-        trust_env=False,
         timeout=20,
     )
 
@@ -123,7 +123,7 @@ def test_without_credentials_no_error_is_told_only_where_to_get_some(mcp_server:
 )
 def test_wrong_credentials_are_told_to_be_wrong(mcp_server: McpServer, authorization: str):
     headers: Any = [("authorization", authorization.encode("latin-1")), ("content-type", "application/json")]
-    response = httpx2.post(mcp_server.url, headers=headers, content=b"{}", trust_env=False, timeout=20)
+    response = plain_http.post(mcp_server.url, headers=headers, content=b"{}", timeout=20)
     assert response.status_code == 401
     assert challenge(response)["error"] == "invalid_token"
 

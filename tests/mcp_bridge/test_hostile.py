@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loguru import logger
 
+from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.hostile_messages import HostileRequest, hostile_requests
 from tests.mcp_bridge.test_endpoint import modern
@@ -50,7 +51,7 @@ def client(mcp_server: McpServer, token: str) -> Iterator[httpx2.Client]:
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
     }
-    with httpx2.Client(headers=headers, trust_env=False, timeout=20) as opened:
+    with plain_http.Client(headers=headers, timeout=20) as opened:
         yield opened
 
 

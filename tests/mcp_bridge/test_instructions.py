@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from pytest_django import Settings
 
 from catalogue.exposure import forget_catalogue
@@ -19,6 +18,7 @@ from mcp_bridge.tokens import create_token
 from tests.factories import make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
+from tests.mcp_bridge.pipes import over_pipes
 
 
 @pytest.fixture(params=["auto", "legacy"])
@@ -156,13 +156,12 @@ def statements() -> Iterator[list[str]]:
     log.setLevel(level)
 
 
-async def test_stdio_serves_one_toolset(stdio_server: StdioServerParameters, era: str):
+async def test_stdio_serves_one_toolset(era: str):
     """E8: as the address of the toolset does."""
     await in_database(make_workflow)(name="a")
     await in_database(make_workflow)(name="b")
     await in_database(make_toolset)("part", rules=["a"], description="For a.")
-    server = stdio_server.model_copy(update={"args": [*stdio_server.args, "--toolset", "part"]})
-    async with Client(server, mode=era, cache=None) as client:
+    async with Client(over_pipes(toolset="part"), mode=era, cache=None) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         text = client.instructions or ""
     assert "a" in names and "b" not in names

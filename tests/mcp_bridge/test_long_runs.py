@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from django.utils import timezone
 from mcp import Client, MCPError
-from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Workflow
 from executions import watching
@@ -16,6 +15,7 @@ from tests.executions.engines import WireEngine, completed, in_thread, status, u
 from tests.executions.steps import only, timeline
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
+from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
 from tests.mcp_bridge.test_tasks import change, is_free, work_on
 
@@ -160,7 +160,7 @@ async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_ti
 
 
 async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(
-    stdio_server: StdioServerParameters, long_workflow: Workflow, wire_engine: WireEngine
+    long_workflow: Workflow, wire_engine: WireEngine
 ):
     """E8: the extension's methods have no headers there."""
     heard: list[float] = []
@@ -170,7 +170,7 @@ async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(
 
     wire_engine.on_status = replies(200, status(progress=40))
     await in_database(change)(inline_wait_seconds=2)
-    async with Client(stdio_server, mode="2026-07-28", extensions=[TasksExtension()]) as client:
+    async with Client(over_pipes(), mode="2026-07-28", extensions=[TasksExtension()]) as client:
         created = await start_task(client.session, "report", {}, progress_callback=hear)
         await until(is_free, "nobody holds it")
         assert (await ask(client.session, "tasks/cancel", created.task_id))["resultType"] == "complete"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError
-from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
@@ -15,6 +14,7 @@ from mcp_bridge.access import Access
 from tests.factories import make_execution, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PATIENCE_SECONDS, PROMPTS, RESOURCES, TOOLS
+from tests.mcp_bridge.pipes import over_pipes
 
 # Its handshake era is not over for the servers that such clients meet.
 pytestmark = pytest.mark.filterwarnings("ignore:resources/:mcp.shared.exceptions.MCPDeprecationWarning")
@@ -40,9 +40,11 @@ def workflow(transactional_db: None) -> Workflow:
 
 
 @asynccontextmanager
-async def connected(server: StdioServerParameters) -> AsyncIterator[tuple[Client, Told]]:
+async def connected(*, toolset: str | None = None) -> AsyncIterator[tuple[Client, Told]]:
     told = Told()
-    async with Client(server, mode="legacy", cache=None, message_handler=told.hear) as client:
+    async with Client(
+        over_pipes(toolset=toolset), mode="legacy", cache=None, message_handler=told.hear
+    ) as client:
         yield client, told
 
 
@@ -52,9 +54,9 @@ async def save(workflow: Workflow, **fields: Any) -> None:
     await in_database(workflow.save)()
 
 
-async def test_a_changed_list_is_told_without_asking(stdio_server: StdioServerParameters, workflow: Workflow):
+async def test_a_changed_list_is_told_without_asking(workflow: Workflow):
     """E8: each list of which it is true; the new one is served by then."""
-    async with connected(stdio_server) as (client, told):
+    async with connected() as (client, told):
         assert "pay" in [tool.name for tool in (await client.list_tools()).tools]
         await save(workflow, offered_as_prompt=True)
         assert await told.next() == PROMPTS
@@ -63,13 +65,10 @@ async def test_a_changed_list_is_told_without_asking(stdio_server: StdioServerPa
         assert "pay" not in [tool.name for tool in (await client.list_tools()).tools]
 
 
-async def test_a_toolset_that_is_switched_off_and_on_is_told_both_times(
-    stdio_server: StdioServerParameters, workflow: Workflow
-):
+async def test_a_toolset_that_is_switched_off_and_on_is_told_both_times(workflow: Workflow):
     """Whoever cannot listen anew must not be left alone."""
     toolset = await in_database(make_toolset)("finance", picked=[workflow])
-    stdio_server.args.append("--toolset=finance")
-    async with connected(stdio_server) as (client, told):
+    async with connected(toolset="finance") as (client, told):
         assert "pay" in [tool.name for tool in (await client.list_tools()).tools]
         for is_enabled in (False, True):
             toolset.enabled = is_enabled
@@ -78,12 +77,10 @@ async def test_a_toolset_that_is_switched_off_and_on_is_told_both_times(
             assert ("pay" in [tool.name for tool in (await client.list_tools()).tools]) is is_enabled
 
 
-async def test_a_resource_is_told_from_subscribing_to_unsubscribing(
-    stdio_server: StdioServerParameters, workflow: Workflow
-):
+async def test_a_resource_is_told_from_subscribing_to_unsubscribing(workflow: Workflow):
     """Twice is once; afterwards only the lists are told."""
     address = "workflow://metadata/pay"
-    async with connected(stdio_server) as (client, told):
+    async with connected() as (client, told):
         await client.subscribe_resource(address)
         await client.subscribe_resource(address)
         await save(workflow, version="2")
@@ -97,15 +94,13 @@ async def test_a_resource_is_told_from_subscribing_to_unsubscribing(
         assert await told.next() == PROMPTS
 
 
-async def test_an_execution_is_told_until_it_has_ended(
-    stdio_server: StdioServerParameters, workflow: Workflow
-):
+async def test_an_execution_is_told_until_it_has_ended(workflow: Workflow):
     """A8.3: of the local user, who is the caller here."""
     mine = await in_database(make_execution)(
         workflow, state=State.RUNNING, caller=Access.of_local_user().caller.key
     )
     address = f"execution://{mine.pk}"
-    async with connected(stdio_server) as (client, told):
+    async with connected() as (client, told):
         await client.subscribe_resource(address)
         assert await told.next() == address
         await in_database(Execution.objects.update)(state=State.COMPLETED)
@@ -115,18 +110,16 @@ async def test_an_execution_is_told_until_it_has_ended(
 
 
 @pytest.mark.parametrize("address", ["workflow://metadata/nothing", "execution://x", "https://example.org/"])
-async def test_what_is_not_there_cannot_be_subscribed_to(stdio_server: StdioServerParameters, address: str):
-    async with connected(stdio_server) as (client, _):
+async def test_what_is_not_there_cannot_be_subscribed_to(address: str):
+    async with connected() as (client, _):
         with pytest.raises(MCPError, match="no resource") as refused:
             await client.subscribe_resource(address)
     assert refused.value.code == -32002
 
 
-async def test_subscriptions_of_one_client_are_bounded(
-    stdio_server: StdioServerParameters, workflow: Workflow
-):
+async def test_subscriptions_of_one_client_are_bounded(workflow: Workflow):
     """Each is a stream, of which a caller may have twenty; the lists take the first."""
-    async with connected(stdio_server) as (client, _):
+    async with connected() as (client, _):
         await client.list_tools()
         for number in range(19):
             await client.subscribe_resource(f"workflow://list?tags={number}")
@@ -136,13 +129,11 @@ async def test_subscriptions_of_one_client_are_bounded(
         await client.subscribe_resource("workflow://list")
 
 
-async def test_a_client_without_the_handshake_hears_of_nothing_that_it_did_not_ask_for(
-    stdio_server: StdioServerParameters, workflow: Workflow
-):
+async def test_a_client_without_the_handshake_hears_of_nothing_that_it_did_not_ask_for(workflow: Workflow):
     """The present revision forbids it: only its own subscription brings news, and those of one list."""
     told = Told()
     async with (
-        Client(stdio_server, mode="2026-07-28", cache=None, message_handler=told.hear) as client,
+        Client(over_pipes(), mode="2026-07-28", cache=None, message_handler=told.hear) as client,
         client.listen(prompts_list_changed=True) as subscription,
     ):
         await save(workflow, enabled=False)
@@ -153,9 +144,9 @@ async def test_a_client_without_the_handshake_hears_of_nothing_that_it_did_not_a
 
 
 @pytest.mark.parametrize(("mode", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
-async def test_what_is_promised_over_stdio(stdio_server: StdioServerParameters, mode: str, version: str):
+async def test_what_is_promised_over_stdio(mode: str, version: str):
     """In both eras a client learns of lists and resources here."""
-    async with Client(stdio_server, mode=mode) as client:
+    async with Client(over_pipes(), mode=mode) as client:
         assert client.protocol_version == version
         capabilities = client.server_capabilities
     assert capabilities is not None

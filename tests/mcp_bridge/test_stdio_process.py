@@ -1,5 +1,6 @@
 """The command on standard input and output as a process: what it writes where, and how it ends."""
 
+import asyncio
 import json
 import signal
 from collections.abc import Callable
@@ -8,11 +9,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from mcp_bridge.client_configuration import stdio_client_configuration
 from tests.executions.engines import RUN_ID, Gate, WireEngine, wait_until
+from tests.factories import make_toolset, make_workflow
+from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.piped import Piped, piped
 
 Run = Callable[..., AbstractContextManager[Piped]]
@@ -196,3 +202,61 @@ def test_a_client_that_is_gone_altogether_is_no_error(
         assert process.process.wait(timeout=30) == 0
     assert "Traceback" not in process.told
     assert Execution.objects.get().lease_holder == ""
+
+
+# Official clients that start it
+
+
+async def test_a_desktop_client_lists_and_calls_over_stdio(
+    stdio_server: StdioServerParameters, source: Source, era: str
+):
+    """E8: both eras; what it runs is recorded under the local user."""
+    async with Client(stdio_server, mode=era) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        result = await client.call_tool("text_statistics", {"text": "Over a pipe."})
+    assert "text_statistics" in names
+    assert result.structured_content["words"] == 3
+    execution = await in_database(Execution.objects.get)()
+    assert execution.caller.startswith("local:")
+
+
+async def test_two_desktop_clients_at_once_share_one_catalogue(
+    stdio_server: StdioServerParameters, source: Source
+):
+    """E7, E8: two processes, also on SQLite, and neither waits for the other to end."""
+    async with Client(stdio_server) as one, Client(stdio_server) as other:
+        calls = [
+            client.call_tool("text_statistics", {"text": "word " * number})
+            for number in range(1, 6)
+            for client in (one, other)
+        ]
+        results = await asyncio.gather(*calls)
+    assert [result.structured_content["words"] for result in results] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert await in_database(Execution.objects.count)() == 10
+
+
+async def test_the_configuration_that_people_paste_works_from_anywhere(
+    stdio_server: StdioServerParameters, source: Source, tmp_path
+):
+    """E8: desktop clients start it in a folder of theirs, with hardly any environment."""
+    environment = stdio_server.env or {}
+    variables = {name: environment[name] for name in ("DATABASE_URL", "CATALOGUE_DATA_DIR")}
+    pasted = json.loads(
+        stdio_client_configuration(stdio_server.command, stdio_server.args[0], variables=variables)
+    )
+    (server,) = pasted["mcpServers"].values()
+    async with Client(StdioServerParameters(**server, cwd=tmp_path)) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+    usual = {name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None}
+    assert usual | {"text_statistics"} <= names
+
+
+async def test_an_option_chooses_the_toolset(stdio_server: StdioServerParameters):
+    """E8: the command serves what the toolset's address does."""
+    await in_database(make_workflow)(name="a")
+    await in_database(make_workflow)(name="b")
+    await in_database(make_toolset)("part", rules=["a"])
+    server = stdio_server.model_copy(update={"args": [*stdio_server.args, "--toolset", "part"]})
+    async with Client(server) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+    assert "a" in names and "b" not in names

@@ -16,6 +16,7 @@ from executions.callers import Caller
 from mcp_bridge.access import Access
 from mcp_bridge.lists.tool_lists import MOST_VIEWS, ToolLists
 from mcp_bridge.models import AccessToken
+from tests import plain_http
 from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
@@ -35,7 +36,7 @@ def client(token: str) -> Iterator[httpx2.Client]:
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
     }
-    with httpx2.Client(headers=headers, trust_env=False, timeout=20) as opened:
+    with plain_http.Client(headers=headers, timeout=20) as opened:
         yield opened
 
 

@@ -66,7 +66,7 @@ async def test_a_curators_words_replace_the_engines(connect: Connect, source: So
 
 
 async def test_a_call_runs_the_workflow_and_returns_its_output_twice(
-    connect: Connect, source: Source, engine: ExampleEngine, era: str
+    connect: Connect, source: Source, example_engine: ExampleEngine, era: str
 ):
     """A2.2, A2.3: as text for the model and as structured content for the program; the engine ran it once."""
     async with connect(mode=era) as client:
@@ -76,7 +76,9 @@ async def test_a_call_runs_the_workflow_and_returns_its_output_twice(
     assert json.loads(result.content[0].text) == result.structured_content
     execution = await in_database(Execution.objects.get)()
     assert (execution.state, execution.door, execution.caller_name) == ("completed", "mcp", "agent")
-    assert [run["run_id"] for run in engine.runs(idempotency_key=str(execution.pk))] == [execution.run_id]
+    assert [run["run_id"] for run in example_engine.runs(idempotency_key=str(execution.pk))] == [
+        execution.run_id
+    ]
 
 
 async def test_a_waiting_client_of_either_era_gets_rising_progress(
@@ -110,16 +112,16 @@ async def test_a_failing_run_is_an_error_result_in_the_engines_words(
 
 
 async def test_invalid_arguments_are_refused_with_every_offending_path(
-    connect: Connect, source: Source, engine: ExampleEngine, era: str
+    connect: Connect, source: Source, example_engine: ExampleEngine, era: str
 ):
     """A2.5: nothing is recorded and the engine is not asked."""
-    before = len(engine.runs())
+    before = len(example_engine.runs())
     async with connect(mode=era) as client:
         result = await client.call_tool("countdown", {"seconds": "many", "fail": 3, "colour": "red"})
     assert result.is_error
     assert all(path in result.content[0].text for path in ("/seconds", "/fail", "/colour"))
     assert not await in_database(Execution.objects.exists)()
-    assert len(engine.runs()) == before
+    assert len(example_engine.runs()) == before
 
 
 async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Connect, source: Source):
@@ -205,7 +207,7 @@ async def test_execute_workflow_runs_one_by_name(connect: Connect, source: Sourc
 
 
 async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
-    connect: Connect, source: Source, engine: ExampleEngine
+    connect: Connect, source: Source, example_engine: ExampleEngine
 ):
     """A8.1, A8.2: the handle says how to ask; cancelling by it reaches the engine."""
     workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
@@ -220,7 +222,7 @@ async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
         await _until_running(client, execution_id)
         cancelled = await client.call_tool("cancel_execution", {"execution_id": execution_id})
         assert cancelled.structured_content["outcome"] in ("cancelled", "cancel requested")
-    assert [run["status"] for run in engine.runs(idempotency_key=execution_id)] == ["CANCELLED"]
+    assert [run["status"] for run in example_engine.runs(idempotency_key=execution_id)] == ["CANCELLED"]
 
 
 async def _until_running(client: Client, execution_id: str) -> None:

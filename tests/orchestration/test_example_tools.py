@@ -10,9 +10,8 @@ from tests.api.clients import administrator
 from tests.engines.model_answers import proposes
 from tests.engines.model_server import ModelServer
 from tests.orchestration.shop import ask
-from tests.processes import ROOT, ExampleEngine, example_engine
+from tests.processes import ROOT, ExampleEngine
 
-__all__ = ["example_engine"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

@@ -11,9 +11,9 @@ from tests.engines.model_server import ModelServer
 from tests.engines.target_api import TargetApi, running_target_api
 from tests.orchestration.engine_tools import discover
 from tests.orchestration.shop import EVERY_TOOL, GET_ORDER, ask, shop, store
-from tests.processes import ExampleEngine, example_engine
+from tests.processes import ExampleEngine
 
-__all__ = ["example_engine", "shop"]
+__all__ = ["shop"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = {"channel": "words", "line": {"item": "lamp", "amount": 2}}

@@ -19,9 +19,9 @@ from tests.engines.target_api import Reply, TargetApi
 from tests.factories import make_toolset
 from tests.orchestration.engine_tools import discover
 from tests.orchestration.shop import API_TOKEN, EVERY_TOOL, GET_ORDER, ORDER, ask, only, shop, states, store
-from tests.processes import ExampleEngine, example_engine
+from tests.processes import ExampleEngine
 
-__all__ = ["example_engine", "shop"]
+__all__ = ["shop"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 READ_A7 = proposes("get_order", {"order_id": "A-7"}, reason="It reads one order.")

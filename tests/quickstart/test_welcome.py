@@ -23,9 +23,8 @@ from config.quickstart.welcome import (
 from mcp_bridge.models import AccessToken
 from tests.factories import make_workflow
 from tests.processes import ExampleEngine as RunningEngine
-from tests.processes import example_engine, free_port
+from tests.processes import free_port
 
-__all__ = ["example_engine"]
 NOBODY_THERE = ExampleEngine(port=9, api_key="a-key-that-nobody-asks-for")
 WELCOME = Welcome(address="http://localhost:8000", password="first-password", token="wfc_token", tools=8)
 

@@ -14,9 +14,7 @@ from connectors.upstream_mcp.listed_config import McpSourceConfig
 from connectors.upstream_mcp.tools import METADATA_KEY
 from connectors.upstream_mcp.two_ways import McpSourceConnector
 from tests.engines.workflow_server import CANCEL, START, STATUS, WorkflowServer, workflow
-from tests.processes import ExampleEngine, example_engine
-
-__all__ = ["example_engine"]
+from tests.processes import ExampleEngine
 
 KEY = "key-of-the-server-0123456789"
 WRONG_KEY = "wrong-key-fedcba9876543210"

@@ -8,9 +8,7 @@ from connectors.protocol import Connector, WorkflowRef
 from connectors.simplified import SimplifiedConnector
 from connectors.simplified.config import SimplifiedConfig
 from connectors.testing import ConnectorContract, EngineHarness, Sample
-from tests.processes import ExampleEngine, example_engine
-
-__all__ = ["example_engine"]
+from tests.processes import ExampleEngine
 
 COUNTDOWN = WorkflowRef(id="1003", name="countdown")
 WRONG_KEY = "wrong-key-fedcba9876543210"

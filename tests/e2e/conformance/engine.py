@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests import plain_http
 from tests.e2e.conformance.workflows import CHANGING, WORKFLOWS, Fixture
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
@@ -98,7 +98,7 @@ class Engine:
         self._shown = not self._shown
         verb = "enable" if self._shown else "disable"
         headers = {"authorization": f"Bearer {self._token_file.read_text().strip()}"}
-        async with httpx2.AsyncClient(headers=headers, trust_env=False) as client:
+        async with plain_http.AsyncClient(headers=headers) as client:
             answer = await client.post(f"{self._product}/api/workflows/{CHANGING}/{verb}/")
         answer.raise_for_status()
 

@@ -18,6 +18,7 @@ from connectors.prefect import PrefectConnector
 from connectors.prefect.config import PrefectConfig
 from connectors.protocol import RunRef
 from connectors.testing import free_port
+from tests import plain_http
 from tests.engines.guarding import do_without, guarded
 from tests.processes import PROBE_SECONDS, ROOT
 
@@ -57,12 +58,11 @@ class PrefectServer:
         """Prefect's own word, by POST; asked again while its database is busy."""
         user, password = AUTH.split(":")
         for _ in range(BUSY_TRIES):
-            response = httpx2.post(
+            response = plain_http.post(
                 f"{self.base_url}{path}",
                 json=body or {},
                 auth=(user, password),
                 timeout=30,
-                trust_env=False,
             )
             if response.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
                 break
