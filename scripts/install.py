@@ -26,7 +26,13 @@ UV_ENVIRONMENT = ROOT / ".cache" / "uv"
 UV_LOCK = ROOT / "scripts" / "requirements-uv.lock"
 STAMP = "installed-from-locks"
 
-PIP_OPTIONS = ("--require-hashes", "--no-deps", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
+PIP_OPTIONS = (
+    "--require-hashes",
+    "--no-deps",
+    "--no-input",
+    "--disable-pip-version-check",
+    "--progress-bar=off",
+)
 # The lock is complete, so nothing has to be resolved, and its hashes make any index as good as another.
 UV_OPTIONS = (
     "--require-hashes",
@@ -47,7 +53,15 @@ UV_VARIABLES = {
 
 OF_NO_CONSEQUENCE = {
     *("timeout", "default-timeout", "retries", "disable-pip-version-check", "no-input", "quiet", "verbose"),
-    *("progress-bar", "no-color", "root-user-action", "require-virtualenv", "cache-dir", "log", "user"),
+    *(
+        "progress-bar",
+        "no-color",
+        "root-user-action",
+        "require-virtualenv",
+        "cache-dir",
+        "log",
+        "config-file",
+    ),
 }
 """Settings of pip that do not change what is installed from where. pip itself heeds all others."""
 

@@ -52,7 +52,7 @@ def install(folder: Path, log: Path) -> None:
     if run([*INSTALL, *patience], log, folder=folder):
         fail(
             log,
-            f"npm could not install what {folder}/package-lock.json lists; the tests that need it are skipped.",
+            f"npm could not install what {folder}/package-lock.json lists; tests that need it are skipped.",
             "Check the network and `npm config list`, and run the same again.",
         )
 

@@ -2,8 +2,8 @@
 
     python3 scripts/stages.py "NAME=COMMAND" ...
 
-Where the environment variable STAGES names a file, the stages are added to its table, and the one who made the
-file prints it: `scripts/stages.py` without arguments does so. The exit code is that of the stage that failed.
+Where the environment variable STAGES names a file, the stages are added to it, and the program that made the
+file prints the table with `scripts/stages.py` alone. The exit code is that of the stage that failed.
 """
 
 import os
@@ -64,7 +64,7 @@ def show(table: Path) -> int:
     lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
     stages = [line.split("\t") for line in lines]
     width = max((len(name) for name, _, _ in stages), default=0)
-    print("", flush=True)
+    print(flush=True)
     for name, seconds, outcome in stages:
         print(f"{name:{width}}  {int(seconds) // 60:2}:{int(seconds) % 60:02}  {outcome}", flush=True)
     return 0
