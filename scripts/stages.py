@@ -47,17 +47,13 @@ def run_all(stages: list[str], table: Path) -> int:
 
 def run(command: list[str]) -> int:
     """Ctrl-C reaches the command from the terminal too, so this only waits for it to end in its own way."""
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     process = subprocess.Popen(command)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    interrupted = False
-    while True:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            interrupted = True
-            continue
-        # Ended by a signal, it counts as a shell would count it.
-        return INTERRUPTED if interrupted else code if code >= 0 else 128 - code
+    code = process.wait()
+    # Ended by a signal, it counts as a shell would count it.
+    return INTERRUPTED if interrupts else code if code >= 0 else 128 - code
 
 
 def show(table: Path) -> int:
