@@ -9,29 +9,62 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check static format bench eval model chaos lock clean
+MAKEFLAGS += --no-print-directory
+.PHONY: help install install-dev install-python install-mcp1 install-prefect install-node run
+.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
-	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s%s\n", $$1, $$2 }'
 
 install:  ## Make .venv with what the product needs to run.
 	@$(PYTHON) scripts/install.py $(VENV) requirements.lock
 
 install-dev:  ## The same with the tools for tests and checks.
+	@$(MAKE) -j4 install-python install-mcp1 install-prefect install-node
+
+install-python:
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
+
+# Tests that need one of these say so and are skipped without it; with CI=true all have to be there.
+install-mcp1:
 	@$(PYTHON) scripts/install.py .venv-mcp1 tests/e2e/requirements-mcp1.lock
-	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
+
+install-prefect:
 	@$(PYTHON) scripts/install.py .venv-prefect tests/engines/requirements-prefect.lock || test "$$CI" != true
+
+install-node:
+	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
 
 run: install  ## Start everything with an example engine; PORT=8001 chooses another port, Ctrl-C stops it.
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
 
-test: install-dev  ## Run all tests; ARGS="-k discovery" chooses some.
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+# COVERAGE holds the options by which `make check` collects what its three test runs reach. A -m in ARGS replaces ours.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(COVERAGE)
 
-check: static  ## What CI runs: static checks, then all tests with their coverage.
-	@$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term:skip-covered $(ARGS)
+test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
+	@$(PYTEST) -m "not engines and not e2e" $(ARGS)
+
+test-engines: install-dev  ## Run the tests against real Temporal, Prefect, MCP servers and RQ.
+	@$(PYTEST) -m engines $(ARGS)
+
+test-e2e: install-dev  ## Run whole products: conformance, TypeScript clients, browser, chaos.
+	@$(PYTEST) -m e2e $(ARGS)
+
+check: export COVERAGE = --cov --cov-append --cov-report=
+check:  ## What CI runs: static checks and all tests, with their times and coverage.
+	@rm -f .coverage .coverage.*
+	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "static checks=$(MAKE) static" \
+		"tests=$(MAKE) test" "tests of engines=$(MAKE) test-engines" "e2e tests=$(MAKE) test-e2e" \
+		"coverage=$(MAKE) coverage"
+
+COVERAGE_REPORT := .cache/coverage.txt
+
+coverage:
+	@mkdir -p $(dir $(COVERAGE_REPORT))
+	@$(BIN)/coverage report --skip-covered --sort=cover >$(COVERAGE_REPORT) || (cat $(COVERAGE_REPORT); false)
+	@awk '/^(Name|TOTAL)/ || NR < 13 { print substr($$0, 1, 110) }' $(COVERAGE_REPORT)
+	@echo "The files with the lowest coverage come first; all are in $(COVERAGE_REPORT)."
 
 # The checks load Django's settings, which must not leave anything among the data of whoever runs them.
 static: export CATALOGUE_DATA_DIR = $(CURDIR)/.cache/check
@@ -62,12 +95,13 @@ model:  ## Make .venv-model with a real small model for tests and eval; it is co
 chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
 	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-UV_VERSION := 0.13.9
-COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
+UV := .cache/uv
+COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quiet --universal \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
 
-lock: install  ## Bring the lock files up to date with the requirements; ARGS="--upgrade" takes newer releases.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade" takes newer releases.
+	@$(PYTHON) scripts/install.py $(UV) scripts/requirements-uv.lock
+	$(COMPILE) -o scripts/requirements-uv.lock scripts/requirements-uv.txt
 	$(COMPILE) $(ARGS) -o requirements.lock requirements.txt
 	$(COMPILE) $(ARGS) -o requirements-dev.lock --constraint requirements.lock requirements-dev.txt
 	$(COMPILE) $(ARGS) -o tests/e2e/requirements-mcp1.lock tests/e2e/requirements-mcp1.txt

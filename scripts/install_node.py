@@ -7,12 +7,14 @@ Uses the standard library only: it runs before anything is installed.
 """
 
 import hashlib
+import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from install import fail, log_for, run, timed
 
 INSTALL = ("npm", "ci", "--no-progress", "--loglevel=error")
 IMPATIENT = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=60000")
@@ -32,9 +34,11 @@ def main() -> None:
             f"npm is missing, so the tests that need {folder} are skipped. It comes with Node.js; "
             "on Debian or Ubuntu: apt-get install npm"
         )
-    print(f"Installing what {folder}/package-lock.json lists ...", flush=True)
-    install(folder)
-    stamp.write_text(wanted, encoding="utf-8")
+    packages = json.loads((folder / "package-lock.json").read_bytes()).get("packages", {})
+    name = "node_modules"
+    with timed(name, f"about {len(packages)} packages of {folder}/package-lock.json"), log_for(name) as log:
+        install(folder, log)
+        stamp.write_text(wanted, encoding="utf-8")
 
 
 def lock_digest(folder: Path) -> str:
@@ -42,11 +46,15 @@ def lock_digest(folder: Path) -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
-def install(folder: Path) -> None:
+def install(folder: Path, log: Path) -> None:
     """`npm ci` removes an unfinished installation, and its stamp with it, before it begins."""
     patience = () if os.environ.get("CI") == "true" else IMPATIENT
-    if subprocess.run([*INSTALL, *patience], cwd=folder, check=False).returncode:
-        sys.exit(f"npm could not install what {folder}/package-lock.json lists, see above.")
+    if run([*INSTALL, *patience], log, folder=folder):
+        fail(
+            log,
+            f"npm could not install what {folder}/package-lock.json lists; tests that need it are skipped.",
+            "Check the network and `npm config list`, and run the same again.",
+        )
 
 
 if __name__ == "__main__":
