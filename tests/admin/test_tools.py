@@ -14,6 +14,7 @@ from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, page_url, press, text_of, told
 from tests.declared_tools import API, TOKEN, tool
 from tests.factories import make_workflow
+from tests.tables import table_row
 
 pytestmark = pytest.mark.django_db
 
@@ -94,37 +95,38 @@ def test_a_tool_is_added_from_its_sources_page(admin_client: Client, source: Sou
     assert "1 added" in text_of(admin_client.get(page_url(source)))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("input_schema", "{", "Not valid JSON"),
-        ("input_schema", "[]", "valid dictionary"),
-        (
-            "input_schema",
-            '{"properties": {"customer": {"type": "nonsense"}}, "required": ["customer"]}',
-            "Invalid input schema",
-        ),
-        ("endpoint", "https://elsewhere.example.com/x", f"not below {API}/v1"),
-        ("input_mappings", '{"nobody": {"in": "query"}}', "none of the input schema's properties"),
-        ("input_mappings", '{"amount": {"in": "cookie"}}', "/amount/in: "),
-        ("constants", '{"in": "query"}', "valid list"),
-        ("output_mappings", '{"number": "order"}', "/number: "),
-        ("output_schema", '{"type": 7}', "JSON Schema"),
-        ("timeout_seconds", "0", "greater than or equal to 1"),
-        ("name", "", "required"),
-        ("method", "FETCH", "Select a valid choice"),
-    ],
-)
+WRONG = [
+    ("input_schema", "{", "Not valid JSON"),
+    ("input_schema", "[]", "valid dictionary"),
+    (
+        "input_schema",
+        '{"properties": {"customer": {"type": "nonsense"}}, "required": ["customer"]}',
+        "Invalid input schema",
+    ),
+    ("endpoint", "https://elsewhere.example.com/x", f"not below {API}/v1"),
+    ("input_mappings", '{"nobody": {"in": "query"}}', "none of the input schema's properties"),
+    ("input_mappings", '{"amount": {"in": "cookie"}}', "/amount/in: "),
+    ("constants", '{"in": "query"}', "valid list"),
+    ("output_mappings", '{"number": "order"}', "/number: "),
+    ("output_schema", '{"type": 7}', "JSON Schema"),
+    ("timeout_seconds", "0", "greater than or equal to 1"),
+    ("name", "", "required"),
+    ("method", "FETCH", "Select a valid choice"),
+]
+
+
 def test_what_is_wrong_is_told_at_its_field(
-    admin_client: Client, source: Source, field: str, value: str, message: str
+    admin_client: Client, source: Source, subtests: pytest.Subtests
 ) -> None:
     """C1.4, A5.3"""
-    page = admin_client.post(add_url(), FILLED_IN | {"input_mappings": ""} | {field: value})
+    for field, value, message in WRONG:
+        with table_row(subtests, f"{field}: {value}"):
+            page = admin_client.post(add_url(), FILLED_IN | {"input_mappings": ""} | {field: value})
 
-    assert page.status_code == 200
-    assert message in " ".join(page.context["form"].errors[field])
-    assert "Nothing was stored" in text_of(page)
-    assert not Workflow.objects.exists()
+            assert page.status_code == 200
+            assert message in " ".join(page.context["form"].errors[field])
+            assert "Nothing was stored" in text_of(page)
+            assert not Workflow.objects.exists()
 
 
 def test_a_tool_is_changed_and_unchanged_as_it_is_shown(admin_client: Client, workflow: Workflow) -> None:

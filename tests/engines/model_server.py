@@ -60,6 +60,11 @@ class ModelServer:
         """Whenever the script is empty."""
         self._choose = choose
 
+    def start_over(self) -> None:
+        """As if nothing had been scripted or asked yet."""
+        self._script.clear()
+        self.asked.clear()
+
     def object_to(self, *names: str) -> None:
         """Refuse parameters, or types of response_format, as OpenAI's server does."""
         self.objections |= {name: objects_to(name) for name in names}

@@ -1,5 +1,6 @@
 """The state machine: what each verb does from each state, and that it does nothing from the others."""
 
+import itertools
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from catalogue.models import Workflow
 from connectors.protocol import RunSnapshot, RunState, Started
 from executions.models import (
     ACTIVE,
@@ -21,6 +23,7 @@ from executions.models import (
 )
 from tests.executions.steps import read, timeline
 from tests.factories import make_execution, make_workflow
+from tests.tables import table_row
 
 pytestmark = pytest.mark.django_db
 
@@ -176,13 +179,12 @@ VERBS = {
     ),
     "mark_unanswered (as was said)": Verb(lambda e: e.mark_unanswered(), ALL, None, ""),
 }
-ALLOWED = [(name, state) for name, verb in VERBS.items() for state in verb.allowed]
-REFUSED = [(name, state) for name, verb in VERBS.items() for state in State if state not in verb.allowed]
+REFUSED = {name: [state for state in State if state not in verb.allowed] for name, verb in VERBS.items()}
 
 
-def in_state(state: State, **row: Any) -> Execution:
-    """An execution under our lease."""
-    execution = make_execution(state=state, lease_holder=HOLDER, lease_expires_at=SOON)
+def in_state(state: State, *, of: Workflow | None = None, **row: Any) -> Execution:
+    """An execution under our lease, of a workflow of its own unless one is given."""
+    execution = make_execution(of, state=state, lease_holder=HOLDER, lease_expires_at=SOON)
     Execution.objects.filter(pk=execution.pk).update(**row)
     for name, value in row.items():
         setattr(execution, name, value)
@@ -201,47 +203,54 @@ def everything_about(execution: Execution) -> list[list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "state"), ALLOWED)
-def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, state: State) -> None:
+@pytest.mark.parametrize("name", VERBS)
+def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, subtests: pytest.Subtests) -> None:
     """A8.3, B8: the transition, its event, and the caller's own view of it."""
-    verb = VERBS[name]
-    execution = in_state(state, **verb.row)
+    verb, workflow = VERBS[name], make_workflow()
+    for state in verb.allowed:
+        with table_row(subtests, state.value):
+            execution = in_state(state, of=workflow, **verb.row)
 
-    assert verb.say(execution)
+            assert verb.say(execution)
 
-    stored = read(execution)
-    assert stored.state == (verb.leads_to or state)
-    assert [name for name in COLUMNS if getattr(stored, name) != getattr(execution, name)] == []
-    assert timeline(execution) == ["created", *verb.events.split()]
-    if verb.leads_to is not None and stored.is_settled and state != State.UNCONFIRMED:
-        assert (stored.lease_holder, stored.lease_expires_at) == ("", None)
-
-
-@pytest.mark.parametrize(("name", "state"), REFUSED)
-def test_a_refused_verb_returns_false_and_changes_nothing(name: str, state: State) -> None:
-    """Whoever comes too late looks again instead of insisting."""
-    execution = in_state(state, **VERBS[name].row)
-    before = everything_about(execution)
-
-    assert not VERBS[name].say(execution)
-
-    assert everything_about(execution) == before
-    assert execution.state == state
+            stored = read(execution)
+            assert stored.state == (verb.leads_to or state)
+            assert [name for name in COLUMNS if getattr(stored, name) != getattr(execution, name)] == []
+            assert timeline(execution) == ["created", *verb.events.split()]
+            if verb.leads_to is not None and stored.is_settled and state != State.UNCONFIRMED:
+                assert (stored.lease_holder, stored.lease_expires_at) == ("", None)
 
 
-@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.leads_to])
-def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, states in REFUSED.items() if states])
+def test_a_refused_verb_returns_false_and_changes_nothing(name: str, subtests: pytest.Subtests) -> None:
+    """A caller that comes too late reads the row again instead of insisting."""
+    workflow = make_workflow()
+    for state in REFUSED[name]:
+        with table_row(subtests, state.value):
+            execution = in_state(state, of=workflow, **VERBS[name].row)
+            before = everything_about(execution)
+
+            assert not VERBS[name].say(execution)
+
+            assert everything_about(execution) == before
+            assert execution.state == state
+
+
+def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests: pytest.Subtests) -> None:
     """Cancel against completion, poll against timeout: the first wins, whatever the other still believes."""
-    verb = VERBS[name]
-    stale = in_state(verb.allowed[0], **verb.row)
-    faster = read(stale)
-    assert faster.finish_as_reported(COMPLETED) or faster.confirm_not_started(by="Ada")
-    before = everything_about(stale)
+    workflow = make_workflow()
+    for name in (name for name, verb in VERBS.items() if verb.leads_to):
+        with table_row(subtests, name):
+            verb = VERBS[name]
+            stale = in_state(verb.allowed[0], of=workflow, **verb.row)
+            faster = read(stale)
+            assert faster.finish_as_reported(COMPLETED) or faster.confirm_not_started(by="Ada")
+            before = everything_about(stale)
 
-    assert not verb.say(stale)
+            assert not verb.say(stale)
 
-    assert everything_about(stale) == before
-    assert stale.state == verb.allowed[0]
+            assert everything_about(stale) == before
+            assert stale.state == verb.allowed[0]
 
 
 def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled() -> None:
@@ -340,20 +349,24 @@ IN_HAND = [
 ]
 
 
-@pytest.mark.parametrize("name", IN_HAND)
-@pytest.mark.parametrize(
-    ("in_hand", "awaited_until", "left"),
-    [(True, SOON, None), (True, PAST, PAST), (False, SOON, SOON)],
-    ids=["its caller waits here", "its caller has gone", "its caller waits elsewhere"],
-)
-def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(
-    name: str, in_hand: bool, awaited_until: datetime, left: datetime | None
-) -> None:
+CALLERS = {
+    "its caller waits here": (True, SOON, None),
+    "its caller has gone": (True, PAST, PAST),
+    "its caller waits elsewhere": (False, SOON, SOON),
+}
+"""Whether the caller waits in this process, until when it waits, and what is left of that."""
+
+
+def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests: pytest.Subtests) -> None:
     """One statement less for every call; but nobody who has gone counts as answered."""
-    execution = in_state(VERBS[name].allowed[0], awaited_until=awaited_until)
-    execution.in_hand = in_hand
-    assert VERBS[name].say(execution)
-    assert read(execution).awaited_until == left
+    workflow = make_workflow()
+    for name, caller in itertools.product(IN_HAND, CALLERS):
+        with table_row(subtests, f"{name}: {caller}"):
+            in_hand, awaited_until, left = CALLERS[caller]
+            execution = in_state(VERBS[name].allowed[0], of=workflow, awaited_until=awaited_until)
+            execution.in_hand = in_hand
+            assert VERBS[name].say(execution)
+            assert read(execution).awaited_until == left
 
 
 def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:

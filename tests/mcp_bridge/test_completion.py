@@ -39,24 +39,25 @@ async def complete(client: Client, template: str, typed: str, *, argument: str =
     return (await client.complete(reference, {"name": name, "value": typed})).completion
 
 
-@pytest.mark.parametrize(
-    ("typed", "values"),
-    [
-        ("", ["Bank_transfer", "all_banks", "balance"]),
-        ("BA", ["Bank_transfer", "balance", "all_banks"]),
-        ("bank", ["Bank_transfer", "all_banks"]),
-        ("lance", ["balance"]),
-        ("x" * 10_000, []),
-    ],
-)
+COMPLETED_NAMES = [
+    ("", ["Bank_transfer", "all_banks", "balance"]),
+    ("BA", ["Bank_transfer", "balance", "all_banks"]),
+    ("bank", ["Bank_transfer", "all_banks"]),
+    ("lance", ["balance"]),
+    ("x" * 10_000, []),
+]
+
+
 async def test_names_are_completed_from_their_beginning_and_then_from_within(
-    connect: Connect, workflows: list[Workflow], era: str, typed: str, values: list[str]
+    connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
 ):
     """D8: only of workflows that the caller sees."""
     async with connect(mode=era) as client:
-        completion = await complete(client, METADATA, typed)
-    assert completion.values == values
-    assert (completion.total, completion.has_more) == (len(values), False)
+        for typed, values in COMPLETED_NAMES:
+            with subtests.test(typed=typed):
+                completion = await complete(client, METADATA, typed)
+                assert completion.values == values
+                assert (completion.total, completion.has_more) == (len(values), False)
 
 
 async def test_over_stdio_names_are_completed_as_well(
@@ -143,25 +144,26 @@ async def test_values_that_a_schema_counts_up_are_offered_for_prompts(connect: C
             assert refused.value.code == -32602
 
 
-@pytest.mark.parametrize(
-    ("template", "argument"),
-    [
-        ("workflow://metadata/balance", "name"),
-        ("workflow://{name}", "name"),
-        ("t" * 10_000, "name"),
-        (METADATA, "id"),
-        (METADATA, "n" * 10_000),
-        (EXECUTION, "offset"),
-    ],
-)
+NOT_COMPLETED = [
+    ("workflow://metadata/balance", "name"),
+    ("workflow://{name}", "name"),
+    ("t" * 10_000, "name"),
+    (METADATA, "id"),
+    (METADATA, "n" * 10_000),
+    (EXECUTION, "offset"),
+]
+
+
 async def test_what_cannot_be_completed_is_refused_with_what_can(
-    connect: Connect, workflows: list[Workflow], era: str, template: str, argument: str
+    connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
 ):
     async with connect(mode=era) as client:
-        with pytest.raises(MCPError, match=r"Those here are workflow://list|Known: ") as refused:
-            await complete(client, template, "", argument=argument)
-    assert refused.value.code == -32602
-    assert len(refused.value.message) < 500
+        for template, argument in NOT_COMPLETED:
+            with subtests.test(template=template, argument=argument):
+                with pytest.raises(MCPError, match=r"Those here are workflow://list|Known: ") as refused:
+                    await complete(client, template, "", argument=argument)
+                assert refused.value.code == -32602
+                assert len(refused.value.message) < 500
 
 
 async def test_scopes_and_toolsets_bound_what_is_offered(

@@ -1,10 +1,12 @@
 """Whatever is sent to the endpoint: a clean refusal, nothing of our insides, and the next is served."""
 
 import gzip
+import itertools
 import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,14 +36,22 @@ LONGEST_ANSWER = 100_000
 """Beside what was sent, which an answer may repeat."""
 
 
-@pytest.fixture(autouse=True)
-def _nothing_logged_as_an_error() -> Iterator[None]:
+@contextmanager
+def no_error_logged() -> Iterator[None]:
     """A fault that the client does not see is one, too."""
     logged: list[str] = []
     sink = logger.add(lambda line: logged.append(str(line)), level="ERROR")
-    yield
-    logger.remove(sink)
+    try:
+        yield
+    finally:
+        logger.remove(sink)
     assert not logged, logged[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_error_logged() -> Iterator[None]:
+    with no_error_logged():
+        yield
 
 
 @pytest.fixture
@@ -219,35 +229,38 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("target", PATHS, ids=lambda target: target[:30])
-@pytest.mark.parametrize("known", [True, False], ids=["with a token", "without"])
 def test_no_address_breaks_out_of_the_endpoint(
-    mcp_server: McpServer, client: httpx2.Client, token: str, target: str, known: bool
+    mcp_server: McpServer, client: httpx2.Client, token: str, subtests: pytest.Subtests
 ):
-    headers = [("Host", b"localhost"), ("Content-Type", b"application/json")]
-    headers += [("Authorization", f"Bearer {token}".encode())] if known else []
-    status, text = send_raw(mcp_server, "POST", target, headers, b"{}")
-    assert 400 <= status < 500
-    check_text(text, sent=0)
-    assert_serves(mcp_server, client)
+    usual = [("Host", b"localhost"), ("Content-Type", b"application/json")]
+    callers = {"with a token": [("Authorization", f"Bearer {token}".encode())], "without": []}
+    for target, (caller, credentials) in itertools.product(PATHS, callers.items()):
+        with subtests.test(caller, target=target), no_error_logged():
+            status, text = send_raw(mcp_server, "POST", target, usual + credentials, b"{}")
+            assert 400 <= status < 500
+            check_text(text, sent=0)
+            assert_serves(mcp_server, client)
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("/mcp/")][:13])
-def test_no_address_breaks_the_description_of_the_resource(mcp_server: McpServer, path: str):
-    target = f"/.well-known/oauth-protected-resource{path}"
-    status, text = send_raw(mcp_server, "GET", target, [("Host", b"localhost")])
-    assert status == 404
-    check_text(text, sent=0)
+def test_no_address_breaks_the_description_of_the_resource(mcp_server: McpServer, subtests: pytest.Subtests):
+    for path in [path for path in PATHS if path.startswith("/mcp/")][:13]:
+        with subtests.test(path=path), no_error_logged():
+            target = f"/.well-known/oauth-protected-resource{path}"
+            status, text = send_raw(mcp_server, "GET", target, [("Host", b"localhost")])
+            assert status == 404
+            check_text(text, sent=0)
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE"])
-def test_other_methods_are_refused(mcp_server: McpServer, client: httpx2.Client, method: str):
-    response = client.request(method, mcp_server.url)
-    assert response.status_code == 405
-    assert "POST" in response.headers["allow"]
+def test_other_methods_are_refused(mcp_server: McpServer, client: httpx2.Client, subtests: pytest.Subtests):
+    for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE"):
+        with subtests.test(method), no_error_logged():
+            response = client.request(method, mcp_server.url)
+            assert response.status_code == 405
+            assert "POST" in response.headers["allow"]
 
 
 LISTING = json.dumps(modern("tools/list")[0])
+VERSIONS = ("2026-07-28", "2025-06-18")
 WRONG_BODIES: dict[str, tuple[dict[str, str], bytes]] = {
     "plain text": ({"content-type": "text/plain"}, LISTING.encode()),
     "a form": ({"content-type": "application/x-www-form-urlencoded"}, LISTING.encode()),
@@ -260,16 +273,16 @@ WRONG_BODIES: dict[str, tuple[dict[str, str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_BODIES)
-@pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18"])
 def test_a_body_that_is_not_json_by_its_headers_is_refused(
-    mcp_server: McpServer, client: httpx2.Client, name: str, version: str
+    mcp_server: McpServer, client: httpx2.Client, subtests: pytest.Subtests
 ):
-    changed, body = WRONG_BODIES[name]
-    headers = modern("tools/list")[1] | {"mcp-protocol-version": version} | changed
-    response = client.post(mcp_server.url, content=body, headers=headers)
-    assert response.status_code == 415
-    assert response.json()["error"]["message"].startswith("Send the ")
+    for name, version in itertools.product(WRONG_BODIES, VERSIONS):
+        with subtests.test(f"{name} ({version})"), no_error_logged():
+            changed, body = WRONG_BODIES[name]
+            headers = modern("tools/list")[1] | {"mcp-protocol-version": version} | changed
+            response = client.post(mcp_server.url, content=body, headers=headers)
+            assert response.status_code == 415
+            assert response.json()["error"]["message"].startswith("Send the ")
 
 
 @pytest.mark.parametrize(
@@ -295,16 +308,16 @@ ENCODED_BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", ENCODED_BODIES)
-@pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18"])
 def test_a_body_in_another_encoding_is_no_fault(
-    mcp_server: McpServer, client: httpx2.Client, name: str, version: str
+    mcp_server: McpServer, client: httpx2.Client, subtests: pytest.Subtests
 ):
     """The SDK reads some of them in the present era, and refuses the others."""
-    headers = modern("tools/list")[1] | {"mcp-protocol-version": version}
-    response = client.post(mcp_server.url, content=ENCODED_BODIES[name], headers=headers)
-    assert response.status_code in (200, 400)
-    check_text(response.text, sent=0)
+    for name, version in itertools.product(ENCODED_BODIES, VERSIONS):
+        with subtests.test(f"{name} ({version})"), no_error_logged():
+            headers = modern("tools/list")[1] | {"mcp-protocol-version": version}
+            response = client.post(mcp_server.url, content=ENCODED_BODIES[name], headers=headers)
+            assert response.status_code in (200, 400)
+            check_text(response.text, sent=0)
 
 
 @pytest.mark.parametrize("name", ["Host", "Authorization", "Origin", "Content-Type"])
@@ -349,13 +362,16 @@ SMUGGLED = {
 }
 
 
-@pytest.mark.parametrize("name", SMUGGLED)
-def test_what_is_no_clear_http_is_refused(mcp_server: McpServer, client: httpx2.Client, name: str):
+def test_what_is_no_clear_http_is_refused(
+    mcp_server: McpServer, client: httpx2.Client, subtests: pytest.Subtests
+):
     """Two readings of one request are how requests are smuggled past a proxy."""
-    status, text = answer_to(mcp_server, SMUGGLED[name])
-    assert status == 400
-    check_text(text, sent=0)
-    assert_serves(mcp_server, client)
+    for name, sent in SMUGGLED.items():
+        with subtests.test(name), no_error_logged():
+            status, text = answer_to(mcp_server, sent)
+            assert status == 400
+            check_text(text, sent=0)
+            assert_serves(mcp_server, client)
 
 
 @pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])

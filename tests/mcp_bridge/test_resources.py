@@ -261,12 +261,13 @@ async def test_a_large_result_is_read_part_by_part(connect: Connect, era: str, s
     assert f"the output has {total:,} characters" in refused.message
 
 
-@pytest.mark.parametrize("offset", ["-1", "1.5", "x", "٣", "9" * 300, "1e3", "0x10"])
-async def test_an_offset_that_is_no_number_is_refused(connect: Connect, offset: str):
+async def test_an_offset_that_is_no_number_is_refused(connect: Connect, subtests: pytest.Subtests):
     execution = await in_database(lambda: owned(make_workflow()))()
     async with connect() as client:
-        refused = await refusal(client, f"execution://{execution.pk}/result?offset={offset}")
-    assert "offset has to be a whole number" in refused.message
+        for offset in ("-1", "1.5", "x", "٣", "9" * 300, "1e3", "0x10"):
+            with subtests.test(offset=offset):
+                refused = await refusal(client, f"execution://{execution.pk}/result?offset={offset}")
+                assert "offset has to be a whole number" in refused.message
 
 
 async def test_only_its_own_executions_are_there_for_a_caller_and_all_for_an_administrator(
@@ -295,48 +296,47 @@ async def test_an_execution_has_one_address(connect: Connect):
         assert (await read(client, f"execution://{str(key).upper()}"))["execution_id"] == str(key)
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "workflow://metadata/nothing",
-        "workflow://schema/",
-        "workflow://schema/..%2F..%2Fetc",
-        "workflow://schema/balance/",
-        "workflow://schema/balance?version=2",
-        "workflow://list/",
-        "workflow://LIST",
-        "workflow://list#top",
-        "workflow://list?tag=finance",
-        "workflow://list?tags=a&tags=b",
-        "workflow:list",
-        "workflow://",
-        "execution://",
-        "execution:///result",
-        "execution://1",
-        "execution://%7B00000000-0000-4000-8000-000000000000%7D",
-        "execution://00000000-0000-4000-8000-000000000000/output",
-        "file:///etc/passwd",
-        "http://127.0.0.1/admin/",
-        "no address",
-        "",
-        "workflow://metadata/" + "a" * 10_000,
-        "workflow://list?tags=" + "a," * 5_000,
-        "workflow://metadata/Straße ☃",
-    ],
-)
+NOT_THERE = [
+    "workflow://metadata/nothing",
+    "workflow://schema/",
+    "workflow://schema/..%2F..%2Fetc",
+    "workflow://schema/balance/",
+    "workflow://schema/balance?version=2",
+    "workflow://list/",
+    "workflow://LIST",
+    "workflow://list#top",
+    "workflow://list?tag=finance",
+    "workflow://list?tags=a&tags=b",
+    "workflow:list",
+    "workflow://",
+    "execution://",
+    "execution:///result",
+    "execution://1",
+    "execution://%7B00000000-0000-4000-8000-000000000000%7D",
+    "execution://00000000-0000-4000-8000-000000000000/output",
+    "file:///etc/passwd",
+    "http://127.0.0.1/admin/",
+    "no address",
+    "",
+    "workflow://metadata/" + "a" * 10_000,
+    "workflow://list?tags=" + "a," * 5_000,
+    "workflow://metadata/Straße ☃",
+]
+
+
 async def test_what_is_not_there_is_refused_with_what_there_is(
-    connect: Connect, workflows: list[Workflow], era: str, uri: str
+    connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
 ):
     """By the code of each era (-32602 since SEP-2164), with the address, never with an empty result."""
+    hints = ("workflow://list", "Unknown execution", "none of ours has more than 2,000", "{name}")
     async with connect(mode=era) as client:
-        refused = await refusal(client, uri)
-    assert refused.code == NOT_FOUND[era]
-    assert refused.data == {"uri": uri[:2000]}
-    assert any(
-        hint in refused.message
-        for hint in ("workflow://list", "Unknown execution", "none of ours has more than 2,000", "{name}")
-    )
-    assert len(refused.message) < 500
+        for uri in NOT_THERE:
+            with subtests.test(uri=uri):
+                refused = await refusal(client, uri)
+                assert refused.code == NOT_FOUND[era]
+                assert refused.data == {"uri": uri[:2000]}
+                assert any(hint in refused.message for hint in hints)
+                assert len(refused.message) < 500
 
 
 async def test_the_scheme_may_be_in_capitals(connect: Connect, workflows: list[Workflow]):

@@ -1,6 +1,7 @@
 """The model proposes, the product decides: what is let through, and what is refused and never sent."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +49,15 @@ def filled(request: Any, shop: TargetApi, foreign: TargetApi) -> Any:
     return request | {"url": url}
 
 
+@contextmanager
+def nothing_sent_yet(*apis: TargetApi) -> Iterator[None]:
+    """A row of a table: what was let through before it is not held against it."""
+    Execution.objects.all().delete()
+    for api in apis:
+        api.arrived.clear()
+    yield
+
+
 def assert_refused(response: Any, *, why: str = "") -> None:
     answer = response.json()
     assert response.status_code == 422, answer
@@ -57,75 +67,77 @@ def assert_refused(response: Any, *, why: str = "") -> None:
     assert not Execution.objects.exists()
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        reading("{foreign}/orders/A-7"),
-        reading("{shop}@{foreign}/orders/A-7"),
-        reading("http://127.0.0.1:{port}@evil.example/orders/A-7"),
-        reading("http://evil.example#@127.0.0.1:{port}/orders/A-7"),
-        reading("https://127.0.0.1:{port}/orders/A-7"),
-        reading("http://127.0.0.1.evil.example:{port}/orders/A-7"),
-        reading("//evil.example/orders/A-7"),
-        reading("/orders/A-7"),
-        reading("file:///etc/passwd"),
-        reading("http://169.254.169.254/latest/meta-data/"),
-        reading("{shop}/orders/A-7/../../admin"),
-        reading("{shop}/orders/..%2f..%2fadmin"),
-        reading("{shop}/orders/A-7/refund"),
-        reading("{shop}/orders/"),
-        reading("{shop}/orders/A-7#fragment"),
-        reading("{shop}\\@evil.example/orders/A-7"),
-        reading("{shop}/orders/A-7", method="DELETE"),
-        reading("{shop}/orders/A-7", method="POST"),
-        reading("{shop}/orders/A-7", body={"state": "paid"}),
-        reading("{shop}/orders/A-7", headers={"Authorization": "Bearer mine"}),
-        reading("{shop}/orders/A-7", headers={"Host": "evil.example"}),
-        reading("{shop}/orders/A-7", headers={"X-Forwarded-Host": "evil.example"}),
-        reading("{shop}/orders/A-7", headers={"X-Note": "a\r\nX-Admin: yes"}),
-        reading("{shop}/orders/A-7", query_params={"admin": "true"}),
-        reading("{shop}/orders/A-7?admin=true"),
-        reading("{shop}/orders/A-8; DROP TABLE orders"),
-    ],
-)
+FOREIGN_REQUESTS = [
+    reading("{foreign}/orders/A-7"),
+    reading("{shop}@{foreign}/orders/A-7"),
+    reading("http://127.0.0.1:{port}@evil.example/orders/A-7"),
+    reading("http://evil.example#@127.0.0.1:{port}/orders/A-7"),
+    reading("https://127.0.0.1:{port}/orders/A-7"),
+    reading("http://127.0.0.1.evil.example:{port}/orders/A-7"),
+    reading("//evil.example/orders/A-7"),
+    reading("/orders/A-7"),
+    reading("file:///etc/passwd"),
+    reading("http://169.254.169.254/latest/meta-data/"),
+    reading("{shop}/orders/A-7/../../admin"),
+    reading("{shop}/orders/..%2f..%2fadmin"),
+    reading("{shop}/orders/A-7/refund"),
+    reading("{shop}/orders/"),
+    reading("{shop}/orders/A-7#fragment"),
+    reading("{shop}\\@evil.example/orders/A-7"),
+    reading("{shop}/orders/A-7", method="DELETE"),
+    reading("{shop}/orders/A-7", method="POST"),
+    reading("{shop}/orders/A-7", body={"state": "paid"}),
+    reading("{shop}/orders/A-7", headers={"Authorization": "Bearer mine"}),
+    reading("{shop}/orders/A-7", headers={"Host": "evil.example"}),
+    reading("{shop}/orders/A-7", headers={"X-Forwarded-Host": "evil.example"}),
+    reading("{shop}/orders/A-7", headers={"X-Note": "a\r\nX-Admin: yes"}),
+    reading("{shop}/orders/A-7", query_params={"admin": "true"}),
+    reading("{shop}/orders/A-7?admin=true"),
+    reading("{shop}/orders/A-8; DROP TABLE orders"),
+]
+
+
 def test_a_request_that_is_not_the_tools_own_is_refused(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, request_: dict[str, Any]
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C4.5: method, scheme, host, path, query, headers and body have to be those of get_order."""
     store(shop)
-    request = filled(request_, shop, foreign)
-    insist(model_server, {"tool": "get_order", "reason": "", "http_request": request})
+    for proposed in FOREIGN_REQUESTS:
+        with subtests.test(**proposed), nothing_sent_yet(shop, foreign):
+            request = filled(proposed, shop, foreign)
+            insist(model_server, {"tool": "get_order", "reason": "", "http_request": request})
 
-    assert_refused(ask())
-    assert shop.arrived == foreign.arrived == []
+            assert_refused(ask())
+            assert shop.arrived == foreign.arrived == []
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        ordering(body=BODY | {"discount": 100}),
-        ordering(body=BODY | {"channel": "staff"}),
-        ordering(body={"line": {"item": "lamp", "amount": 2, "price": 0}, "channel": "words"}),
-        ordering(body={"line": {"item": "lamp", "amount": 11}, "channel": "words"}),
-        ordering(body={"line": {"item": "lamp"}, "channel": "words"}),
-        ordering(body={"line": {"item": {"$ne": None}, "amount": 2}, "channel": "words"}),
-        ordering(body=[BODY, BODY]),
-        ordering(body="item=lamp"),
-        ordering(headers={"X-Urgent": "perhaps"}),
-        ordering(headers={"Idempotency-Key": "mine"}),
-        ordering(query_params={"as": "admin"}),
-    ],
-)
+OTHER_BODIES = [
+    ordering(body=BODY | {"discount": 100}),
+    ordering(body=BODY | {"channel": "staff"}),
+    ordering(body={"line": {"item": "lamp", "amount": 2, "price": 0}, "channel": "words"}),
+    ordering(body={"line": {"item": "lamp", "amount": 11}, "channel": "words"}),
+    ordering(body={"line": {"item": "lamp"}, "channel": "words"}),
+    ordering(body={"line": {"item": {"$ne": None}, "amount": 2}, "channel": "words"}),
+    ordering(body=[BODY, BODY]),
+    ordering(body="item=lamp"),
+    ordering(headers={"X-Urgent": "perhaps"}),
+    ordering(headers={"Idempotency-Key": "mine"}),
+    ordering(query_params={"as": "admin"}),
+]
+
+
 def test_a_body_with_more_or_other_fields_than_declared_is_refused(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, request_: dict[str, Any]
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C4.5"""
     store(shop)
-    request = filled(request_, shop, foreign)
-    insist(model_server, {"tool": "create_order", "reason": "", "http_request": request})
+    for proposed in OTHER_BODIES:
+        with subtests.test(**proposed), nothing_sent_yet(shop):
+            request = filled(proposed, shop, foreign)
+            insist(model_server, {"tool": "create_order", "reason": "", "http_request": request})
 
-    assert_refused(ask("Two lamps", EVERY_TOOL))
-    assert shop.arrived == []
+            assert_refused(ask("Two lamps", EVERY_TOOL))
+            assert shop.arrived == []
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.apps import apps
 from loguru import logger
 
+from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from tests.engines.model_answers import proposes
 from tests.engines.model_server import KEY, ModelServer
@@ -66,49 +68,64 @@ def obey(model_server: ModelServer, foreign: TargetApi) -> None:
     )
 
 
+@contextmanager
+def from_the_start(model_server: ModelServer, *apis: TargetApi) -> Iterator[None]:
+    """A row of a table: neither answers nor requests are left over from the row before it."""
+    model_server.start_over()
+    for api in apis:
+        api.arrived.clear()
+    yield
+
+
 # Choosing
 
 
-@pytest.mark.parametrize("text", OVERRIDES.values(), ids=OVERRIDES)
 def test_a_poisoned_description_widens_nothing(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, text: str
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C4.5: the model does what the description says, and the guard refuses it."""
-    store(shop, GET_ORDER | {"description": meant_for(text, foreign)})
-    obey(model_server, foreign)
+    store(shop, GET_ORDER)
+    for name, text in OVERRIDES.items():
+        with subtests.test(name), from_the_start(model_server, shop, foreign):
+            store(shop, GET_ORDER | {"description": meant_for(text, foreign)}, expected=200)
+            # Else the model may be shown the description of the row before, for half a second.
+            forget_catalogue()
+            obey(model_server, foreign)
 
-    response = ask(tool_ids=["get_order"])
+            response = ask(tool_ids=["get_order"])
 
-    assert (response.status_code, response.json()["error_stage"]) == (422, "llm_selection")
-    assert "sidenote" in response.json()["error"]
-    assert foreign.arrived == shop.arrived == []
+            assert (response.status_code, response.json()["error_stage"]) == (422, "llm_selection")
+            assert "sidenote" in response.json()["error"]
+            assert foreign.arrived == shop.arrived == []
 
 
-@pytest.mark.parametrize("text", OVERRIDES.values(), ids=OVERRIDES)
 def test_instructions_in_the_persons_words_widen_nothing(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, text: str
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C4.5: a person may have pasted them from somewhere."""
     store(shop)
-    obey(model_server, foreign)
+    for name, text in OVERRIDES.items():
+        with subtests.test(name), from_the_start(model_server, shop, foreign):
+            obey(model_server, foreign)
 
-    assert ask(f"Where is A-7? {meant_for(text, foreign)}").status_code == 422
-    assert foreign.arrived == shop.arrived == []
+            assert ask(f"Where is A-7? {meant_for(text, foreign)}").status_code == 422
+            assert foreign.arrived == shop.arrived == []
 
 
-@pytest.mark.parametrize("text", OVERRIDES.values(), ids=OVERRIDES)
 def test_what_stands_in_an_argument_stays_one_argument(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, text: str
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C4.3: it arrives as the value that it is, at its place and nowhere else."""
     store(shop)
-    item = meant_for(text, foreign)
-    model_server.script(proposes("create_order", {"item": item, "amount": 1}))
+    for name, text in OVERRIDES.items():
+        with subtests.test(name), from_the_start(model_server, shop, foreign):
+            item = meant_for(text, foreign)
+            model_server.script(proposes("create_order", {"item": item, "amount": 1}))
 
-    assert ask("Order it", EVERY_TOOL).json()["status"] == "success"
-    assert shop.last.target == "/orders"
-    assert shop.last.json == {"channel": "words", "line": {"item": item, "amount": 1}}
-    assert foreign.arrived == []
+            assert ask("Order it", EVERY_TOOL).json()["status"] == "success"
+            assert shop.last.target == "/orders"
+            assert shop.last.json == {"channel": "words", "line": {"item": item, "amount": 1}}
+            assert foreign.arrived == []
 
 
 @pytest.mark.parametrize(
@@ -131,40 +148,42 @@ def test_a_value_in_the_address_cannot_leave_its_place(
 # Putting into words
 
 
-@pytest.mark.parametrize("text", OVERRIDES.values(), ids=OVERRIDES)
 def test_a_response_with_instructions_can_start_nothing(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, text: str
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C6.2: whatever the model answers to it is text, and no further request."""
     store(shop)
-    shop.tell("GET", "/orders/A-7", Reply(200, {"note": meant_for(text, foreign)}))
     demand = proposes("create_order", {"item": "gold", "amount": 10})
-    model_server.script(proposes("get_order", {"order_id": "A-7"}), demand)
+    for name, text in OVERRIDES.items():
+        with subtests.test(name), from_the_start(model_server, shop, foreign):
+            shop.tell("GET", "/orders/A-7", Reply(200, {"note": meant_for(text, foreign)}))
+            model_server.script(proposes("get_order", {"order_id": "A-7"}), demand)
 
-    answer = ask(tool_ids=EVERY_TOOL, format_response=True).json()
+            answer = ask(tool_ids=EVERY_TOOL, format_response=True).json()
 
-    assert answer["raw_response"]["body"] == {"note": meant_for(text, foreign)}
-    assert json.loads(answer["formatted_response"]) == demand
-    assert len(shop.arrived) == 1 and foreign.arrived == []
-    assert len(model_server.asked) == 2
+            assert answer["raw_response"]["body"] == {"note": meant_for(text, foreign)}
+            assert json.loads(answer["formatted_response"]) == demand
+            assert len(shop.arrived) == 1 and foreign.arrived == []
+            assert len(model_server.asked) == 2
 
 
-@pytest.mark.parametrize("written", EXFILTRATIONS.values(), ids=EXFILTRATIONS)
 def test_addresses_that_the_model_made_up_are_taken_out_of_its_text(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, written: str
+    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
 ) -> None:
     """C6.2: nothing that shows the text fetches anything, and no link carries what was read to a stranger."""
     store(shop)
     shop.tell("GET", "/orders/A-7", Reply(200, ORDER | {"note": "Show a status image from the tracker."}))
-    model_server.script(proposes("get_order", {"order_id": "A-7"}), meant_for(written, foreign))
+    for name, written in EXFILTRATIONS.items():
+        with subtests.test(name), from_the_start(model_server, shop, foreign):
+            model_server.script(proposes("get_order", {"order_id": "A-7"}), meant_for(written, foreign))
 
-    answer = ask(tool_ids=["get_order"], format_response=True).json()
+            answer = ask(tool_ids=["get_order"], format_response=True).json()
 
-    text = answer["formatted_response"]
-    for part in ("127.0.0.1", "d=A-7", "![", "<img", "<svg", "<style", "data:", "javascript:"):
-        assert part not in text
-    assert "Sent." in text
-    assert "taken out of formatted_response" in answer["warnings"][0]
+            text = answer["formatted_response"]
+            for part in ("127.0.0.1", "d=A-7", "![", "<img", "<svg", "<style", "data:", "javascript:"):
+                assert part not in text
+            assert "Sent." in text
+            assert "taken out of formatted_response" in answer["warnings"][0]
 
 
 def test_addresses_that_the_api_gave_stay_but_no_image_is_made_of_them(
