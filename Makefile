@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test check static format bench eval model chaos lock clean
+.PHONY: help install install-dev run test check static format bench eval model chaos mutants lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -61,6 +61,9 @@ model:  ## Make .venv-model with a real small model for tests and eval; it is co
 
 chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
 	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults; ARGS="--help" lists the options.
+	@$(BIN)/python -m scripts.mutants --jobs $(JOBS) $(ARGS)
 
 UV_VERSION := 0.13.9
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
