@@ -55,9 +55,10 @@ WORD = re.compile(r"[A-Za-z_][\w./-]+")
 UNOBSERVABLE = re.compile(
     r"(.*\.)?(logger|log|log_of|logging|warnings)\b.*"  # what is logged
     r"|isinstance|issubclass|cast|TypeVar|NewType|namedtuple"  # types
-    r"|models\.\w*(Field|ForeignKey|Index|Constraint)"  # columns, which migrations make
+    r"|(models\.\w*|\w+)(Field|ForeignKey|Index|Constraint)"  # columns, which migrations make
 )
 UNOBSERVABLE_FIELDS = {"annotation", "returns", "decorator_list"}
+UNOBSERVABLE_KEYWORDS = {"repr", "title", "description", "help_text", "verbose_name"}
 Edit = tuple[str, int, int, str]
 """Operator, the bytes from and to which it changes the source, and what comes there."""
 
@@ -143,7 +144,7 @@ class Operators(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> Iterator[Edit]:
         for keyword in node.keywords:
-            if keyword.arg and not is_message(keyword.value):
+            if keyword.arg and not is_unobservable(keyword):
                 comma = re.match(rb"\s*, *", self.source[self.end(keyword) :])
                 end = self.end(keyword) + (comma.end() if comma else 0)
                 yield "keyword argument", self.start(keyword), end, ""
@@ -169,12 +170,6 @@ class Operators(ast.NodeVisitor):
         yield self.whole("loop", node, "break")
 
 
-def is_message(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
-    )
-
-
 def is_unobservable(node: ast.AST) -> bool:
     match node:
         case ast.JoinedStr() | ast.Assert() | ast.Expr(value=ast.Constant()):
@@ -185,6 +180,11 @@ def is_unobservable(node: ast.AST) -> bool:
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
+        case ast.keyword(arg=name, value=value):
+            is_message = (
+                isinstance(value, ast.Constant) and isinstance(value.value, str) and " " in value.value
+            )
+            return name in UNOBSERVABLE_KEYWORDS or is_message or isinstance(value, ast.JoinedStr)
         case ast.Call(func=function):
             return UNOBSERVABLE.fullmatch(ast.unparse(function)) is not None
         case ast.Assign(col_offset=0, value=ast.BinOp(op=ast.BitOr())):

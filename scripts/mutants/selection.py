@@ -30,19 +30,26 @@ class Contexts:
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Those that may notice it, the likeliest first. Empty where no test executes the line."""
-        inner, executed = inner_lines(self.tree / mutant.path), self.of(mutant.path)
+        path, file = mutant.path, self.tree / mutant.path
         lines = range(mutant.line, mutant.line + len(mutant.before))
-        if inner.issuperset(lines):
-            for candidates in (lines, statement_lines(self.tree / mutant.path, mutant.line)):
-                if tests := self.executing(mutant.path, candidates):
-                    return self.in_order(tests)
-            if executed.keys().isdisjoint(lines):
+        statement = statement_at(file, mutant.line)
+        if inner_lines(file).issuperset(lines):
+            if tests := self.executing(path, lines) or self.executing(path, head_of(statement)):
+                return self.in_order(tests)
+            if self.of(path).keys().isdisjoint(lines):
                 return []
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            # The default of an argument.
+            return self.in_order(self.executing(path, range(statement.lineno, end_of(statement) + 1)))
         # Executed by whatever imported the module first, so any test that uses the module may notice.
-        using = [mutant.path, *importers(self.tree, mutant.path)]
-        tiers = [self.executing(path, inner_lines(self.tree / path)) for path in using]
-        others = set().union(*tiers[1:])
-        return [*self.in_order(tiers[0]), *self.in_order(others - tiers[0])]
+        using = [path, *importers(self.tree, path)]
+        if constant := name_of(statement):
+            using_it = [(user, lines_naming(constant, self.tree / user)) for user in using]
+            if all(lines <= inner_lines(self.tree / user) for user, lines in using_it):
+                return self.in_order(set().union(*(self.executing(*user) for user in using_it)))
+        tiers = [self.executing(user, inner_lines(self.tree / user)) for user in using]
+        others = set().union(*tiers[1:]) - tiers[0]
+        return [*self.in_order(tiers[0]), *self.in_order(others)]
 
     def in_order(self, tests: set[str]) -> list[str]:
         """Each module's most specific test, then each module's second, and so on."""
@@ -70,16 +77,38 @@ def inner_lines(path: Path) -> frozenset[int]:
     return frozenset(line for node in functions for line in range(node.body[0].lineno, end_of(node) + 1))
 
 
-def statement_lines(path: Path, line: int) -> range:
-    """Of the innermost statement around the line; of one with a body only the head."""
-    around = [n for n in ast.walk(parse(path)) if isinstance(n, ast.stmt) and n.lineno <= line <= end_of(n)]
-    innermost = min(around, key=lambda node: end_of(node) - node.lineno)
-    body = getattr(innermost, "body", None)
-    return range(innermost.lineno, body[0].lineno if body else end_of(innermost) + 1)
-
-
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes())
+
+
+def statement_at(path: Path, line: int) -> ast.stmt:
+    """The innermost around the line."""
+    statements = (node for node in ast.walk(parse(path)) if isinstance(node, ast.stmt))
+    around = (node for node in statements if node.lineno <= line <= end_of(node))
+    return min(around, key=lambda node: end_of(node) - node.lineno)
+
+
+def head_of(node: ast.stmt) -> range:
+    """Its lines; of one with a body those before that."""
+    body = getattr(node, "body", None)
+    return range(node.lineno, body[0].lineno if body else end_of(node) + 1)
+
+
+def name_of(node: ast.stmt) -> str | None:
+    """What a module's constant is called."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    return target.id if isinstance(target, ast.Name) and node.col_offset == 0 else None
+
+
+def lines_naming(name: str, path: Path) -> set[int]:
+    """Where the module uses the name, apart from imports and where it gets its value."""
+    return {
+        node.lineno
+        for node in ast.walk(parse(path))
+        if (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.Attribute) and node.attr == name)
+    }
 
 
 def end_of(node: ast.stmt) -> int:

@@ -57,6 +57,8 @@ def test_each_operator_changes_one_thing(source: str, mutants: set[str]) -> None
         "logger.bind(execution=1).warning('text', error)",
         "x = isinstance(y, int | str)",
         "x = models.CharField(max_length=255)",
+        "class A:\n    x: int = field(repr=False)",
+        "x: str = Field(title='Source', description='What it is.')",
         "x = 'a message', f'{a + b}'",
     ],
 )
