@@ -20,6 +20,9 @@ from .operators import Mutant
 from .sampling import PARTS, place, sample
 from .selection import Contexts
 
+FIRST = 25
+"""Tests, each of another module, that most mutants do not survive."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -94,7 +97,9 @@ def try_all(
     def attempt(mutant: Mutant, tests: Sequence[str]) -> Outcome:
         copy, began = free.get(), time.monotonic()
         try:
-            killer = copy.find_killer(mutant, tests[:cap]) or copy.find_killer(mutant, tests[cap:])
+            batches = tests[:FIRST], tests[FIRST:cap], tests[cap:]
+            killers = (copy.find_killer(mutant, batch) for batch in batches if batch)
+            killer = next(filter(None, killers), None)
         finally:
             free.put(copy)
         fate = f"killed by {killer}" if killer else "SURVIVED"

@@ -113,7 +113,7 @@ class Operators(ast.NodeVisitor):
             yield from self.between("and/or", left, right, rf"\b{old}\b", new)
 
     def visit_BinOp(self, node: ast.BinOp) -> Iterator[Edit]:
-        if type(node.op) in ARITHMETIC:
+        if type(node.op) in ARITHMETIC and not (is_text(node.left) or is_text(node.right)):
             yield from self.between("arithmetic", node.left, node.right, *ARITHMETIC[type(node.op)])
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Iterator[Edit]:
@@ -168,6 +168,10 @@ class Operators(ast.NodeVisitor):
 
     def visit_Continue(self, node: ast.Continue) -> Iterator[Edit]:
         yield self.whole("loop", node, "break")
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def is_unobservable(node: ast.AST) -> bool:

@@ -59,7 +59,7 @@ def test_each_operator_changes_one_thing(source: str, mutants: set[str]) -> None
         "x = models.CharField(max_length=255)",
         "class A:\n    x: int = field(repr=False)",
         "x: str = Field(title='Source', description='What it is.')",
-        "x = 'a message', f'{a + b}'",
+        "x = 'a message', f'{a + b}', y + '/'",
     ],
 )
 def test_what_no_test_can_see_stays_as_it_is(source: str) -> None:
