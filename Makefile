@@ -7,11 +7,13 @@ BIN := $(VENV)/bin
 NODE_TESTS := tests/e2e/node
 ARGS ?=
 JOBS ?= 2
+# Without bytecode every process compiles the product anew, which takes seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-node run
-.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos lock clean
+.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos mutants lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -95,8 +97,10 @@ model:  ## Make .venv-model with a real small model for tests and eval; it is co
 chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
 	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-UV := .cache/uv
-COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quiet --universal \
+mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults; ARGS="--help" lists the options.
+	@$(BIN)/python -m scripts.mutants --jobs $(JOBS) $(ARGS)
+
+.PHONY: help install install-dev run test check static format bench eval model chaos mutants lock clean
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
 
 lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade" takes newer releases.
