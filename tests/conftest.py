@@ -1,6 +1,7 @@
 """What every test gets."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
@@ -96,17 +97,35 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
         connection.close_pool()
 
 
-TOGETHER = ("tests/e2e/", "tests/connectors/contracts/test_prefect.py")
-"""Tests that share what takes long to start, a product or a server, and would take each other's time."""
+WHOLE_PRODUCT = {"stdio_server", "other_process"}
+"""Fixtures that start the product as a process."""
+FOREIGN_SERVERS = {"temporal_server", "prefect", "everything", "small_model", "mcp_programs"}
+"""Fixtures that start what is not ours, or need what a machine may lack."""
 
 
-class SharingTogether(LoadScopeScheduling):
-    """Gives all that share something to one worker."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` leaves out what starts many processes; which tests do so is told by their fixtures."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & WHOLE_PRODUCT:
+            item.add_marker("e2e")
+        elif fixtures & FOREIGN_SERVERS and item.get_closest_marker("e2e") is None:
+            item.add_marker("engines")
+
+
+SHARED_PRODUCT = ("test_admin", "test_clients", "test_told_of_changes", "test_typescript")
+"""Modules of tests/e2e that use one running product."""
+
+
+class ByModule(LoadScopeScheduling):
+    """A module's tests run in one worker, so that what the module shares is started once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+        module = nodeid.partition("::")[0]
+        return "the shared product" if Path(module).stem in SHARED_PRODUCT and "/e2e/" in module else module
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    return SharingTogether(config, log) if config.getoption("dist") == "load" else None
+    return ByModule(config, log) if config.getoption("dist") == "load" else None

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from config.environment import Environment, variable_names
+from config.environment import Environment, read_environment, variable_names
 from tests.processes import ROOT
 
 TABLE_START, TABLE_END = "<!-- settings: begin -->\n", "<!-- settings: end -->"
@@ -61,18 +61,35 @@ def test_the_readme_shows_every_setting_with_its_default_and_meaning():
         ("CATALOGUE_PUBLIC_URL", "catalogue.example.com"),
         ("DATABASE_URL", "oracle://x"),
         ("CELERY_BROKER_URL", "nonsense"),
-        ("CATALOGUE_DATA_DIR", "/dev/null/data"),
         ("CATALOGUE_STDIO_COMMANDS", "files=/opt/files-mcp"),
         ("CATALOGUE_STDIO_COMMANDS", '{"files": []}'),
         ("CATALOGUE_HTTP_TOOL_HOSTS", "billing.internal,10.1.2.3/16"),
         ("CATALOGUE_STDIO_COMMANDS", '{"files": {"command": ["files"], "shell": true}}'),
     ],
 )
-def test_a_malformed_value_ends_the_start_with_a_sentence_that_names_it(variable: str, value: str):
+def test_a_malformed_value_is_refused_with_a_sentence_that_names_it(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+):
+    """B4"""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as ended:
+        read_environment()
+    assert f"\n  {variable}: " in str(ended.value.code)
+
+
+def test_mistakes_end_the_start_with_a_sentence_for_each():
     """B4: no traceback, nothing started."""
-    outcome = start_with(**{variable: value})
+    outcome = start_with(PORT="eighty", LOG_LEVEL="LOUD")
     assert outcome.returncode != 0
-    assert variable in outcome.stderr
+    assert "PORT: " in outcome.stderr and "LOG_LEVEL: " in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_data_folder_that_cannot_be_made_ends_the_start_with_a_sentence():
+    """B4"""
+    outcome = start_with(CATALOGUE_DATA_DIR="/dev/null/data")
+    assert outcome.returncode != 0
+    assert "CATALOGUE_DATA_DIR" in outcome.stderr
     assert "Traceback" not in outcome.stderr
 
 

@@ -25,7 +25,7 @@ from tests.connectors.scripted import Received, ScriptedEngine, replies, respons
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.processes import ROOT
 
-VARIANTS = ("sessions", "stateless", "program")
+VARIANTS = ("sessions", "stateless", pytest.param("program", marks=pytest.mark.engines))
 PATIENCE_SECONDS = 10.0
 Connect = Callable[..., AbstractAsyncContextManager[McpConnector]]
 

@@ -85,6 +85,7 @@ def test_what_is_right_is_what_the_tool_takes(instruction: Instruction) -> None:
         assert not find_argument_problems(schema, sample_of(instruction) | answer)
 
 
+@pytest.mark.e2e
 def test_a_model_that_is_always_right_gets_all_marks(model: ModelServer, tmp_path: Path) -> None:
     """C4.1, C4.5: each instruction goes the way of POST /workflow, and nobody else's data are touched."""
     outcome = evaluate("--json", url=model.url, folder=tmp_path)
@@ -129,6 +130,7 @@ JUDGED = {
 }
 
 
+@pytest.mark.e2e
 def test_each_kind_of_mistake_is_counted_as_what_it_is(model: ModelServer, tmp_path: Path) -> None:
     """C4.5: what the guard refused is told apart from what it had to let through."""
     left = {name: list(answers) for name, answers in MISTAKES.items()}
@@ -146,6 +148,7 @@ def test_each_kind_of_mistake_is_counted_as_what_it_is(model: ModelServer, tmp_p
     assert (totals["unasked"], totals["repair_rounds"]) == (3, 5)
 
 
+@pytest.mark.e2e
 def test_people_read_what_was_chosen_and_what_was_expected(model: ModelServer, tmp_path: Path) -> None:
     model.script(proposes("get_order", {"order_id": "A18"}))
     told = evaluate("--only", "plain-2", "--repeat", "2", url=model.url, folder=tmp_path).stdout
@@ -157,12 +160,14 @@ def test_people_read_what_was_chosen_and_what_was_expected(model: ModelServer, t
     assert KEY not in told
 
 
+@pytest.mark.e2e
 def test_it_says_what_to_set_where_no_model_is_configured(tmp_path: Path) -> None:
     outcome = evaluate(url="", folder=tmp_path, OPENAI_MODEL="")
     assert outcome.returncode == 1
     assert "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_MODEL=some-model make eval" in outcome.stderr
 
 
+@pytest.mark.e2e
 def test_it_stops_at_once_where_the_model_cannot_be_reached(tmp_path: Path) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/v1"
     outcome = evaluate(url=nowhere, folder=tmp_path, CATALOGUE_MODEL_RETRIES="0")

@@ -125,7 +125,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Many
 
 
 @pytest.fixture
-def stdio_server(tmp_path: Path) -> Iterator[ManyToolsServer]:
+def mcp_programs(tmp_path: Path) -> Iterator[ManyToolsServer]:
     """What the operator allows, for the length of a test."""
     server = ManyToolsServer(tmp_path)
     mute = [sys.executable, "-m", "tests.engines.mute_mcp"]
@@ -150,5 +150,5 @@ class TestMcpOverHttp(ConnectorContract):
 
 class TestMcpOverStdio(ConnectorContract):
     @pytest.fixture
-    def harness(self, stdio_server: ManyToolsServer) -> EngineHarness:
-        return StdioHarness(stdio_server)
+    def harness(self, mcp_programs: ManyToolsServer) -> EngineHarness:
+        return StdioHarness(mcp_programs)

@@ -1,0 +1,22 @@
+"""The one whole product among the tests that people start before each commit; `tests/e2e` has the others."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.product import place_for_one, started
+from tests.e2e.test_clients import client_of_2026
+
+
+@pytest.mark.timeout(240)
+async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path: Path) -> None:
+    """A1.2, A2.2, B4: with one command, without a server of any kind beside it."""
+    with place_for_one(tmp_path / "data") as place, started(place) as product:
+        product.wait_until_up()
+        async with client_of_2026(product) as client:
+            result = await client.call_tool("text_statistics", {"text": "One start."})
+        assert result.structured_content and result.structured_content["words"] == 2
+        product.stop(signal.SIGINT)
+        assert product.process.returncode == 0
+        assert "Traceback" not in product.output
