@@ -1,6 +1,6 @@
 """Engines that are down, silent, or answer with garbage."""
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
@@ -19,6 +19,8 @@ from connectors.testing.harness import (
     start,
     unknown_run,
 )
+
+TRIES = 3
 
 
 class Answering:
@@ -70,7 +72,7 @@ class Answering:
         """A7.2, B6: a success that cannot be read may have started a run."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
-                told = await heard(name, "start", start(connector, harness.completing))
+                told = await heard(name, start, connector, harness.completing)
                 assert isinstance(told, OutcomeUnknown), f"start, answered with {name}: {told!r}"
 
     async def test_a_status_that_is_garbage_is_an_invalid_answer(self, harness: EngineHarness) -> None:
@@ -80,10 +82,10 @@ class Answering:
                 capabilities = capabilities_of(connector, harness.lasting)
                 run = unknown_run(harness, harness.lasting)
                 if capabilities.keeps_runs:
-                    told = await heard(name, "poll", connector.poll(run))
+                    told = await heard(name, connector.poll, run)
                     assert_unreadable(told, name, "poll", nothing=NotFound)
                 if capabilities.can_wait:
-                    told = await heard(name, "wait", connector.wait(run, seconds=0.2))
+                    told = await heard(name, connector.wait, run, seconds=0.2)
                     assert_unreadable(told, name, "wait", nothing=NotFound)
 
     async def test_a_listing_that_is_garbage_is_no_empty_listing(self, harness: EngineHarness) -> None:
@@ -92,7 +94,7 @@ class Answering:
             async for name, connector in answers:
                 if not connector.capabilities.lists_workflows:
                     return
-                told = await heard(name, "discover", listing_of(connector))
+                told = await heard(name, discover, connector)
                 if isinstance(told, list):
                     assert not any(isinstance(item, WorkflowDefinition) for item in told), name
                     assert told or name == EMPTY_LIST, f"discover, answered with {name}: no workflows"
@@ -105,7 +107,7 @@ class Answering:
         """B9: what is no answer of the engine's is told as its ill health."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
-                health = await heard(name, "check", connector.check())
+                health = await heard(name, connector.check)
                 assert isinstance(health, Health), f"check, answered with {name}: {health!r}"
                 assert health.message
                 assert not (health.ok and name in UNREADABLE), f"check, answered with {name}: {health!r}"
@@ -118,9 +120,8 @@ class Answering:
             async for name, connector in answers:
                 if not capabilities_of(connector, harness.completing).can_find_runs:
                     return
-                told = await heard(
-                    name, "find_run", connector.find_run(harness.completing.workflow, key=uuid4())
-                )
+                workflow = harness.completing.workflow
+                told = await heard(name, connector.find_run, workflow, key=uuid4())
                 if not (told is None and name == EMPTY_LIST):
                     assert_unreadable(told, name, "find_run")
 
@@ -130,7 +131,7 @@ class Answering:
             async for name, connector in answers:
                 if not connector.capabilities.can_list_runs:
                     return
-                told = await heard(name, "list_runs", connector.list_runs(RunFilter(), page_size=10))
+                told = await heard(name, connector.list_runs, RunFilter(), page_size=10)
                 if isinstance(told, RunPage):
                     assert (name == EMPTY_LIST) or not told.runs, f"list_runs, answered with {name}: {told!r}"
                     continue
@@ -144,16 +145,14 @@ class Answering:
             async for name, connector in answers:
                 capabilities = capabilities_of(connector, harness.lasting)
                 run = unknown_run(harness, harness.lasting)
-                await heard(name, "cancel", connector.cancel(run))
+                await heard(name, connector.cancel, run)
                 if capabilities.terminates_after_seconds is not None:
-                    await heard(name, "terminate", connector.terminate(run))
-                if capabilities.can_query and harness.query is not None:
-                    query = connector.query(run, harness.query.name, harness.query.arguments)
-                    told = await heard(name, "query", query)
+                    await heard(name, connector.terminate, run)
+                if capabilities.can_query and (query := harness.query) is not None:
+                    told = await heard(name, connector.query, run, query.name, query.arguments)
                     assert isinstance(told, ConnectorError) or name not in UNREADABLE, f"query: {name}"
-                if capabilities.can_signal and harness.signal is not None:
-                    signal = connector.signal(run, harness.signal.name, harness.signal.arguments)
-                    told = await heard(name, "signal", signal)
+                if capabilities.can_signal and (signal := harness.signal) is not None:
+                    told = await heard(name, connector.signal, run, signal.name, signal.arguments)
                     assert not isinstance(told, Unreachable), f"signal, answered with {name}: {told!r}"
 
 
@@ -166,8 +165,17 @@ async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Conne
             yield name, connector
 
 
-async def heard(name: str, method: str, asked: Awaitable[Any]) -> Any:
-    return await answer_or_error(asked, to=f"{method}, answered with {name}")
+async def heard(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
+    """What the method returns, or the ConnectorError that it raises; any other fails the test.
+
+    These connectors have little patience, and a busy machine may want more of it.
+    """
+    tried = 0
+    while True:
+        tried += 1
+        told = await answer_or_error(method(*given, **named), to=f"{method.__name__}, answered with {name}")
+        if name == BROKEN_OFF or tried == TRIES or not isinstance(told, Unreachable):
+            return told
 
 
 def assert_unreadable(
@@ -182,5 +190,5 @@ def assert_unreadable(
     assert isinstance(told, allowed), f"{method}, answered with {name}: {told!r}"
 
 
-async def listing_of(connector: Connector) -> list[WorkflowDefinition | RejectedDefinition]:
+async def discover(connector: Connector) -> list[WorkflowDefinition | RejectedDefinition]:
     return [item async for item in connector.discover()]

@@ -196,6 +196,7 @@ class LatheConnector:
                 told_state=run["state"],
                 key=UUID(run["key"]),
                 started_at=seen.started_at,
+                finished_at=seen.finished_at,
             )
         except (KeyError, TypeError, ValueError):
             raise InvalidAnswer("Lathe lists a run that names neither itself nor its key.") from None
@@ -235,7 +236,7 @@ class LatheHarness(EngineHarness):
         return self._connector([self.lathe.port, self.lathe.second_port], WRONG_TOKEN, 10.0)
 
     def connector_at_ports(self, ports: Sequence[int]) -> Connector:
-        return self._connector(ports, Lathe.token, 0.1)
+        return self._connector(ports, Lathe.token, 0.2)
 
     def runs_started_with(self, key: UUID) -> int:
         return sum(run.key == str(key) for run in self.lathe.runs.values())
