@@ -254,10 +254,11 @@ class LatheHarness(EngineHarness):
 
 
 class OpenLatheHarness(LatheHarness):
-    """A server that lets everyone in."""
+    """A server that lets everyone in, and whose answers are all of them right."""
 
     has_credentials = False
     secrets = frozenset()
+    garbage = {}
 
     def connector_with_wrong_credentials(self) -> Connector:
         raise AssertionError("there are none")
@@ -266,7 +267,7 @@ class OpenLatheHarness(LatheHarness):
 class HastyLatheHarness(LatheHarness):
     """For mutants: nobody waits long for what never comes."""
 
-    deadline_seconds = 0.5
+    deadline_seconds = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -584,6 +585,11 @@ class CancelDoesNothing(FaultlessConnector):
         await self.poll(run)
 
 
+@breaks("test_cancel_ends_a_run_or_is_unsupported")
+class UnpromisedCancelDoesNothing(CancelDoesNothing):
+    capabilities = replace(CAPABILITIES, can_cancel=False)
+
+
 @breaks("test_a_run_that_has_ended_cannot_be_cancelled")
 class CancelTooLateIgnored(FaultlessConnector):
     async def cancel(self, run: RunRef) -> None:
@@ -615,6 +621,14 @@ class TerminateTooLateIgnored(FaultlessConnector):
             await super().terminate(run)
         except Rejected:
             return
+
+
+@breaks("test_terminate_ends_a_run_or_is_unsupported")
+class UnpromisedTerminateDoesNothing(FaultlessConnector):
+    capabilities = replace(CAPABILITIES, terminates_after_seconds=None)
+
+    async def terminate(self, run: RunRef) -> None:
+        return
 
 
 @breaks("test_garbage_in_answer_to_a_command_is_no_error_of_pythons")

@@ -15,7 +15,7 @@ asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
 filterwarnings = error
 """
-OPTIONS = ["--noconftest", "--import-mode=importlib", "--tb=native", "--show-capture=no", "--durations=25"]
+OPTIONS = ["--noconftest", "--import-mode=importlib", "--tb=native", "--show-capture=no"]
 OPTIONS += [f"-pno:{plugin}" for plugin in ("cacheprovider", "django", "randomly", "xdist")]
 PASSED, FAILED = "passed", "failed"
 BY_A_PROMISE = (AssertionError, pytest.fail.Exception, ConnectorError, TimeoutError)
