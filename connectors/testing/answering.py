@@ -55,7 +55,7 @@ class Answering:
     async def test_a_lookup_without_an_answer_never_says_that_there_is_no_run(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.2: whoever hears "none" starts the run once more."""
+        """A7.2: a caller that gets "none" starts the run once more."""
         if not capabilities_of(connector, harness.completing).can_find_runs:
             return
         async with (
@@ -72,8 +72,8 @@ class Answering:
         """A7.2, B6: a success that cannot be read may have started a run."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
-                told = await heard(name, start, connector, harness.completing)
-                assert isinstance(told, OutcomeUnknown), f"start, answered with {name}: {told!r}"
+                answer = await ask(name, start, connector, harness.completing)
+                assert isinstance(answer, OutcomeUnknown), f"start, answered with {name}: {answer!r}"
 
     async def test_a_status_that_is_garbage_is_an_invalid_answer(self, harness: EngineHarness) -> None:
         """B6: what cannot be read is neither a state nor an error of Python's."""
@@ -82,11 +82,11 @@ class Answering:
                 capabilities = capabilities_of(connector, harness.lasting)
                 run = unknown_run(harness, harness.lasting)
                 if capabilities.keeps_runs:
-                    told = await heard(name, connector.poll, run)
-                    assert_unreadable(told, name, "poll", nothing=NotFound)
+                    answer = await ask(name, connector.poll, run)
+                    assert_unreadable(answer, name, "poll", nothing=NotFound)
                 if capabilities.can_wait:
-                    told = await heard(name, connector.wait, run, seconds=0.2)
-                    assert_unreadable(told, name, "wait", nothing=NotFound)
+                    answer = await ask(name, connector.wait, run, seconds=0.2)
+                    assert_unreadable(answer, name, "wait", nothing=NotFound)
 
     async def test_a_listing_that_is_garbage_is_no_empty_listing(self, harness: EngineHarness) -> None:
         """A1.4, B6: else every workflow of the source would be gone."""
@@ -94,20 +94,20 @@ class Answering:
             async for name, connector in answers:
                 if not connector.capabilities.lists_workflows:
                     return
-                told = await heard(name, discover, connector)
-                if isinstance(told, list):
-                    assert not any(isinstance(item, WorkflowDefinition) for item in told), name
-                    assert told or name == EMPTY_LIST, f"discover, answered with {name}: no workflows"
+                answer = await ask(name, discover, connector)
+                if isinstance(answer, list):
+                    assert not any(isinstance(item, WorkflowDefinition) for item in answer), name
+                    assert answer or name == EMPTY_LIST, f"discover, answered with {name}: no workflows"
                     continue
-                assert_unreadable(told, name, "discover")
+                assert_unreadable(answer, name, "discover")
 
     async def test_check_of_an_engine_that_answers_with_garbage_never_raises(
         self, harness: EngineHarness
     ) -> None:
-        """B9: what is no answer of the engine's is told as its ill health."""
+        """B9: an engine whose answer means nothing is unhealthy, in words."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
-                health = await heard(name, connector.check)
+                health = await ask(name, connector.check)
                 assert isinstance(health, Health), f"check, answered with {name}: {health!r}"
                 assert health.message
                 assert not (health.ok and name in UNREADABLE), f"check, answered with {name}: {health!r}"
@@ -121,21 +121,19 @@ class Answering:
                 if not capabilities_of(connector, harness.completing).can_find_runs:
                     return
                 workflow = harness.completing.workflow
-                told = await heard(name, connector.find_run, workflow, key=uuid4())
-                if not (told is None and name == EMPTY_LIST):
-                    assert_unreadable(told, name, "find_run")
+                answer = await ask(name, connector.find_run, workflow, key=uuid4())
+                if not (answer is None and name == EMPTY_LIST):
+                    assert_unreadable(answer, name, "find_run")
 
-    async def test_a_list_of_runs_that_is_garbage_names_no_runs(self, harness: EngineHarness) -> None:
-        """B6, E10: a run without an id could not be looked at."""
+    async def test_a_list_of_runs_that_is_garbage_is_no_empty_list(self, harness: EngineHarness) -> None:
+        """B6, E10: an operator would look for the runs elsewhere."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
                 if not connector.capabilities.can_list_runs:
                     return
-                told = await heard(name, connector.list_runs, RunFilter(), page_size=10)
-                if isinstance(told, RunPage):
-                    assert (name == EMPTY_LIST) or not told.runs, f"list_runs, answered with {name}: {told!r}"
-                    continue
-                assert_unreadable(told, name, "list_runs")
+                answer = await ask(name, connector.list_runs, RunFilter(), page_size=10)
+                if not (name == EMPTY_LIST and isinstance(answer, RunPage) and not answer.runs):
+                    assert_unreadable(answer, name, "list_runs")
 
     async def test_garbage_in_answer_to_a_command_is_no_error_of_pythons(
         self, harness: EngineHarness
@@ -145,15 +143,15 @@ class Answering:
             async for name, connector in answers:
                 capabilities = capabilities_of(connector, harness.lasting)
                 run = unknown_run(harness, harness.lasting)
-                await heard(name, connector.cancel, run)
+                await ask(name, connector.cancel, run)
                 if capabilities.terminates_after_seconds is not None:
-                    await heard(name, connector.terminate, run)
+                    await ask(name, connector.terminate, run)
                 if capabilities.can_query and (query := harness.query) is not None:
-                    told = await heard(name, connector.query, run, query.name, query.arguments)
-                    assert isinstance(told, ConnectorError) or name not in UNREADABLE, f"query: {name}"
+                    answer = await ask(name, connector.query, run, query.name, query.arguments)
+                    assert isinstance(answer, ConnectorError) or name not in UNREADABLE, f"query: {name}"
                 if capabilities.can_signal and (signal := harness.signal) is not None:
-                    told = await heard(name, connector.signal, run, signal.name, signal.arguments)
-                    assert not isinstance(told, Unreachable), f"signal, answered with {name}: {told!r}"
+                    answer = await ask(name, connector.signal, run, signal.name, signal.arguments)
+                    assert not isinstance(answer, Unreachable), f"signal, answered with {name}: {answer!r}"
 
 
 async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Connector]]:
@@ -165,7 +163,7 @@ async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Conne
             yield name, connector
 
 
-async def heard(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
+async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
     """What the method returns, or the ConnectorError that it raises; any other fails the test.
 
     These connectors have little patience, and a busy machine may want more of it.
@@ -173,13 +171,13 @@ async def heard(name: str, method: Callable[..., Awaitable[Any]], *given: Any, *
     tried = 0
     while True:
         tried += 1
-        told = await answer_or_error(method(*given, **named), to=f"{method.__name__}, answered with {name}")
-        if name == BROKEN_OFF or tried == TRIES or not isinstance(told, Unreachable):
-            return told
+        answer = await answer_or_error(method(*given, **named), to=f"{method.__name__}, answered with {name}")
+        if name == BROKEN_OFF or tried == TRIES or not isinstance(answer, Unreachable):
+            return answer
 
 
 def assert_unreadable(
-    told: Any, name: str, method: str, *, nothing: type[ConnectorError] = InvalidAnswer
+    answer: Any, name: str, method: str, *, nothing: type[ConnectorError] = InvalidAnswer
 ) -> None:
     """An answer that broke off is as good as none, and an empty list may say that there is `nothing`."""
     allowed: tuple[type[ConnectorError], ...] = (InvalidAnswer,)
@@ -187,7 +185,7 @@ def assert_unreadable(
         allowed = (InvalidAnswer, Unreachable)
     elif name == EMPTY_LIST:
         allowed = (InvalidAnswer, nothing)
-    assert isinstance(told, allowed), f"{method}, answered with {name}: {told!r}"
+    assert isinstance(answer, allowed), f"{method}, answered with {name}: {answer!r}"
 
 
 async def discover(connector: Connector) -> list[WorkflowDefinition | RejectedDefinition]:

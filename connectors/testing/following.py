@@ -52,7 +52,7 @@ class Following:
     async def test_waiting_ends_with_the_run_or_when_the_time_is_up(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.1: where an engine says by itself that a run has ended, nobody has to ask again and again."""
+        """A7.1: an engine that says by itself that a run has ended need not be asked again and again."""
         if not capabilities_of(connector, harness.lasting).can_wait:
             await is_unsupported(connector, "wait", unknown_run(harness, harness.lasting), seconds=0.1)
             return

@@ -50,6 +50,7 @@ class Starting:
     ) -> None:
         """B3: a run belongs to the call that it was started for."""
         if capabilities_of(connector, harness.completing).starts_can_be_broken_off:
+            # The answer is the result, so that the run's id does not matter.
             return
         (first, _), (second, _) = [await start(connector, harness.completing) for _ in range(2)]
         assert first.run_id != second.run_id

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
-SECONDS = {"turn": 0.05, "break": 0.05, "polish": 600.0}
+SECONDS = {"turn": 0.02, "break": 0.02, "polish": 600.0}
 JOBS = [
     {"id": name, "name": name, "description": f"Lets the lathe {name}.", "inputSchema": {"type": "object"}}
     for name in SECONDS

@@ -265,7 +265,7 @@ class OpenLatheHarness(LatheHarness):
 
 
 class HastyLatheHarness(LatheHarness):
-    """For mutants: nobody waits long for what never comes."""
+    """For mutants: what does not come soon never comes."""
 
     deadline_seconds = 0.3
 
@@ -702,7 +702,7 @@ class EldestFirst(FaultlessConnector):
         return replace(page, runs=page.runs[::-1])
 
 
-@breaks("test_a_list_of_runs_that_is_garbage_names_no_runs")
+@breaks("test_a_list_of_runs_that_is_garbage_is_no_empty_list")
 class KeyErrorOnListOfRuns(FaultlessConnector):
     async def _runs(self, query: str) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", f"/runs{query}")
