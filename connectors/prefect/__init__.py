@@ -134,13 +134,15 @@ class PrefectConnector:
     async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
         wanted = {"limit": 2, "flow_runs": {"idempotency_key": {"any_": [str(key)]}}}
         found = await self._api.runs(wanted)
-        if not found:
-            return None
-        started = _read_started(found[0])
-        # A Prefect that does not know the condition would list anybody's runs.
-        if started is None or found[0].get("idempotency_key") != str(key):
-            raise InvalidAnswer("Prefect answered with a flow run that has another key.")
-        return started
+        for run in found:
+            started = _read_started(run)
+            # A Prefect that does not know the condition would list anybody's runs.
+            if started is None or run.get("idempotency_key") != str(key):
+                raise InvalidAnswer("Prefect answered with a flow run that has another key.")
+            # Prefect keeps the runs of a deployment that is gone, without its id.
+            if run.get("deployment_id") in (workflow.id, None):
+                return started
+        return None
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         offset, size = offset_of(cursor), min(page_size, MOST_ROWS)

@@ -71,23 +71,28 @@ class PrefectApi:
     async def flow_names(self, ids: Iterable[str]) -> dict[str, str]:
         """The names of flows, at most MOST_ROWS, by their ids."""
         rows = await self._rows("/flows/filter", {"flows": {"id": {"any_": sorted(ids)}}})
-        named = {row.get("id"): row.get("name") for row in _objects(rows)}
-        return {key: name for key, name in named.items() if isinstance(key, str) and isinstance(name, str)}
+        named = [(row.get("id"), row.get("name")) for row in _objects(rows)]
+        return {key: name for key, name in named if isinstance(key, str) and isinstance(name, str)}
 
     async def create_run(self, deployment_id: str, wanted: dict[str, Any]) -> Any:
         path = f"/deployments/{_id(deployment_id, 'deployment')}/create_flow_run"
         return await self._ask("POST", path, wanted, repeatable=False)
 
     async def run(self, run_id: str) -> dict[str, Any]:
-        answer = await self._ask("GET", f"/flow_runs/{_id(run_id, 'flow run')}")
-        return _object(answer)
+        answer = _object(await self._ask("GET", f"/flow_runs/{_id(run_id, 'flow run')}"))
+        if not isinstance(answer.get("id"), str):
+            raise InvalidAnswer("Prefect's answer is no flow run.")
+        return answer
 
     async def set_state(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
         path = f"/flow_runs/{_id(run_id, 'flow run')}/set_state"
         return _object(await self._ask("POST", path, {"state": state, "force": False}))
 
     async def runs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
-        return _objects(await self._rows("/flow_runs/filter", wanted))
+        rows = await self._rows("/flow_runs/filter", wanted)
+        if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in rows):
+            raise InvalidAnswer("Prefect's list of flow runs names something else.")
+        return rows
 
     async def newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
         """Of a run, with this `key` or `type`."""

@@ -7,6 +7,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import (
     ConnectorError,
+    InvalidAnswer,
     Misconfigured,
     NotFound,
     OutcomeUnknown,
@@ -28,6 +29,7 @@ BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
 NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
 """In the SDK's words: there was no connection to send anything over."""
 TOO_LARGE = "larger than max"
+UNREADABLE = "failed to decode Protobuf message"
 
 NO_CONNECTION = (
     (r"Connection refused", "connection refused"),
@@ -66,6 +68,8 @@ def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
         return Unsupported(f"This Temporal service cannot do that: {words}")
     if error.status == BUSY:
         return Unreachable(f"Temporal is busy: {words}")
+    if UNREADABLE in words and repeatable:
+        return InvalidAnswer(f"Temporal's answer cannot be read: {words}")
     return unanswered(words, repeatable=repeatable, was_sent=not any(word in words for word in NEVER_SENT))
 
 

@@ -67,7 +67,10 @@ async def start_run(
         raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
     settings = settings_of(workflow.metadata)
     workflow_id = _workflow_id(settings, workflow, arguments, key)
-    if not settings.id_is_ours and (ours := await _find_under(connection, workflow_id, key)) is not None:
+    if (
+        not settings.id_is_ours
+        and (ours := await _find_under(connection, workflow, workflow_id, key)) is not None
+    ):
         return ours
     request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
     try:
@@ -79,7 +82,7 @@ async def start_run(
         run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
         raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
         return Started(run_id=str(run), raw=raw)
-    if (ours := await _find_under(connection, workflow_id, key)) is not None:
+    if (ours := await _find_under(connection, workflow, workflow_id, key)) is not None:
         return ours
     raise Rejected(
         f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
@@ -91,8 +94,8 @@ async def find_run(connection: Connection, workflow: WorkflowRef, *, key: UUID) 
     """By its workflow id where that follows from the key; else among the workflow's runs."""
     settings = settings_of(workflow.metadata)
     if set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
-        return await _find_under(connection, _workflow_id(settings, workflow, {}, key), key)
-    return await _find_listed(connection, f"WorkflowType = {quoted(workflow.id)}", key)
+        return await _find_under(connection, workflow, _workflow_id(settings, workflow, {}, key), key)
+    return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
 
 
 def quoted(text: str) -> str:
@@ -204,18 +207,22 @@ def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
     return [arguments]
 
 
-async def _find_under(connection: Connection, workflow_id: str, key: UUID) -> Started | None:
-    """The run of this key that has, or had, the workflow id."""
+async def _find_under(
+    connection: Connection, workflow: WorkflowRef, workflow_id: str, key: UUID
+) -> Started | None:
+    """The workflow's run of this key that has, or had, the workflow id."""
     try:
         latest = await describe(connection, TemporalRun(workflow_id, ""))
     except NotFound:
         return None
-    if _is_of(latest, key):
+    if _is_of(latest, workflow, key):
         return _found(latest.workflow_execution_info)
-    return await _find_listed(connection, f"WorkflowId = {quoted(workflow_id)}", key)
+    return await _find_listed(connection, workflow, f"WorkflowId = {quoted(workflow_id)}", key)
 
 
-async def _find_listed(connection: Connection, condition: str, key: UUID) -> Started | None:
+async def _find_listed(
+    connection: Connection, workflow: WorkflowRef, condition: str, key: UUID
+) -> Started | None:
     page = b""
     for _ in range(MOST_PAGES):
         request = ListWorkflowExecutionsRequest(
@@ -223,7 +230,7 @@ async def _find_listed(connection: Connection, condition: str, key: UUID) -> Sta
         )
         answer = await connection.ask(partial(_list, connection=connection, request=request))
         for info in answer.executions:
-            if _memo_key(info) == str(key):
+            if _was_started_as(info, workflow, key):
                 return _found(info)
         if not (page := answer.next_page_token):
             return None
@@ -238,9 +245,17 @@ async def _list(
     )
 
 
-def _is_of(answer: DescribeWorkflowExecutionResponse, key: UUID) -> bool:
-    attached = str(key) in answer.workflow_extended_info.request_id_infos
-    return attached or _memo_key(answer.workflow_execution_info) == str(key)
+def _is_of(answer: DescribeWorkflowExecutionResponse, workflow: WorkflowRef, key: UUID) -> bool:
+    """A run that the start attached itself to counts, whatever workflow it is of."""
+    attached = (
+        not settings_of(workflow.metadata).id_is_ours
+        and str(key) in answer.workflow_extended_info.request_id_infos
+    )
+    return attached or _was_started_as(answer.workflow_execution_info, workflow, key)
+
+
+def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
+    return info.type.name == workflow.id and _memo_key(info) == str(key)
 
 
 def _memo_key(info: WorkflowExecutionInfo) -> str:

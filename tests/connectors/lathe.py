@@ -1,21 +1,27 @@
-"""The job server of docs/adding-a-connector.md: what its connector is held to the contract with."""
+"""The job server of docs/adding-a-connector.md: what its connector is held to the contract with.
+
+It does more than the page's connector asks for: waiting, lookups, queries, signals, a list of runs.
+"""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
-SECONDS = {"turn": 0.05, "break": 0.05, "polish": 600.0}
+SECONDS = {"turn": 0.02, "break": 0.02, "polish": 600.0}
 JOBS = [
     {"id": name, "name": name, "description": f"Lets the lathe {name}.", "inputSchema": {"type": "object"}}
     for name in SECONDS
 ]
+RUN_ID = re.compile(r"[0-9a-f]{32}")
 Answer = tuple[int, Any]
 
 
@@ -26,6 +32,8 @@ class Run:
     id: str = field(default_factory=lambda: uuid4().hex)
     began: float = field(default_factory=time.time)
     stopped: float = 0.0
+    stops: threading.Event = field(default_factory=threading.Event)
+    speed: int = 1200
 
     @property
     def due(self) -> float:
@@ -36,7 +44,8 @@ class Run:
         return bool(self.stopped) or time.time() >= self.due
 
     def told(self) -> dict[str, Any]:
-        told = {"id": self.id, "state": "turning", "started": _moment(self.began)}
+        told = {"id": self.id, "job": self.job, "key": self.key, "state": "turning"}
+        told |= {"started": _moment(self.began)}
         if self.stopped:
             return told | {"state": "stopped", "ended": _moment(self.stopped)}
         if not self.is_over:
@@ -52,28 +61,76 @@ class Lathe:
 
     token = "lathe-token-0123456789abcdef"
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = False) -> None:
+        """`is_open`: it asks for no token."""
+        self.is_open = is_open
         self.port = 0
+        self.second_port = 0
         self.runs: dict[str, Run] = {}
         self._lock = threading.Lock()
 
-    def answer(self, method: str, path: str, key: str) -> Answer:
-        match method, path.strip("/").split("/"):
+    def answer(self, method: str, target: str, key: str) -> Answer:
+        url = urlsplit(target)
+        asked = dict(parse_qsl(url.query))
+        match method, url.path.strip("/").split("/"):
             case "GET", ["jobs"]:
                 return 200, JOBS
             case "POST", ["jobs", job, "runs"]:
                 return self._start(job, key)
-            case "GET", ["runs", run_id] if run_id in self.runs:
-                return 200, self.runs[run_id].told()
-            case "DELETE", ["runs", run_id] if run_id in self.runs:
-                return self._stop(self.runs[run_id])
+            case "GET", ["runs"]:
+                return self._list(**asked)
+            case _, ["runs", run_id, *_] if not RUN_ID.fullmatch(run_id):
+                return 400, {"error": "That is no id of a run."}
+            case _, ["runs", run_id, *rest] if run_id in self.runs:
+                return self._of_run(method, self.runs[run_id], rest, asked)
         return 404, {"error": "Nothing is there."}
+
+    def _of_run(self, method: str, run: Run, rest: list[str], asked: dict[str, str]) -> Answer:
+        match method, rest:
+            case "GET", []:
+                run.stops.wait(min(float(asked.get("wait", "0")), max(0.0, run.due - time.time())))
+                return 200, run.told()
+            case "GET", ["result"]:
+                told = run.told()
+                return (200, told["result"]) if "result" in told else (409, {"error": "There is no result."})
+            case "DELETE", [] | ["process"]:
+                return self._stop(run)
+            case "GET", ["queries", "speed"]:
+                return 200, {"answer": run.speed}
+            case "POST", ["signals", "faster"] if run.is_over:
+                return 409, {"error": "The run is over."}
+            case "POST", ["signals", "faster"]:
+                run.speed += 100
+                return 202, {}
+        return 404, {"error": "A run has nothing like that."}
+
+    def _list(
+        self,
+        job: str = "",
+        key: str = "",
+        state: str = "",
+        run: str = "",
+        begin: str = "0",
+        size: str = "100",
+    ) -> Answer:
+        """The latest first; what is left out does not matter."""
+        if not begin.isdigit():
+            return 400, {"error": "That is no cursor."}
+        wanted = {"job": job, "key": key, "id": run}
+        found = [
+            told
+            for told in (known.told() for known in reversed(self.runs.values()))
+            if all(told[name] == value for name, value in wanted.items() if value)
+            and (not state or told["state"] in state.split(","))
+        ]
+        end = int(begin) + int(size)
+        return 200, {"runs": found[int(begin) : end], "next": str(end) if end < len(found) else ""}
 
     def _start(self, job: str, key: str) -> Answer:
         if job not in SECONDS:
             return 404, {"error": f"There is no job {job}."}
         with self._lock:
-            known = next((run for run in self.runs.values() if run.key == key), None)
+            known = next((run for run in self.runs.values() if run.key == key), None) if key else None
             run = known or Run(job, key)
             self.runs[run.id] = run
         return 201, {"id": run.id}
@@ -82,19 +139,21 @@ class Lathe:
         if run.is_over:
             return 409, {"error": "The run is over."}
         run.stopped = time.time()
+        run.stops.set()
         return 200, {}
 
 
 @contextmanager
-def running_lathe() -> Iterator[Lathe]:
-    lathe = Lathe()
+def running_lathe(*, is_open: bool = False) -> Iterator[Lathe]:
+    lathe = Lathe(is_open=is_open)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
 
         def _reply(self) -> None:
             self.rfile.read(int(self.headers.get("content-length", 0)))
-            let_in = self.headers.get("authorization") == f"Bearer {lathe.token}"
+            let_in = lathe.is_open or self.headers.get("authorization") == f"Bearer {lathe.token}"
             key = self.headers.get("idempotency-key", "")
             refusal: Answer = (401, {"error": "Who are you?"})
             code, told = lathe.answer(self.command, self.path, key) if let_in else refusal
@@ -109,13 +168,20 @@ def running_lathe() -> Iterator[Lathe]:
 
         def log_message(self, *given: Any) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with ExitStack() as serving:
+        lathe.port, lathe.second_port = (serving.enter_context(_served(Handler)) for _ in range(2))
+        yield lathe
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    lathe.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield lathe
+        yield server.server_address[1]
     finally:
         server.shutdown()
         server.server_close()

@@ -261,6 +261,18 @@ async def test_anybody_elses_run_is_not_taken_for_the_one_with_our_key() -> None
             await connector.find_run(WORKFLOW, key=KEY)
 
 
+@pytest.mark.parametrize(
+    ("deployment", "is_found"), [(WORKFLOW.id, True), (None, True), ("0ca4ef6e-another", False)]
+)
+async def test_a_run_is_found_by_its_key_unless_it_is_of_another_deployment(
+    deployment: str | None, is_found: bool
+) -> None:
+    """B3: Prefect keeps the runs of a deployment that was deleted, without its id."""
+    ours = flow_run("RUNNING", idempotency_key=str(KEY), deployment_id=deployment)
+    async with prefect({RUNS: [ours]}) as (connector, _):
+        assert (await connector.find_run(WORKFLOW, key=KEY) is not None) is is_found
+
+
 @pytest.mark.parametrize("odd", ["../admin", "", "7", "0ca4ef6e/../.."])
 async def test_what_is_no_id_never_reaches_an_address(odd: str) -> None:
     """E6: a path is made of ids only."""

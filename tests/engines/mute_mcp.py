@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from connectors.testing import Asked, http_answer
 from tests.mcp_bridge.serving import serving
 
 CAPABILITIES = {"tools": {}, "tasks": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -48,6 +49,18 @@ def serving_mute_server(era: str) -> Iterator[str]:
     application = Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
     with serving(application, timeout_graceful_shutdown=1) as address:
         yield f"{address}/mcp"
+
+
+def answer_after_handshake(asked: Asked, answer: bytes, *, era: str) -> bytes:
+    """The whole HTTP answer: `answer` to every request but those that begin a conversation."""
+    if asked.method != "POST":
+        return b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    message = json.loads(asked.body)
+    if (told := greeting(message, era)) is not None:
+        return http_answer(json.dumps(told).encode())
+    if "id" not in message:
+        return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    return answer
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The product's contract, held by a Redis with workers of RQ."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
@@ -30,10 +30,12 @@ def sample(function: str, **arguments: object) -> Sample:
 
 class RqHarness(EngineHarness):
     completing = sample("count_words", text="two words")
+    output = {"words": 2}
     failing = sample("brew", tea="Darjeeling")
     failure = "The Darjeeling went cold."
     lasting = sample("keep_watch", seconds=600)
     secrets = frozenset({PASSWORD, WRONG_PASSWORD})
+    garbage = {"a type that Redis does not have": b"?garbage\r\n"}
 
     def __init__(self, engine: RqEngine) -> None:
         self.engine = engine
@@ -51,10 +53,18 @@ class RqHarness(EngineHarness):
     async def connector_without_answers(self) -> AsyncIterator[Connector]:
         """Redis lets us in and falls silent then: before that, nothing could have been started."""
         async with (
-            silent_after_login(self.engine.port) as port,
+            after_login(self.engine.port, b"") as port,
             closing(self.connector_at(port)) as connector,
         ):
             yield connector
+
+    async def connectors_with_garbage(self) -> AsyncGenerator[tuple[str, Connector]]:
+        for name, garbage in self.garbage.items():
+            async with (
+                after_login(self.engine.port, garbage) as port,
+                closing(self._connector(port, PASSWORD, 5.0)) as connector,
+            ):
+                yield name, connector
 
     def runs_started_with(self, key: UUID) -> int:
         with self.engine.redis as redis:
@@ -73,8 +83,9 @@ class RqHarness(EngineHarness):
 
 
 @asynccontextmanager
-async def silent_after_login(port: int) -> AsyncIterator[int]:
-    """The port of a proxy to Redis that passes on nothing but what a client says before its first command."""
+async def after_login(port: int, answer: bytes) -> AsyncIterator[int]:
+    """The port of a proxy to Redis that passes on nothing but what a client says before its first command,
+    and answers everything else itself, if there is an answer."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -83,6 +94,8 @@ async def silent_after_login(port: int) -> AsyncIterator[int]:
             while said := await reader.read(65_536):
                 if any(word in said for word in HARMLESS):
                     redis_writer.write(said)
+                else:
+                    writer.write(answer)
         finally:
             answers.cancel()
             redis_writer.transport.abort()
@@ -110,6 +123,11 @@ class TestRq(ConnectorContract):
     @pytest.fixture
     def harness(self, harness: RqHarness) -> EngineHarness:
         return harness
+
+    async def test_a_listing_that_is_garbage_is_no_empty_listing(self, harness: EngineHarness) -> None:
+        """The settings name the workflows, so that Redis cannot garble them."""
+        async with closing(harness.connector()) as connector:
+            assert [item.id async for item in connector.discover()] == list(FUNCTIONS)
 
 
 async def test_a_run_tells_how_far_it_is(harness: RqHarness) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from connectors.http_tools.tool_config import ToolConfig
 from connectors.protocol import Connector
-from connectors.testing import ConnectorContract, EngineHarness, Sample
+from connectors.testing import BROKEN_OFF, GARBAGE, ConnectorContract, EngineHarness, Sample
 from tests.connectors.declared_tools import TEXT, connector_of, tool, workflow_of
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.engines.target_answers import CLIENT_ID, CLIENT_SECRET
@@ -27,6 +27,8 @@ class HttpHarness(EngineHarness):
     authentication: dict[str, Any] = {"type": "api_key", "in": "header", "name": "X-Key", "key": KEY}
     wrong: dict[str, str] = {"api_key": WRONG}
     required: dict[str, Any] = {"required_headers": {"x-key": KEY}}
+    # Whatever else an API answers is the result of the call.
+    garbage = {BROKEN_OFF: GARBAGE[BROKEN_OFF]}
 
     def __init__(self, api: TargetApi) -> None:
         self.api = api

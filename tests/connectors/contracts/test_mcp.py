@@ -1,5 +1,6 @@
 """The contract for MCP servers whose tools are workflows: HTTP in both eras, stdio, tasks (B10)."""
 
+import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,13 +12,23 @@ import pytest
 
 from connectors.operator import StdioCommand, allow_stdio_commands
 from connectors.protocol import Connector, WorkflowRef
-from connectors.testing import ConnectorContract, EngineHarness, Sample, closing
+from connectors.testing import (
+    GARBAGE,
+    Asked,
+    ConnectorContract,
+    EngineHarness,
+    Sample,
+    closing,
+    http_answer,
+)
 from connectors.upstream_mcp.listed_config import McpSourceConfig
 from connectors.upstream_mcp.two_ways import McpSourceConnector
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
-from tests.engines.mute_mcp import serving_mute_server
+from tests.engines.mute_mcp import answer_after_handshake, serving_mute_server
 
 WRONG_KEY = "wrong-key-fedcba9876543210"
+RESULTS = {"null as a result": b"null", "a number as a result": b"7", "a list as a result": b"[]"}
+"""Garbage within the protocol."""
 
 
 def tool(name: str) -> WorkflowRef:
@@ -28,7 +39,9 @@ class HttpHarness(EngineHarness):
     """A server that speaks only the era with sessions."""
 
     era = "2025"
+    garbage = GARBAGE | RESULTS
     completing = Sample(tool("say"), {"sentence": "The kettle boils."})
+    output = "The kettle boils."
     failing = Sample(tool("burn"), {})
     failure = "The tea went cold."
     lasting = Sample(tool("last"), {"seconds": 600})
@@ -53,6 +66,13 @@ class HttpHarness(EngineHarness):
             async with closing(self._connector(url, KEY, 0.2)) as connector:
                 yield connector
 
+    def garbled(self, asked: Asked, garbage: bytes) -> bytes:
+        """Only after the handshake, so that the call of the tool does reach the garbage."""
+        if garbage in RESULTS.values():
+            message = {"jsonrpc": "2.0", "id": json.loads(asked.body or b"{}").get("id")}
+            garbage = http_answer(json.dumps(message | {"result": json.loads(garbage)}).encode())
+        return answer_after_handshake(asked, garbage, era=self.era)
+
     def runs_started_with(self, key: UUID) -> int:
         raise AssertionError("nothing is promised of keys")
 
@@ -75,6 +95,7 @@ class TaskHarness(ModernHttpHarness):
     """Calls that the server answers with tasks of its own, which can be asked about."""
 
     completing = Sample(tool("research"), {"seconds": 0.1})
+    output = "All is known."
     failing = Sample(tool("research-in-vain"), {})
     failure = "The oven was cold."
     lasting = Sample(tool("research"), {"seconds": 600})
@@ -85,6 +106,9 @@ class TaskHarness(ModernHttpHarness):
 
 class StdioHarness(HttpHarness):
     """A server that the connector itself starts."""
+
+    # What such a server writes that is no MCP is in test_hostile_mcp_programs.py.
+    garbage: dict[str, bytes] = {}
 
     def connector(self) -> Connector:
         return self._started("many-tools", KEY, 10.0)

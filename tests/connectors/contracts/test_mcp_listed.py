@@ -1,18 +1,30 @@
 """The contract for MCP servers that list workflows with a tool, run by tools or by an HTTP API (B10)."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
+from unittest.mock import ANY
 from uuid import UUID
 
 import pytest
 
 from connectors.protocol import Connector, WorkflowRef
-from connectors.testing import ConnectorContract, EngineHarness, Sample, closing
+from connectors.testing import (
+    BROKEN_OFF,
+    GARBAGE,
+    Asked,
+    ConnectorContract,
+    EngineHarness,
+    Sample,
+    closing,
+    http_answer,
+)
 from connectors.upstream_mcp.listed import LISTED, PREFIX
 from connectors.upstream_mcp.listed_config import McpSourceConfig
 from connectors.upstream_mcp.tools import METADATA_KEY
 from connectors.upstream_mcp.two_ways import McpSourceConnector
+from tests.engines.mute_mcp import answer_after_handshake
 from tests.engines.workflow_server import CANCEL, START, STATUS, WorkflowServer, workflow
 from tests.processes import ExampleEngine
 
@@ -28,6 +40,9 @@ class ToolsHarness(EngineHarness):
     """The server's own tools run the workflows, know our key, and cancel."""
 
     completing = Sample(listed("quick", "Quick one"), {"message": "done"})
+    output = {"said": "done"}
+    # A tool answers with text whatever the bytes.
+    garbage = {name: answer for name, answer in GARBAGE.items() if name != "bytes that are no text"}
     failing = Sample(listed("broken", "Broken one"), {})
     failure = "The oven was cold."
     lasting = Sample(listed("endless", "Endless one"), {"seconds": 600})
@@ -57,6 +72,14 @@ class ToolsHarness(EngineHarness):
                 await connector.check()
                 yield connector
 
+    def garbled(self, asked: Asked, garbage: bytes) -> bytes:
+        """In the text that a tool answers with, after the handshake."""
+        body = garbage.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
+        result = {"content": [{"type": "text", "text": body}]}
+        answer = json.dumps({"jsonrpc": "2.0", "id": _id_of(asked), "result": result}).encode()
+        broken_off = garbage == self.garbage[BROKEN_OFF]
+        return answer_after_handshake(asked, http_answer(answer, missing=100 * broken_off), era="2026")
+
     def runs_started_with(self, key: UUID) -> int:
         return self.server.runs_started_with(key)
 
@@ -82,6 +105,7 @@ class ApiHarness(ToolsHarness):
     """The server only lists; the example engine runs what it lists."""
 
     completing = Sample(listed("1003", "countdown"), {"seconds": 0.05})
+    output = {"seconds": 0.05, "started_at": ANY, "finished_at": ANY}
     failure = "The oven was cold."
     failing = Sample(listed("1003", "countdown"), {"seconds": 0, "fail": True, "message": failure})
     lasting = Sample(listed("1003", "countdown"), {"seconds": 600})
@@ -92,6 +116,10 @@ class ApiHarness(ToolsHarness):
 
     def connector_without_answers(self) -> AbstractAsyncContextManager[Connector]:
         return EngineHarness.connector_without_answers(self)
+
+    def garbled(self, asked: Asked, garbage: bytes) -> bytes:
+        """The API answers with it, and so does the server in place of a conversation."""
+        return garbage
 
     def runs_started_with(self, key: UUID) -> int:
         return len(self.engine.runs(idempotency_key=str(key)))
@@ -109,6 +137,10 @@ class ApiHarness(ToolsHarness):
                 rest_idempotency_header="Idempotency-Key",
             )
         )
+
+
+def _id_of(asked: Asked) -> Any:
+    return json.loads(asked.body or b"{}").get("id")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,15 @@ from connectors.definitions import WorkflowDefinition
 from connectors.errors import Rejected
 from connectors.prefect import PrefectConnector
 from connectors.protocol import Connector, RunFilter, RunRef, RunSnapshot, RunState, WorkflowRef
-from connectors.testing import ConnectorContract, EngineHarness, Sample, closing, start
+from connectors.testing import (
+    Asked,
+    ConnectorContract,
+    EngineHarness,
+    Sample,
+    closing,
+    http_answer,
+    start,
+)
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
 __all__ = ["prefect"]
@@ -75,7 +83,10 @@ def has_ended(snapshot: RunSnapshot) -> bool:
 
 
 class PrefectHarness(EngineHarness):
+    output = {"order_id": "A17", "amount": 1.5, "priority": "high", "street": None}
     failure = "The tea went cold."
+    unknown_workflow = WorkflowRef(id=str(uuid4()), name="no/such-deployment")
+    deadline_seconds = PATIENCE_SECONDS
     secrets = frozenset({AUTH.partition(":")[2], WRONG_AUTH.partition(":")[2]})
 
     def __init__(self, server: PrefectServer) -> None:
@@ -98,6 +109,11 @@ class PrefectHarness(EngineHarness):
 
     def connector_at(self, port: int) -> Connector:
         return self.server.connector(base_url=f"http://127.0.0.1:{port}/api", request_timeout_seconds=0.2)
+
+    def garbled(self, asked: Asked, garbage: bytes) -> bytes:
+        """Once: of a list that never ends, each of 10,000 entries would be asked for."""
+        is_first = not asked.body or not json.loads(asked.body).get("offset")
+        return garbage if is_first else http_answer(b"[]")
 
     def runs_started_with(self, key: UUID) -> int:
         wanted = {"flow_runs": {"idempotency_key": {"any_": [str(key)]}}}

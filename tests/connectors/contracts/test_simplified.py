@@ -1,5 +1,6 @@
 """The contract for engines that speak the simplified workflow API, against the example engine."""
 
+from unittest.mock import ANY
 from uuid import UUID
 
 import pytest
@@ -21,6 +22,7 @@ class SimplifiedHarness(EngineHarness):
     run_lookup_path = "/runs?workflow_id={workflow_id}&idempotency_key={key}"
     cancel_path = "/api/v1/service/workflows/{workflow_id}/runs/{run_id}/cancel"
     completing = Sample(COUNTDOWN, {"seconds": 0.05})
+    output = {"seconds": 0.05, "started_at": ANY, "finished_at": ANY}
     failing = Sample(COUNTDOWN, {"seconds": 0, "fail": True, "message": "The tea went cold."})
     failure = "The tea went cold."
     lasting = Sample(COUNTDOWN, {"seconds": 600})
@@ -37,6 +39,9 @@ class SimplifiedHarness(EngineHarness):
 
     def connector_at(self, port: int) -> Connector:
         return self._connector(f"http://127.0.0.1:{port}", self.engine.api_key, 0.2)
+
+    def another_workflow(self) -> WorkflowRef:
+        return WorkflowRef(id="1001", name="text_statistics")
 
     def runs_started_with(self, key: UUID) -> int:
         return len(self.engine.runs(idempotency_key=str(key)))

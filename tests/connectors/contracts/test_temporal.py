@@ -1,16 +1,16 @@
 """The contract for Temporal, against its dev server and a worker; a gateway asks for the key."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
 
 from connectors.background import run_in_background_loop
-from connectors.protocol import Connector
+from connectors.protocol import Connector, RunRef, WorkflowRef
 from connectors.temporal import TemporalConnector
 from connectors.temporal.config import TemporalConfig
-from connectors.testing import ConnectorContract, EngineHarness, Sample, closing
+from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample, closing
 from tests.engines.temporal.definitions import definitions, workflow_ref
 from tests.engines.temporal.proxy import Gateway, gateway_to
 from tests.engines.temporal.server import TemporalServer, temporal_server
@@ -25,9 +25,14 @@ class TemporalHarness(EngineHarness):
     """Workflow ids are made of our keys alone."""
 
     completing = Sample(workflow_ref("Echo"), {"message": "tea"})
+    output = {"message": "tea"}
     failing = Sample(workflow_ref("Fail"), {"tea": "green"})
     failure = "No green tea is left."
     lasting = Sample(workflow_ref("Lasting"), {})
+    unknown_workflow = WorkflowRef(id="NoSuchWorkflow", name="NoSuchWorkflow")
+    query = Interaction("notes", answer=[])
+    signal = Interaction("note", {"text": "Boil."})
+    garbage = {"bytes that are no message": b"\xff\xff\xff"}
 
     def __init__(self, server: TemporalServer, gateway: Gateway) -> None:
         self.server = server
@@ -49,6 +54,15 @@ class TemporalHarness(EngineHarness):
             mute.swallows_all = True
             async with closing(self.connector_at(mute.port)) as connector:
                 yield connector
+
+    async def connectors_with_garbage(self) -> AsyncGenerator[tuple[str, Connector]]:
+        with gateway_to(self.server.address) as gateway:
+            async with closing(self._connector(gateway.port, RIGHT_KEY, timeout_seconds=0.5)) as connector:
+                for name, gateway.garbage in self.garbage.items():
+                    yield name, connector
+
+    async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
+        return await connector.query(run, "notes", {}) == ["Boil."]
 
     def runs_started_with(self, key: UUID) -> int:
         return run_in_background_loop(self._count(key))

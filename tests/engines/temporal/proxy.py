@@ -18,7 +18,8 @@ class Gateway(grpc.GenericRpcHandler):
     """Hands every request on as it came.
 
     `keys`: those that it accepts, empty for any. `swallowed`: requests that it hands on, and whose answers it
-    keeps; `refused`: requests that it answers itself, with the status given, so many times.
+    keeps; `refused`: requests that it answers itself, with the status given, so many times. `garbage`: what
+    it answers all requests with except the first on a connection, if it is set.
     """
 
     def __init__(self, upstream: grpc.Channel) -> None:
@@ -26,6 +27,7 @@ class Gateway(grpc.GenericRpcHandler):
         self.keys: set[str] = set()
         self.swallowed: set[str] = set()
         self.swallows_all = False
+        self.garbage: bytes | None = None
         self.refused: dict[str, list[grpc.StatusCode]] = {}
         self.seen: Counter[str] = Counter()
         self.keys_seen: list[str] = []
@@ -46,6 +48,8 @@ class Gateway(grpc.GenericRpcHandler):
             self._check_key(sent.get("authorization", ""), context)
             if statuses := self.refused.get(name):
                 context.abort(statuses.pop(0), "refused by the test")
+            if self.garbage is not None and name != CONNECTING:
+                return self.garbage
             answer, failure = self._ask(method, request, context)
             if name in self.swallowed or (self.swallows_all and name != CONNECTING):
                 self.ends.wait()

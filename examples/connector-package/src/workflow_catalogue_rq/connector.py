@@ -9,11 +9,17 @@ from uuid import UUID
 from pydantic import BaseModel
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    InvalidResponse,
+    RedisError,
+    TimeoutError,
+)
 from redis.retry import Retry
 from rq import Queue, Worker
 from rq.command import send_stop_job_command
-from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError
+from rq.exceptions import DeserializationError, DuplicateJobError, InvalidJobOperation, NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -99,7 +105,7 @@ class RqConnector:
         return Started(run_id=str(key))
 
     def _enqueue(self, workflow: WorkflowRef, arguments: dict[str, Any], key: str) -> None:
-        with self._errors(unanswered=OutcomeUnknown):
+        with self._errors(unanswered=OutcomeUnknown, unreadable=OutcomeUnknown):
             try:
                 self._queue.enqueue_call(
                     workflow.id,
@@ -117,8 +123,11 @@ class RqConnector:
         return await self._ask(lambda: read_snapshot(self._job(run.run_id)))
 
     async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        exists = await self._ask(lambda: Job.exists(str(key), connection=self._redis))
-        return Started(run_id=str(key)) if exists else None
+        try:
+            function = await self._ask(lambda: self._job(str(key)).func_name)
+        except NotFound:
+            return None
+        return Started(run_id=str(key)) if function == workflow.id else None
 
     async def cancel(self, run: RunRef) -> None:
         await self._ask(lambda: self._cancel(run.run_id))
@@ -144,13 +153,15 @@ class RqConnector:
         """Ask Redis, in a thread, something that changes nothing or may be repeated."""
 
         def ask() -> Answer:
-            with self._errors(unanswered=Unreachable):
+            with self._errors(unanswered=Unreachable, unreadable=InvalidAnswer):
                 return question()
 
         return await asyncio.to_thread(ask)
 
     @contextmanager
-    def _errors(self, *, unanswered: type[ConnectorError]) -> Iterator[None]:
+    def _errors(
+        self, *, unanswered: type[ConnectorError], unreadable: type[ConnectorError]
+    ) -> Iterator[None]:
         """Tell what went wrong in the protocol's own terms; Redis quotes no password in its errors."""
         try:
             yield
@@ -158,9 +169,11 @@ class RqConnector:
             raise NotFound("Redis has no such job (any more).") from None
         except AuthenticationError as error:
             raise Rejected(f"Redis refused our credentials: {error}") from None
+        except InvalidResponse as error:
+            raise unreadable(f"Redis answered with something else than Redis does: {error}") from None
         except (ConnectionError, TimeoutError) as error:
             raise unanswered(f"Redis at {self._config.host}:{self._config.port}: {error}") from None
         except RedisError as error:
             raise Rejected(f"Redis refused: {error}") from None
-        except ValueError:
+        except (ValueError, DeserializationError):
             raise InvalidAnswer("The job is not JSON; do workers run with --serializer json?") from None

@@ -1,0 +1,34 @@
+"""What every connector has to do, whatever its engine: tests to subclass, also for other packages.
+
+Write an `EngineHarness` for the engine, and a subclass of `ConnectorContract` with a fixture `harness`. It
+takes pytest with pytest-asyncio in its mode "auto".
+"""
+
+from connectors.testing.bad_engines import BROKEN_OFF, GARBAGE, Asked, free_port, http_answer, silent_engine
+from connectors.testing.contract import ConnectorContract
+from connectors.testing.harness import (
+    EngineHarness,
+    Interaction,
+    Sample,
+    closing,
+    everything_told_by,
+    start,
+    until_ended,
+)
+
+__all__ = [
+    "BROKEN_OFF",
+    "GARBAGE",
+    "Asked",
+    "ConnectorContract",
+    "EngineHarness",
+    "Interaction",
+    "Sample",
+    "closing",
+    "everything_told_by",
+    "free_port",
+    "http_answer",
+    "silent_engine",
+    "start",
+    "until_ended",
+]

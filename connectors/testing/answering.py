@@ -1,0 +1,192 @@
+"""Engines that are down, silent, or answer with garbage."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
+from connectors.protocol import Connector, Health, RunFilter, RunPage
+from connectors.testing.bad_engines import BROKEN_OFF, EMPTY_LIST, UNREADABLE
+from connectors.testing.harness import (
+    EngineHarness,
+    answer_or_error,
+    capabilities_of,
+    closing,
+    start,
+    unknown_run,
+)
+
+TRIES = 3
+
+
+class Answering:
+    """Every method at an engine whose answer is missing or means nothing."""
+
+    async def test_a_start_without_an_answer_has_an_unknown_outcome(self, harness: EngineHarness) -> None:
+        """A7.2: a timeout does not pass for "nothing happened"."""
+        async with harness.connector_without_answers() as connector:
+            with pytest.raises(OutcomeUnknown):
+                await start(connector, harness.completing)
+
+    async def test_a_poll_without_an_answer_is_unreachable(self, harness: EngineHarness) -> None:
+        """A7.2: a status may be asked for again at any time."""
+        async with harness.connector_without_answers() as connector:
+            if not connector.capabilities.keeps_runs:
+                return
+            with pytest.raises(Unreachable):
+                await connector.poll(unknown_run(harness, harness.completing))
+
+    async def test_an_engine_that_is_down_is_unreachable_and_nothing_was_started(
+        self, harness: EngineHarness
+    ) -> None:
+        """A1.4, A5.1: a start that never left may be repeated."""
+        async with closing(harness.connector_to_nothing()) as connector:
+            assert not (await connector.check()).ok
+            with pytest.raises(Unreachable):
+                await start(connector, harness.completing)
+            if connector.capabilities.lists_workflows:
+                with pytest.raises(Unreachable):
+                    await anext(aiter(connector.discover()))
+
+    async def test_a_lookup_without_an_answer_never_says_that_there_is_no_run(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """A7.2: a caller that gets "none" starts the run once more."""
+        if not capabilities_of(connector, harness.completing).can_find_runs:
+            return
+        async with (
+            harness.connector_without_answers() as mute,
+            closing(harness.connector_to_nothing()) as gone,
+        ):
+            for unheard in (mute, gone):
+                with pytest.raises(Unreachable):
+                    await unheard.find_run(harness.completing.workflow, key=uuid4())
+
+    async def test_a_start_whose_answer_is_garbage_has_an_unknown_outcome(
+        self, harness: EngineHarness
+    ) -> None:
+        """A7.2, B6: a success that cannot be read may have started a run."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                answer = await ask(name, start, connector, harness.completing)
+                assert isinstance(answer, OutcomeUnknown), f"start, answered with {name}: {answer!r}"
+
+    async def test_a_status_that_is_garbage_is_an_invalid_answer(self, harness: EngineHarness) -> None:
+        """B6: what cannot be read is neither a state nor an error of Python's."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                capabilities = capabilities_of(connector, harness.lasting)
+                run = unknown_run(harness, harness.lasting)
+                if capabilities.keeps_runs:
+                    answer = await ask(name, connector.poll, run)
+                    assert_unreadable(answer, name, "poll", nothing=NotFound)
+                if capabilities.can_wait:
+                    answer = await ask(name, connector.wait, run, seconds=0.2)
+                    assert_unreadable(answer, name, "wait", nothing=NotFound)
+
+    async def test_a_listing_that_is_garbage_is_no_empty_listing(self, harness: EngineHarness) -> None:
+        """A1.4, B6: else every workflow of the source would be gone."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                if not connector.capabilities.lists_workflows:
+                    return
+                answer = await ask(name, discover, connector)
+                if isinstance(answer, list):
+                    assert not any(isinstance(item, WorkflowDefinition) for item in answer), name
+                    assert answer or name == EMPTY_LIST, f"discover, answered with {name}: no workflows"
+                    continue
+                assert_unreadable(answer, name, "discover")
+
+    async def test_check_of_an_engine_that_answers_with_garbage_never_raises(
+        self, harness: EngineHarness
+    ) -> None:
+        """B9: an engine whose answer means nothing is unhealthy, in words."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                health = await ask(name, connector.check)
+                assert isinstance(health, Health), f"check, answered with {name}: {health!r}"
+                assert health.message
+                assert not (health.ok and name in UNREADABLE), f"check, answered with {name}: {health!r}"
+
+    async def test_a_lookup_whose_answer_is_garbage_finds_no_run_and_denies_none(
+        self, harness: EngineHarness
+    ) -> None:
+        """A7.2, B6: both answers would be believed."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                if not capabilities_of(connector, harness.completing).can_find_runs:
+                    return
+                workflow = harness.completing.workflow
+                answer = await ask(name, connector.find_run, workflow, key=uuid4())
+                if not (answer is None and name == EMPTY_LIST):
+                    assert_unreadable(answer, name, "find_run")
+
+    async def test_a_list_of_runs_that_is_garbage_is_no_empty_list(self, harness: EngineHarness) -> None:
+        """B6, E10: an operator would look for the runs elsewhere."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                if not connector.capabilities.can_list_runs:
+                    return
+                answer = await ask(name, connector.list_runs, RunFilter(), page_size=10)
+                if not (name == EMPTY_LIST and isinstance(answer, RunPage) and not answer.runs):
+                    assert_unreadable(answer, name, "list_runs")
+
+    async def test_garbage_in_answer_to_a_command_is_no_error_of_pythons(
+        self, harness: EngineHarness
+    ) -> None:
+        """A7.5, B6: a signal that may have been heard is not sent again."""
+        async with aclosing(bad_answers(harness)) as answers:
+            async for name, connector in answers:
+                capabilities = capabilities_of(connector, harness.lasting)
+                run = unknown_run(harness, harness.lasting)
+                await ask(name, connector.cancel, run)
+                if capabilities.terminates_after_seconds is not None:
+                    await ask(name, connector.terminate, run)
+                if capabilities.can_query and (query := harness.query) is not None:
+                    answer = await ask(name, connector.query, run, query.name, query.arguments)
+                    assert isinstance(answer, ConnectorError) or name not in UNREADABLE, f"query: {name}"
+                if capabilities.can_signal and (signal := harness.signal) is not None:
+                    answer = await ask(name, connector.signal, run, signal.name, signal.arguments)
+                    assert not isinstance(answer, Unreachable), f"signal, answered with {name}: {answer!r}"
+
+
+async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Connector]]:
+    """Nothing where the harness declares that its engine has no garbage."""
+    if not harness.garbage:
+        return
+    async with aclosing(harness.connectors_with_garbage()) as answers:
+        async for name, connector in answers:
+            yield name, connector
+
+
+async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
+    """What the method returns, or the ConnectorError that it raises; any other fails the test.
+
+    These connectors have little patience, and a busy machine may want more of it.
+    """
+    tried = 0
+    while True:
+        tried += 1
+        answer = await answer_or_error(method(*given, **named), to=f"{method.__name__}, answered with {name}")
+        if name == BROKEN_OFF or tried == TRIES or not isinstance(answer, Unreachable):
+            return answer
+
+
+def assert_unreadable(
+    answer: Any, name: str, method: str, *, nothing: type[ConnectorError] = InvalidAnswer
+) -> None:
+    """An answer that broke off is as good as none, and an empty list may say that there is `nothing`."""
+    allowed: tuple[type[ConnectorError], ...] = (InvalidAnswer,)
+    if name == BROKEN_OFF:
+        allowed = (InvalidAnswer, Unreachable)
+    elif name == EMPTY_LIST:
+        allowed = (InvalidAnswer, nothing)
+    assert isinstance(answer, allowed), f"{method}, answered with {name}: {answer!r}"
+
+
+async def discover(connector: Connector) -> list[WorkflowDefinition | RejectedDefinition]:
+    return [item async for item in connector.discover()]

@@ -1,0 +1,63 @@
+"""The contract as a whole: every promise of the protocol, each a class with its tests."""
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from loguru import logger
+
+from connectors.acceptance import objection_to
+from connectors.protocol import Connector
+from connectors.testing.answering import Answering
+from connectors.testing.credentials import Credentials
+from connectors.testing.ending import Ending
+from connectors.testing.following import Following
+from connectors.testing.harness import EngineHarness, capabilities_of, closing
+from connectors.testing.interacting import Interacting
+from connectors.testing.listing import Listing
+from connectors.testing.starting import Starting
+
+METHODS_BY_CAPABILITY = {
+    "can_find_runs": "find_run",
+    "can_wait": "wait",
+    "terminates_after_seconds": "terminate",
+    "can_query": "query",
+    "can_signal": "signal",
+    "can_list_runs": "list_runs",
+}
+
+
+class ConnectorContract(Listing, Starting, Following, Ending, Interacting, Answering, Credentials):
+    """Subclass and provide the fixture `harness`."""
+
+    @pytest.fixture
+    async def connector(self, harness: EngineHarness) -> AsyncIterator[Connector]:
+        async with closing(harness.connector()) as connector:
+            yield connector
+
+    @pytest.fixture
+    def log(self, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+        """All that our code (loguru) and the libraries below it (logging) write, at every level."""
+        caplog.set_level(logging.DEBUG)
+        lines: list[str] = []
+        sink = logger.add(lines.append, level=0, diagnose=False)
+        yield lines
+        logger.remove(sink)
+
+    async def test_a_source_can_have_this_class_as_its_connector(self, connector: Connector) -> None:
+        """B10: the class passes the check that the registry makes before `add_source` takes its kind."""
+        found = type(connector)
+        assert objection_to(found, getattr(found, "kind", "")) == ""
+
+    async def test_what_the_capabilities_promise_has_its_method(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """B10: the product calls an optional method once the capabilities promise it."""
+        for sample in (harness.completing, harness.failing, harness.lasting):
+            capabilities = capabilities_of(connector, sample)
+            for capability, method in METHODS_BY_CAPABILITY.items():
+                promised = getattr(capabilities, capability) not in (None, False)
+                found = getattr(connector, method, None)
+                assert not promised or inspect.iscoroutinefunction(found), f"{capability} needs {method}()"
+            assert not capabilities.tells_of_changes or callable(getattr(connector, "tell_of_changes", None))

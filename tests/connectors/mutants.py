@@ -1,0 +1,749 @@
+"""A connector that keeps every promise of the contract, and mutants of it that break one each.
+
+`test_contract_against_mutants.py` has pytest collect this module by itself.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from loguru import logger
+from pydantic import BaseModel, SecretStr
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+)
+from connectors.health import health_of
+from connectors.http import EngineClient
+from connectors.http_limits import HttpLimits
+from connectors.paths import fill_path
+from connectors.protocol import (
+    Capabilities,
+    Connector,
+    Health,
+    ListedRun,
+    ReportProgress,
+    RunFilter,
+    RunPage,
+    RunRef,
+    RunSnapshot,
+    RunState,
+    Started,
+    WorkflowRef,
+    ignore_progress,
+)
+from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample
+from tests.connectors.lathe import Lathe, running_lathe
+
+STATES = {"turning": RunState.RUNNING, "done": RunState.COMPLETED}
+STATES |= {"failed": RunState.FAILED, "stopped": RunState.CANCELLED}
+WRONG_TOKEN = "wrong-token-fedcba9876543210"
+
+
+class LatheConfig(BaseModel):
+    base_url: str
+    starts_url: str
+    token: SecretStr
+    seconds: float
+
+
+CAPABILITIES = Capabilities(
+    idempotent_start=True,
+    can_cancel=True,
+    can_find_runs=True,
+    can_wait=True,
+    terminates_after_seconds=1.0,
+    can_query=True,
+    can_signal=True,
+    can_list_runs=True,
+)
+
+
+class LatheConnector:
+    """All that a Lathe server can do."""
+
+    kind = "lathe"
+    label = "Lathe"
+    Config = LatheConfig
+
+    def __init__(self, config: LatheConfig) -> None:
+        self._config = config
+        self._client = self._client_to(config.base_url)
+        self._starts = self._client_to(config.starts_url)
+
+    def _client_to(self, url: str) -> EngineClient:
+        token, seconds = self._config.token.get_secret_value(), self._config.seconds
+        return EngineClient(
+            base_url=url,
+            headers={"authorization": f"Bearer {token}"},
+            secrets=[token],
+            limits=HttpLimits(read_seconds=seconds, total_seconds=seconds),
+        )
+
+    async def check(self) -> Health:
+        return await health_of(self._greet())
+
+    async def _greet(self) -> str:
+        return f"Lathe answered; jobs: {len(await self._jobs())}."
+
+    async def _jobs(self) -> list[Any]:
+        answer = await self._client.request_json("GET", "/jobs")
+        if not isinstance(answer, list):
+            raise InvalidAnswer("Lathe's list of jobs is no list.")
+        return answer
+
+    async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+        for position, job in enumerate(await self._jobs()):
+            yield parse_definition(job, position=position)
+
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
+        path = fill_path("/jobs/{name}/runs", name=workflow.id)
+        answer = await self._starts.request_json(
+            "POST", path, body=arguments, headers={"idempotency-key": str(key)}, repeatable=False
+        )
+        return self._read_started(answer)
+
+    def _read_started(self, answer: Any) -> Started:
+        if not isinstance(answer, dict) or not isinstance(answer.get("id"), str):
+            raise OutcomeUnknown("Lathe took the start and named no run.")
+        return Started(run_id=answer["id"], raw=answer)
+
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        return await self._snapshot(run, "/runs/{id}")
+
+    async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
+        return await self._snapshot(run, f"/runs/{{id}}?wait={seconds}")
+
+    async def _snapshot(self, run: RunRef, path: str) -> RunSnapshot:
+        answer = await self._client.request_json("GET", fill_path(path, id=run.run_id))
+        seen = self._read_run(answer)
+        return replace(seen, output=await self._output(run)) if seen.state is RunState.COMPLETED else seen
+
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        try:
+            return RunSnapshot(
+                state=STATES[answer["state"]],
+                error=str(answer.get("reason") or ""),
+                started_at=moment(answer.get("started")),
+                finished_at=moment(answer.get("ended")),
+                raw=answer,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise InvalidAnswer("Lathe's answer is no run.") from None
+
+    async def _output(self, run: RunRef) -> Any:
+        return await self._client.request_json("GET", fill_path("/runs/{id}/result", id=run.run_id))
+
+    async def cancel(self, run: RunRef) -> None:
+        await self._client.request("DELETE", fill_path("/runs/{id}", id=run.run_id))
+
+    async def terminate(self, run: RunRef) -> None:
+        await self._client.request("DELETE", fill_path("/runs/{id}/process", id=run.run_id))
+
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        runs, _ = await self._runs(f"?job={workflow.id}&key={key}")
+        return self._read_started(runs[0]) if runs else None
+
+    async def _runs(self, query: str) -> tuple[list[Any], str]:
+        answer = await self._client.request_json("GET", f"/runs{query}")
+        runs = answer.get("runs") if isinstance(answer, dict) else None
+        if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+            raise InvalidAnswer("Lathe's list of runs is none.")
+        return runs, str(answer.get("next") or "")
+
+    async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
+        path = fill_path("/runs/{id}/queries/{name}", id=run.run_id, name=name)
+        answer = await self._client.request_json("GET", path)
+        if not isinstance(answer, dict) or "answer" not in answer:
+            raise InvalidAnswer("Lathe's answer to the query is none.")
+        return answer["answer"]
+
+    async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
+        path = fill_path("/runs/{id}/signals/{name}", id=run.run_id, name=name)
+        await self._client.request_json("POST", path, body=arguments, repeatable=False)
+
+    async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
+        states = ",".join(state for state, ours in STATES.items() if ours in wanted.states)
+        conditions = f"?job={wanted.workflow}&run={wanted.run}&state={states}"
+        runs, following = await self._runs(f"{conditions}&size={page_size}&begin={cursor or 0}")
+        return RunPage(runs=[self._read_listed(run) for run in runs], next_cursor=following)
+
+    def _read_listed(self, run: dict[str, Any]) -> ListedRun:
+        seen = self._read_run(run)
+        try:
+            return ListedRun(
+                run_id=run["id"],
+                workflow=run["job"],
+                state=seen.state,
+                told_state=run["state"],
+                key=UUID(run["key"]),
+                started_at=seen.started_at,
+                finished_at=seen.finished_at,
+            )
+        except (KeyError, TypeError, ValueError):
+            raise InvalidAnswer("Lathe lists a run that names neither itself nor its key.") from None
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+        await self._starts.aclose()
+
+
+class FaultlessConnector(LatheConnector):
+    capabilities = CAPABILITIES
+
+
+def moment(text: Any) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+class LatheHarness(EngineHarness):
+    completing = Sample(WorkflowRef(id="turn", name="turn"), {})
+    output = {"pieces": 3}
+    failing = Sample(WorkflowRef(id="break", name="break"), {})
+    failure = "The chisel broke."
+    lasting = Sample(WorkflowRef(id="polish", name="polish"), {})
+    secrets = frozenset({Lathe.token, WRONG_TOKEN})
+    query = Interaction("speed", answer=1200)
+    signal = Interaction("faster")
+    ports = 2
+
+    def __init__(self, kind: type[Connector], lathe: Lathe) -> None:
+        self.kind = kind
+        self.lathe = lathe
+
+    def connector(self) -> Connector:
+        return self._connector([self.lathe.port, self.lathe.second_port], Lathe.token, 10.0)
+
+    def connector_with_wrong_credentials(self) -> Connector:
+        return self._connector([self.lathe.port, self.lathe.second_port], WRONG_TOKEN, 10.0)
+
+    def connector_at_ports(self, ports: Sequence[int]) -> Connector:
+        return self._connector(ports, Lathe.token, 0.2)
+
+    def runs_started_with(self, key: UUID) -> int:
+        return sum(run.key == str(key) for run in self.lathe.runs.values())
+
+    def unknown_run_id(self) -> str:
+        return uuid4().hex
+
+    async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
+        return self.lathe.runs[run.run_id].speed == 1300
+
+    def _connector(self, ports: Sequence[int], token: str, seconds: float) -> Connector:
+        base_url, starts_url = (f"http://127.0.0.1:{port}" for port in ports)
+        settings = {"base_url": base_url, "starts_url": starts_url, "token": token, "seconds": seconds}
+        return self.kind(LatheConfig.model_validate(settings))
+
+
+class OpenLatheHarness(LatheHarness):
+    """A server that lets everyone in, and whose answers are all of them right."""
+
+    has_credentials = False
+    secrets = frozenset()
+    garbage = {}
+
+    def connector_with_wrong_credentials(self) -> Connector:
+        raise AssertionError("there are none")
+
+
+class HastyLatheHarness(LatheHarness):
+    """For mutants: what does not come soon never comes."""
+
+    deadline_seconds = 0.3
+
+
+@pytest.fixture(scope="module")
+def lathe() -> Iterator[Lathe]:
+    with running_lathe() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def open_lathe() -> Iterator[Lathe]:
+    with running_lathe(is_open=True) as running:
+        yield running
+
+
+class TestFaultless(ConnectorContract):
+    @pytest.fixture
+    def harness(self, lathe: Lathe) -> EngineHarness:
+        return LatheHarness(FaultlessConnector, lathe)
+
+
+class TestFaultlessWithoutCredentials(ConnectorContract):
+    @pytest.fixture
+    def harness(self, open_lathe: Lathe) -> EngineHarness:
+        return OpenLatheHarness(FaultlessConnector, open_lathe)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    kind: type[Any]
+    broken: str
+    """The test of the contract that it fails."""
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def breaks(test: str) -> Any:
+    def note(kind: type[Any]) -> type[Any]:
+        assert inspect.iscoroutinefunction(getattr(ConnectorContract, test)), test
+        MUTANTS[kind.__name__] = Mutant(kind, test)
+        return kind
+
+    return note
+
+
+class TestMutants(ConnectorContract):
+    """Each runs the test that it is to fail, and no other."""
+
+    # Starts do not last as long as their runs here.
+    test_a_start_that_lasts_tells_how_far_it_is_and_ends_at_the_engine_when_it_is_broken_off = None
+
+    @pytest.fixture
+    def harness(self, mutant: str, lathe: Lathe) -> EngineHarness:
+        return HastyLatheHarness(MUTANTS[mutant].kind, lathe)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "mutant" in metafunc.fixturenames:
+        names = [name for name, mutant in MUTANTS.items() if mutant.broken == metafunc.function.__name__]
+        metafunc.parametrize("mutant", names)
+
+
+# The class.
+
+
+@breaks("test_a_source_can_have_this_class_as_its_connector")
+class CapabilitiesOnlyOnInstances(LatheConnector):
+    def __init__(self, config: LatheConfig) -> None:
+        super().__init__(config)
+        self.capabilities = CAPABILITIES
+
+
+@breaks("test_a_source_can_have_this_class_as_its_connector")
+class StartThatTakesNoReport(FaultlessConnector):
+    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
+        return await super().start(workflow, arguments, key=key)
+
+
+@breaks("test_what_the_capabilities_promise_has_its_method")
+class QueriesPromisedWithoutMethod(FaultlessConnector):
+    query = None
+
+
+# The listing.
+
+
+@breaks("test_check_of_a_good_engine_is_ok_and_timed")
+class UntimedCheck(FaultlessConnector):
+    async def check(self) -> Health:
+        return replace(await super().check(), latency_seconds=None)
+
+
+@breaks("test_discovery_finds_the_engines_workflows")
+class LastWorkflowLeftOut(FaultlessConnector):
+    async def _jobs(self) -> list[Any]:
+        return (await super()._jobs())[:-1]
+
+
+@breaks("test_a_listing_that_is_garbage_is_no_empty_listing")
+class KeyErrorOnListing(FaultlessConnector):
+    async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+        for job in await self._jobs():
+            yield WorkflowDefinition(id=job["id"], name=job["name"], description="A job.")
+
+
+@breaks("test_a_listing_that_is_garbage_is_no_empty_listing")
+class EveryListingTaken(FaultlessConnector):
+    async def _jobs(self) -> list[Any]:
+        answer = await self._client.request_json("GET", "/jobs")
+        return answer if isinstance(answer, list) else []
+
+
+@breaks("test_check_of_an_engine_that_answers_with_garbage_never_raises")
+class CheckThatRaises(FaultlessConnector):
+    async def check(self) -> Health:
+        return Health(ok=True, message=await self._greet(), latency_seconds=0.1)
+
+
+@breaks("test_check_of_an_engine_that_answers_with_garbage_never_raises")
+class CheckOfTheStatusAlone(FaultlessConnector):
+    async def _greet(self) -> str:
+        await self._client.request("GET", "/jobs")
+        return "Lathe answered."
+
+
+# Starts and their keys.
+
+
+@breaks("test_an_unknown_workflow_cannot_be_started")
+class RefusedStartTaken(FaultlessConnector):
+    async def start(self, workflow: WorkflowRef, *given: Any, **named: Any) -> Started:
+        try:
+            return await super().start(workflow, *given, **named)
+        except NotFound:
+            return Started(run_id="none")
+
+
+@breaks("test_one_key_starts_one_run_or_nothing_is_promised")
+class KeyNotSent(FaultlessConnector):
+    async def start(self, workflow: WorkflowRef, arguments: Any, *, key: UUID, **named: Any) -> Started:
+        return await super().start(workflow, arguments, key=uuid4(), **named)
+
+
+@breaks("test_simultaneous_starts_with_one_key_keep_the_promise_too")
+class KeysRememberedHere(KeyNotSent):
+    """As good as the engine's promise, until two starts race."""
+
+    def __init__(self, config: LatheConfig) -> None:
+        super().__init__(config)
+        self._known: dict[UUID, Started] = {}
+
+    async def start(self, workflow: WorkflowRef, arguments: Any, *, key: UUID, **named: Any) -> Started:
+        if key not in self._known:
+            self._known[key] = await super().start(workflow, arguments, key=key, **named)
+        return self._known[key]
+
+
+@breaks("test_different_keys_start_different_runs")
+class OneKeyForAll(FaultlessConnector):
+    async def start(self, workflow: WorkflowRef, arguments: Any, *, key: UUID, **named: Any) -> Started:
+        return await super().start(workflow, arguments, key=UUID(int=7), **named)
+
+
+@breaks("test_a_start_whose_answer_is_garbage_has_an_unknown_outcome")
+class UnreadableStartIsAnInvalidAnswer(FaultlessConnector):
+    async def start(self, *given: Any, **named: Any) -> Started:
+        try:
+            return await super().start(*given, **named)
+        except OutcomeUnknown as error:
+            raise InvalidAnswer(error.message) from None
+
+
+@breaks("test_a_start_whose_answer_is_garbage_has_an_unknown_outcome")
+class KeyErrorOnStart(FaultlessConnector):
+    def _read_started(self, answer: Any) -> Started:
+        return Started(run_id=answer["id"], raw=answer)
+
+
+@breaks("test_a_start_without_an_answer_has_an_unknown_outcome")
+class UnansweredStartIsUnreachable(FaultlessConnector):
+    async def start(self, *given: Any, **named: Any) -> Started:
+        try:
+            return await super().start(*given, **named)
+        except OutcomeUnknown as error:
+            raise Unreachable(error.message) from None
+
+
+@breaks("test_an_engine_that_is_down_is_unreachable_and_nothing_was_started")
+class UnreachableStartIsOfUnknownOutcome(FaultlessConnector):
+    async def start(self, *given: Any, **named: Any) -> Started:
+        try:
+            return await super().start(*given, **named)
+        except Unreachable as error:
+            raise OutcomeUnknown(error.message) from None
+
+
+@breaks("test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported")
+class NothingIsEverFound(FaultlessConnector):
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        await super().find_run(workflow, key=key)
+        return None
+
+
+@breaks("test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported")
+class AnyRunIsFound(FaultlessConnector):
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        runs, _ = await self._runs(f"?job={workflow.id}")
+        return self._read_started(runs[0]) if runs else None
+
+
+@breaks("test_the_key_of_another_workflows_run_finds_nothing")
+class LookupThatIgnoresTheWorkflow(FaultlessConnector):
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        return await super().find_run(WorkflowRef(id="", name=""), key=key)
+
+
+@breaks("test_a_lookup_without_an_answer_never_says_that_there_is_no_run")
+class UnansweredLookupFindsNothing(FaultlessConnector):
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        try:
+            return await super().find_run(workflow, key=key)
+        except Unreachable:
+            return None
+
+
+@breaks("test_a_lookup_whose_answer_is_garbage_finds_no_run_and_denies_none")
+class UnreadableLookupFindsNothing(FaultlessConnector):
+    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+        try:
+            return await super().find_run(workflow, key=key)
+        except InvalidAnswer:
+            return None
+
+
+# Following a run.
+
+
+@breaks("test_poll_accepts_what_start_returned_and_reaches_the_result")
+class WholeAnswerAsOutput(FaultlessConnector):
+    async def _output(self, run: RunRef) -> Any:
+        return {"result": await super()._output(run)}
+
+
+@breaks("test_a_failed_run_is_failed_with_the_engines_reason")
+class StatusOfTheOutputIgnored(FaultlessConnector):
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        path = fill_path("/runs/{id}/result", id=run.run_id)
+        answer = await self._client.exchange("GET", path, repeatable=True)
+        return RunSnapshot(state=RunState.COMPLETED, output=answer.body.decode())
+
+
+@breaks("test_a_failed_run_is_failed_with_the_engines_reason")
+class FailureWithoutReason(FaultlessConnector):
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        return replace(super()._read_run(answer), error="")
+
+
+@breaks("test_a_completed_run_says_when_it_ran")
+class MomentsWithoutZone(FaultlessConnector):
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        seen = super()._read_run(answer)
+        ended = seen.finished_at and seen.finished_at.replace(tzinfo=None)
+        return replace(seen, finished_at=ended)
+
+
+@breaks("test_a_run_that_goes_on_is_running")
+class RunningRunHasEnded(FaultlessConnector):
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        return replace(super()._read_run(answer), finished_at=datetime.now(UTC))
+
+
+@breaks("test_waiting_ends_with_the_run_or_when_the_time_is_up")
+class WaitThatOnlyLooks(FaultlessConnector):
+    async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
+        return await self.poll(run)
+
+
+@breaks("test_an_unknown_run_is_not_found")
+class UnknownRunGoesOn(FaultlessConnector):
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        try:
+            return await super().poll(run)
+        except NotFound:
+            return RunSnapshot(state=RunState.RUNNING)
+
+
+@breaks("test_a_poll_without_an_answer_is_unreachable")
+class UnansweredPollTimesOut(FaultlessConnector):
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        async with asyncio.timeout(0.01):
+            return await super().poll(run)
+
+
+@breaks("test_a_status_that_is_garbage_is_an_invalid_answer")
+class TypeErrorOnStatus(FaultlessConnector):
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        return RunSnapshot(state=STATES[answer["state"]], started_at=moment(answer.get("started")))
+
+
+@breaks("test_a_status_that_is_garbage_is_an_invalid_answer")
+class UnknownStateGoesOn(FaultlessConnector):
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        try:
+            return super()._read_run(answer)
+        except InvalidAnswer:
+            return RunSnapshot(state=RunState.RUNNING)
+
+
+# Ending a run.
+
+
+@breaks("test_cancel_ends_a_run_or_is_unsupported")
+class CancelDoesNothing(FaultlessConnector):
+    async def cancel(self, run: RunRef) -> None:
+        await self.poll(run)
+
+
+@breaks("test_cancel_ends_a_run_or_is_unsupported")
+class UnpromisedCancelDoesNothing(CancelDoesNothing):
+    capabilities = replace(CAPABILITIES, can_cancel=False)
+
+
+@breaks("test_a_run_that_has_ended_cannot_be_cancelled")
+class CancelTooLateIgnored(FaultlessConnector):
+    async def cancel(self, run: RunRef) -> None:
+        try:
+            await super().cancel(run)
+        except Rejected:
+            return
+
+
+@breaks("test_an_unknown_run_cannot_be_cancelled")
+class CancelOfUnknownRunIgnored(FaultlessConnector):
+    async def cancel(self, run: RunRef) -> None:
+        try:
+            await super().cancel(run)
+        except NotFound:
+            return
+
+
+@breaks("test_terminate_ends_a_run_or_is_unsupported")
+class TerminateDoesNothing(FaultlessConnector):
+    async def terminate(self, run: RunRef) -> None:
+        await self.poll(run)
+
+
+@breaks("test_terminate_ends_a_run_or_is_unsupported")
+class TerminateTooLateIgnored(FaultlessConnector):
+    async def terminate(self, run: RunRef) -> None:
+        try:
+            await super().terminate(run)
+        except Rejected:
+            return
+
+
+@breaks("test_terminate_ends_a_run_or_is_unsupported")
+class UnpromisedTerminateDoesNothing(FaultlessConnector):
+    capabilities = replace(CAPABILITIES, terminates_after_seconds=None)
+
+    async def terminate(self, run: RunRef) -> None:
+        return
+
+
+@breaks("test_garbage_in_answer_to_a_command_is_no_error_of_pythons")
+class KeyErrorOnCancel(FaultlessConnector):
+    async def cancel(self, run: RunRef) -> None:
+        answer = await self._client.request_json("DELETE", fill_path("/runs/{id}", id=run.run_id))
+        answer["id"]
+
+
+@breaks("test_garbage_in_answer_to_a_command_is_no_error_of_pythons")
+class UnreadableSignalIsUnreachable(FaultlessConnector):
+    async def signal(self, *given: Any) -> None:
+        try:
+            await super().signal(*given)
+        except OutcomeUnknown as error:
+            raise Unreachable(error.message) from None
+
+
+# Queries, signals, lists.
+
+
+@breaks("test_a_run_answers_a_query_or_queries_are_unsupported")
+class QueryWithoutAnswer(FaultlessConnector):
+    async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
+        await super().query(run, name, arguments)
+
+
+@breaks("test_a_run_answers_a_query_or_queries_are_unsupported")
+class UnknownQueryAnswered(FaultlessConnector):
+    async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
+        return await super().query(run, "speed", arguments)
+
+
+@breaks("test_a_run_hears_a_signal_or_signals_are_unsupported")
+class SignalNotSent(FaultlessConnector):
+    async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
+        await self.poll(run)
+
+
+@breaks("test_a_run_hears_a_signal_or_signals_are_unsupported")
+class SignalTooLateIgnored(FaultlessConnector):
+    async def signal(self, *given: Any) -> None:
+        try:
+            await super().signal(*given)
+        except Rejected:
+            return
+
+
+@breaks("test_runs_are_listed_as_the_filter_wants_or_listing_is_unsupported")
+class FilterIgnored(FaultlessConnector):
+    async def list_runs(self, wanted: RunFilter, **named: Any) -> RunPage:
+        return await super().list_runs(RunFilter(run=wanted.run), **named)
+
+
+@breaks("test_runs_are_listed_as_the_filter_wants_or_listing_is_unsupported")
+class ListedUnderAnotherKey(FaultlessConnector):
+    def _read_listed(self, run: dict[str, Any]) -> ListedRun:
+        return replace(super()._read_listed(run), key=uuid4())
+
+
+@breaks("test_runs_are_listed_in_pages_the_latest_first")
+class CursorIgnored(FaultlessConnector):
+    async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
+        return await super().list_runs(wanted, page_size=page_size)
+
+
+@breaks("test_runs_are_listed_in_pages_the_latest_first")
+class EldestFirst(FaultlessConnector):
+    async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
+        page = await super().list_runs(wanted, page_size=page_size, cursor=cursor)
+        return replace(page, runs=page.runs[::-1])
+
+
+@breaks("test_a_list_of_runs_that_is_garbage_is_no_empty_list")
+class KeyErrorOnListOfRuns(FaultlessConnector):
+    async def _runs(self, query: str) -> tuple[list[Any], str]:
+        answer = await self._client.request_json("GET", f"/runs{query}")
+        return answer["runs"], answer["next"]
+
+
+# Credentials.
+
+
+@breaks("test_check_with_wrong_credentials_says_so_instead_of_raising")
+class HealthyWhateverItSays(FaultlessConnector):
+    async def check(self) -> Health:
+        return replace(await super().check(), ok=True)
+
+
+@breaks("test_wrong_credentials_are_rejected_by_every_call")
+class RefusedCredentialsAreUnreachable(FaultlessConnector):
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        try:
+            return await super().poll(run)
+        except Rejected as error:
+            raise Unreachable(error.message) from None
+
+
+@breaks("test_no_secret_shows_in_errors_logs_or_reprs")
+class SecretInRepr(FaultlessConnector):
+    def __repr__(self) -> str:
+        return f"Lathe({self._config.token.get_secret_value()})"
+
+
+@breaks("test_no_secret_shows_in_errors_logs_or_reprs")
+class SecretInLog(FaultlessConnector):
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        logger.debug("Asked with {}", self._config.token.get_secret_value())
+        return await super().poll(run)
+
+
+@breaks("test_no_secret_shows_in_errors_logs_or_reprs")
+class SecretInContextOfErrors(FaultlessConnector):
+    async def start(self, *given: Any, **named: Any) -> Started:
+        try:
+            return await super().start(*given, **named)
+        except ConnectorError as error:
+            raise error from RuntimeError(f"sent: {self._config.token.get_secret_value()}")
