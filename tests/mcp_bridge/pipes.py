@@ -6,55 +6,46 @@ Starting `manage.py mcp_stdio` takes 2 s of CPU; `test_stdio_process.py` does it
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
 from mcp_bridge.access import Access
 from mcp_bridge.server import CatalogueServer
 
-File = anyio.AsyncFile[str]
-
-
-class _Requests:
-    """The client's end of standard input; what it still sends while it leaves is dropped."""
-
-    def __init__(self, pipe: int) -> None:
-        self._file = os.fdopen(pipe, "wb", buffering=0)
-        self._writing = anyio.Lock()
-
-    async def write(self, text: str) -> None:
-        async with self._writing:
-            if not self._file.closed:
-                await anyio.to_thread.run_sync(self._file.write, text.encode())
-
-    async def flush(self) -> None:
-        """Nothing is buffered."""
-
-    async def close(self) -> None:
-        async with self._writing:
-            self._file.close()
-
 
 @asynccontextmanager
 async def over_pipes(*, toolset: str | None = None) -> AsyncIterator[Any]:
-    """A transport for `mcp.Client`."""
+    """A transport for `mcp.Client`, which ends the server as clients do: by the end of its input."""
     from_client, to_server = os.pipe()
     from_server, to_client = os.pipe()
-    requests = _Requests(to_server)
-    async with anyio.create_task_group() as tasks:
+    to_reader, from_reader = anyio.create_memory_object_stream[SessionMessage | Exception](100)
+    to_writer, from_writer = anyio.create_memory_object_stream[SessionMessage](100)
+    async with anyio.create_task_group() as tasks, to_writer, from_reader:
         tasks.start_soon(_serve, from_client, to_client, toolset)
-        async with (
-            await anyio.open_file(from_server, encoding="utf-8") as answers,
-            # The framing is the same from either end.
-            stdio_server(answers, cast(File, requests)) as streams,
-        ):
+        tasks.start_soon(_read, from_server, to_reader)
+        tasks.start_soon(_write, to_server, from_writer)
+        yield from_reader, to_writer
+
+
+async def _read(pipe: int, answers: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async with answers, await anyio.open_file(pipe, "rb") as lines:
+        async for line in lines:
             try:
-                yield streams
-            finally:
-                await requests.close()
-                await streams[1].aclose()
+                await answers.send(SessionMessage(jsonrpc_message_adapter.validate_json(line)))
+            except anyio.BrokenResourceError:
+                """The client hears no more; reading on lets the server come to its end."""
+
+
+async def _write(pipe: int, requests: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async with requests, await anyio.open_file(pipe, "wb", buffering=0) as stdin:
+        async for request in requests:
+            text = request.message.model_dump_json(by_alias=True, exclude_unset=True)
+            await stdin.write(text.encode() + b"\n")
 
 
 async def _serve(stdin: int, stdout: int, toolset: str | None) -> None:
