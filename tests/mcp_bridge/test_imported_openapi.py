@@ -48,49 +48,51 @@ def test_every_operation_of_a_large_document_is_imported_or_refused():
     assert import_temporal().count(Change.UNCHANGED) == OPERATIONS
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "method", "address", "query", "body"),
-    [
-        ("GetClusterInfo", {}, "GET", "/api/v1/cluster-info", {}, None),
-        (
-            "ListWorkflowExecutions",
-            {"namespace": "default", "pageSize": 5, "query": "WorkflowType='a'"},
-            "GET",
-            "/api/v1/namespaces/default/workflows",
-            {"pageSize": 5, "query": "WorkflowType='a'"},
-            None,
-        ),
-        (
-            "StartWorkflowExecution",
-            {"namespace": "default", "workflowId": "w 1", "workflowType": {"name": "T"}, "requestId": "r"},
-            "POST",
-            "/api/v1/namespaces/default/workflows/w%201",
-            {},
-            {"workflowType": {"name": "T"}, "requestId": "r"},
-        ),
-        (
-            "SignalWorkflowExecution",
-            {
-                "namespace": "default",
-                "workflow_execution.workflow_id": "w",
-                "signalName": "stop",
-                "workflowExecution": {"workflowId": "w", "runId": "r"},
-            },
-            "POST",
-            "/api/v1/namespaces/default/workflows/w/signal/stop",
-            {},
-            {"workflowExecution": {"workflowId": "w", "runId": "r"}},
-        ),
-    ],
-)
-def test_its_tools_make_the_requests_that_the_api_describes(name, arguments, method, address, query, body):
+REQUESTS: list[tuple[str, dict[str, Any], str, str, dict[str, Any], Any]] = [
+    ("GetClusterInfo", {}, "GET", "/api/v1/cluster-info", {}, None),
+    (
+        "ListWorkflowExecutions",
+        {"namespace": "default", "pageSize": 5, "query": "WorkflowType='a'"},
+        "GET",
+        "/api/v1/namespaces/default/workflows",
+        {"pageSize": 5, "query": "WorkflowType='a'"},
+        None,
+    ),
+    (
+        "StartWorkflowExecution",
+        {"namespace": "default", "workflowId": "w 1", "workflowType": {"name": "T"}, "requestId": "r"},
+        "POST",
+        "/api/v1/namespaces/default/workflows/w%201",
+        {},
+        {"workflowType": {"name": "T"}, "requestId": "r"},
+    ),
+    (
+        "SignalWorkflowExecution",
+        {
+            "namespace": "default",
+            "workflow_execution.workflow_id": "w",
+            "signalName": "stop",
+            "workflowExecution": {"workflowId": "w", "runId": "r"},
+        },
+        "POST",
+        "/api/v1/namespaces/default/workflows/w/signal/stop",
+        {},
+        {"workflowExecution": {"workflowId": "w", "runId": "r"}},
+    ),
+]
+"""Operation, arguments, and the request's method, address, query and body."""
+
+
+def test_its_tools_make_the_requests_that_the_api_describes(subtests: pytest.Subtests):
     """C1.4."""
     import_temporal()
-    workflow = Workflow.objects.get(name=name)
-    assert jsonschema_rs.validator_for(workflow.input_schema).is_valid(arguments)
-    sent = build_request(HttpOperation.of(workflow.ref), base_url=BASE, arguments=arguments)
-    assert (sent.method, sent.url) == (method, BASE + address)
-    assert (sent.query_params, sent.body) == (query, body)
+    for name, arguments, method, address, query, body in REQUESTS:
+        with subtests.test(name):
+            workflow = Workflow.objects.get(name=name)
+            assert jsonschema_rs.validator_for(workflow.input_schema).is_valid(arguments)
+            sent = build_request(HttpOperation.of(workflow.ref), base_url=BASE, arguments=arguments)
+            assert (sent.method, sent.url) == (method, BASE + address)
+            assert (sent.query_params, sent.body) == (query, body)
 
 
 def test_its_older_version_2_says_how_to_convert_it():
