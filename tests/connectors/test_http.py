@@ -467,6 +467,18 @@ async def test_verification_can_be_switched_off(server_tls: ssl.SSLContext) -> N
         await client.aclose()
 
 
+async def test_what_one_client_trusts_another_does_not(server_tls: ssl.SSLContext, certificate: Path) -> None:
+    """E6: clients share the public authorities, and nothing that an admin added for one of them."""
+    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
+        for trusting in (client_of(engine, verify_tls=False), client_of(engine, ca_file=str(certificate))):
+            assert await trusting.request_json("GET", "/list") == []
+            await trusting.aclose()
+        client = client_of(engine, limits=FAST)
+        with pytest.raises(Unreachable, match="certificate verify failed"):
+            await client.request_json("GET", "/list")
+        await client.aclose()
+
+
 async def test_plain_http_on_a_tls_port_is_an_error_in_words(server_tls: ssl.SSLContext) -> None:
     """A5.1: a wrong scheme is told, not hung on."""
     async with ScriptedEngine(sends_and_hangs_up(b"x")) as engine:
