@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
@@ -19,7 +18,7 @@ from executions.polling import advance_due_executions
 from executions.queue.queueing import admit_queued
 from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns
-from tests.processes import ROOT
+from tests.processes import ROOT, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,14 +59,6 @@ def limit_product(workflow: Workflow, configured: Any) -> dict[str, str]:
 def limit_workflow(workflow: Workflow, configured: Any) -> dict[str, str]:
     override_workflow(workflow, max_concurrent=3)
     return {}
-
-
-def database_url() -> str:
-    """The tests' own database, for another process."""
-    name = connection.settings_dict["NAME"]
-    if connection.vendor == "sqlite":
-        return f"sqlite:///{name}"
-    return f"{os.environ['DATABASE_URL'].rpartition('/')[0]}/{name}"
 
 
 @pytest.mark.parametrize("limit", [limit_product, limit_workflow])
