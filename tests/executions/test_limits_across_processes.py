@@ -20,7 +20,10 @@ from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns
 from tests.processes import ROOT, database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.queue.queueing"),
+]
 
 PROCESSES, CALLS = 2, 12
 TICK_SECONDS = 0.1

@@ -16,7 +16,10 @@ from tests.executions.engines import WireEngine
 from tests.executions.steps import call, in_database
 from tests.processes import ROOT, database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.models.result_cache"),
+]
 
 PROCESSES, CALLS = 2, 15
 CALL_AGAIN = """
