@@ -45,12 +45,14 @@ KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission"}
 def _delete_rows(_: TransactionTestCase) -> None:
     """What Django does by `flush`, whose `post_migrate` writes permissions and content types anew each time.
 
-    On small tables DELETE is also much faster than PostgreSQL's TRUNCATE: 2 ms instead of 130.
+    On small tables DELETE is also much faster than PostgreSQL's TRUNCATE: 2 ms instead of 130. Sent to it
+    together they take a third of the time that they take one by one; SQLite executes one statement at a time.
     """
     tables = sorted(set(connection.introspection.django_table_names(only_existing=False)) - KEPT_TABLES)
+    deletions = [f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables]
     with transaction.atomic(), connection.cursor() as cursor:
-        for table in tables:
-            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+        for statements in ["; ".join(deletions)] if connection.vendor == "postgresql" else deletions:
+            cursor.execute(statements)
 
 
 TransactionTestCase._fixture_teardown = _delete_rows  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
+from django.db import connection
 
 from connectors.testing import free_port
 from tests import plain_http
@@ -32,6 +33,14 @@ class ExampleEngine:
         response = plain_http.get(f"{self.base_url}/runs", params=filters, headers=headers)
         runs: list[dict[str, object]] = response.raise_for_status().json()["runs"]
         return runs
+
+
+def database_url() -> str:
+    """The tests' own database, for another process."""
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    return f"{os.environ['DATABASE_URL'].rpartition('/')[0]}/{name}"
 
 
 def web_command(port: int) -> list[str]:

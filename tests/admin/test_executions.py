@@ -56,6 +56,7 @@ def test_the_list_never_reads_payloads(admin_client: Client) -> None:
     assert not [query for query in queries if ExecutionPayload._meta.db_table in query["sql"]]
 
 
+@pytest.mark.databases("executions.admin.executions")
 def test_an_execution_is_found_by_any_of_its_ids(admin_client: Client) -> None:
     """B3, B8: the id that somebody has in a log leads to the record."""
     wanted = make_execution(run_id="8f496b6a-c905-41bb-b7b7-200a8982ab30", correlation_id="2724_9a92")
@@ -64,6 +65,7 @@ def test_an_execution_is_found_by_any_of_its_ids(admin_client: Client) -> None:
         assert found(admin_client, q=query) == [wanted], query
 
 
+@pytest.mark.databases("executions.admin.executions")
 def test_executions_are_found_by_caller(admin_client: Client) -> None:
     """B8: what one client did."""
     wanted = make_execution(caller="token:7", caller_name="support-bot")
@@ -71,6 +73,7 @@ def test_executions_are_found_by_caller(admin_client: Client) -> None:
     assert found(admin_client, q="support") == found(admin_client, q="token:7") == [wanted]
 
 
+@pytest.mark.databases("executions.admin.filters")
 def test_executions_are_filtered_by_state_source_door_and_date(admin_client: Client) -> None:
     """A8.2, E10."""
     workflow = make_workflow(make_source("orders"))
@@ -178,6 +181,7 @@ def make_queued(**fields: Any) -> Execution:
     return execution
 
 
+@pytest.mark.databases("executions.admin.executions")
 def test_what_waits_in_the_queue_is_shown_as_such_and_found_apart(admin_client: Client) -> None:
     """B7: it is not the same as being about to start."""
     queued, starting = make_queued(), make_execution(state=State.PENDING)
@@ -259,6 +263,7 @@ def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Clie
 # The retention
 
 
+@pytest.mark.databases("executions.admin.retention")
 def test_the_retention_is_one_page_that_is_edited(admin_client: Client) -> None:
     """B7, E6: without a restart, and within bounds."""
     page = admin_client.get(list_url(Retention), follow=True)
@@ -514,6 +519,7 @@ def test_only_people_who_may_change_executions_can_cancel(staff_with: StaffWith)
 # The way to other pages, and to all of what is cut
 
 
+@pytest.mark.databases("executions.admin.filters", "executions.querysets")
 def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: Client) -> None:
     """A1.3, A8.2: the record keeps the name."""
     workflow = make_workflow(make_source("gone"))

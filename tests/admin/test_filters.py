@@ -38,6 +38,7 @@ def test_a_pattern_that_cannot_be_compiled_is_explained_at_its_field(admin_clien
     assert not WorkflowFilter.objects.exists()
 
 
+@pytest.mark.databases("catalogue.admin.filters")
 def test_a_new_filter_comes_last(admin_client: Client) -> None:
     """A4.2: the first match decides, so an addition overrules nothing by accident."""
     make_filter("a", position=40)
@@ -45,6 +46,7 @@ def test_a_new_filter_comes_last(admin_client: Client) -> None:
     assert form["position"].value() == 50
 
 
+@pytest.mark.databases("catalogue.admin.filters")
 def test_the_order_is_changed_in_the_list(admin_client: Client) -> None:
     """A4.2: positions and switches are edited where the whole chain is in view."""
     make_workflow(name="pay_all")

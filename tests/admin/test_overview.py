@@ -14,11 +14,12 @@ from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
 from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
-from executions.models import Execution
+from executions.models import CachedResult, CacheUse, Execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
+from tests.executions.caching import cache_for, finish_run
 from tests.factories import (
     make_discovery_run,
     make_execution,
@@ -38,6 +39,7 @@ def test_a_login_without_a_destination_leads_to_the_first_page(client: Client) -
     assert (answer.status_code, answer.headers["location"]) == (302, "/admin/")
 
 
+@pytest.mark.databases("executions.dashboard", "orchestration.admin.overview")
 def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Client) -> None:
     """B9: what fails, what agents see, what ran lately."""
     source = make_source("good", health_state="ok")
@@ -54,6 +56,7 @@ def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Cl
     assert "401 Unauthorized" in shown
 
 
+@pytest.mark.databases("executions.dashboard", "orchestration.admin.overview")
 def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirmed(
     admin_client: Client,
 ) -> None:
@@ -122,6 +125,7 @@ LISTS: list[tuple[type[models.Model], Maker]] = [
 
 
 @pytest.mark.parametrize(("model", "make"), LISTS, ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.databases("catalogue.admin.base")
 def test_a_list_costs_the_same_number_of_queries_for_5_and_for_50_rows(
     admin_client: Client, model: type[models.Model], make: Maker
 ) -> None:
@@ -144,7 +148,35 @@ def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_50_rows(a
     assert _queries(admin_client, "/admin/") == few <= 20
 
 
+@pytest.mark.databases(
+    "catalogue.admin.sources",
+    "mcp_bridge.admin.tokens",
+    "mcp_bridge.admin.toolsets",
+    "executions.admin.result_cache",
+)
+def test_lists_are_searched_in_any_case_of_letters(admin_client: Client) -> None:
+    """B8"""
+    wanted = [
+        make_source("Billing"),
+        make_toolset("of-billing"),
+        create_token(name="Agent of billing")[0],
+    ]
+    make_source("orders")
+    make_toolset("of-orders")
+    create_token(name="Agent of orders")
+    for name in ("Billing_report", "orders_report"):
+        finish_run(cache_for(make_workflow(name=name)), digest=name, output={})
+    wanted += [
+        CachedResult.objects.get(workflow__name="Billing_report"),
+        CacheUse.objects.get(workflow__name="Billing_report"),
+    ]
+    for row in wanted:
+        found = admin_client.get(list_url(type(row)), {"q": "bILLING"}).context["cl"].result_list
+        assert list(found) == [row]
+
+
 @pytest.mark.parametrize("model", [Source, Workflow, Toolset, DiscoveryRun, AccessToken])
+@pytest.mark.databases("catalogue.admin.base")
 def test_filters_can_show_their_counts(admin_client: Client, model: type[models.Model]) -> None:
     """A4.2: how many of each kind there are."""
     make_discovery_run(make_workflow().source)

@@ -92,6 +92,7 @@ def test_nothing_of_a_token_can_be_edited_or_deleted(admin_client: Client) -> No
     assert token.digest not in admin_client.get(page_url(token)).content.decode()
 
 
+@pytest.mark.databases("mcp_bridge.admin.tokens", "mcp_bridge.models")
 def test_tokens_are_filtered_by_whether_they_can_be_used(admin_client: Client) -> None:
     """B8: expired and revoked ones are told apart from those that open the door."""
     create_token(name="usable")

@@ -88,6 +88,7 @@ def test_what_cannot_be_is_explained_and_nothing_is_saved(
     assert not ToolsetRule.objects.exists()
 
 
+@pytest.mark.databases("mcp_bridge.admin.toolsets")
 def test_the_list_shows_addresses_sizes_and_budgets(admin_client: Client) -> None:
     """D5: what each list of tools costs a client's context."""
     make_workflow(name="long", description="x" * 4000)
@@ -135,6 +136,7 @@ def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
     assert "1 let through by its rules a" in shown
 
 
+@pytest.mark.databases("mcp_bridge.toolsets")
 def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_client: Client) -> None:
     """B8: a token must not see everything because its bounds are gone."""
     toolset = make_toolset("finance")

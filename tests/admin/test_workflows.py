@@ -64,6 +64,7 @@ def test_the_admins_verdict_is_the_agents_catalogue() -> None:
 
 
 @pytest.mark.parametrize("query", ["invoices", "Pay", "invoice-flow-77", "send_money", "quarterly"])
+@pytest.mark.databases("catalogue.admin.workflows")
 def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: Client, query: str) -> None:
     """A3.1: whatever a curator remembers of it."""
     make_workflows(3)
@@ -90,6 +91,7 @@ def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: 
         {"source__id__exact": "{source}"},
     ],
 )
+@pytest.mark.databases("catalogue.admin.workflow_filters")
 def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> None:
     """A6.3, A1.3: by source, enabled, missing, category and schema problem."""
     make_workflows(3)
@@ -119,6 +121,7 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
         {"cache": "x"},
     ],
 )
+@pytest.mark.databases("catalogue.admin.workflow_filters")
 def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
     """A6.3: also when somebody edits the address by hand."""
     workflow = make_workflow()
@@ -157,6 +160,7 @@ def test_selected_workflows_are_enabled_and_agents_notice(admin_client: Client) 
     assert Revision.current() == revision + 1
 
 
+@pytest.mark.databases("catalogue.admin.workflows")
 def test_everything_that_matches_can_be_disabled_in_a_constant_number_of_queries(
     admin_client: Client, django_assert_max_num_queries: object
 ) -> None:
@@ -231,6 +235,7 @@ def test_people_who_may_only_look_cannot_enable_or_change(staff_with: StaffWith)
     assert not workflow.enabled
 
 
+@pytest.mark.databases("catalogue.admin.workflows")
 def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client: Client) -> None:
     """A3.1: the curator's, else the engine's, else the name."""
     second = make_workflow(name="zz", upstream_title="Bake bread")

@@ -89,6 +89,7 @@ def test_every_filter_reaches_the_engine_and_empty_ones_do_not_matter(
     assert talker.asked_for == [(wanted, 7, "more"), (RunFilter(), 50, "")]
 
 
+@pytest.mark.databases("executions.engine_runs")
 def test_runs_of_our_executions_are_marked_by_run_id_or_key(review: Workflow, talker: TalkativeEngine):
     """E10: also a start of unknown outcome, whose run nobody has named to us."""
     ours = make_execution(review, state=State.RUNNING, run_id="run-1")

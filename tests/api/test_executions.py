@@ -108,6 +108,7 @@ def test_a_running_execution_shows_its_progress_and_no_verdict():
     assert (shown["success"], shown["finished_at"], shown["duration_ms"]) == (None, None, None)
 
 
+@pytest.mark.databases("executions.rest.filters")
 def test_a_caller_sees_only_what_it_started():
     """404, not 403: that there is such an execution is nobody else's business."""
     client, other = agent(), agent()
@@ -145,6 +146,7 @@ def test_administrators_see_everything():
         ("", "cba"),
     ],
 )
+@pytest.mark.databases("executions.rest.filters")
 def test_the_list_is_filtered_and_ordered(query, expected):
     days = [timezone.datetime(2026, 1, day, tzinfo=timezone.get_default_timezone()) for day in (1, 2, 3)]
     a = make_execution(tool_name="alpha", source_name="east", created_at=days[0])
@@ -250,6 +252,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+@pytest.mark.databases("executions.models.payload")
 def test_arguments_are_kept_exactly_whatever_json_they_are(value):
     make_workflow(tool_name="anything")
     client = agent()
@@ -260,6 +263,7 @@ def test_arguments_are_kept_exactly_whatever_json_they_are(value):
     assert response.json()["input"] == {"value": value}
 
 
+@pytest.mark.databases("executions.models.payload")
 def test_a_text_that_was_cut_inside_a_character_is_kept_readable():
     make_workflow(tool_name="anything")
     body = b'{"tool": "anything", "arguments": {"text": "a\\ud83d"}}'
@@ -346,6 +350,7 @@ def start(client, arguments=None, *, key="a key", tool="greet", **body):
     )
 
 
+@pytest.mark.databases("executions.starting")
 def test_a_repeated_key_gives_the_execution_that_there_is_and_says_so():
     make_workflow(tool_name="greet")
     client = agent()
@@ -523,6 +528,7 @@ def test_a_record_tells_of_the_queue_the_key_the_waiting_caller_and_what_ran():
 @pytest.mark.parametrize(
     ("query", "expected"), [("queued=true", "q"), ("queued=false", "p"), ("idempotency_key=order-7", "q")]
 )
+@pytest.mark.databases("executions.rest.filters")
 def test_the_list_is_filtered_by_queue_and_key(query, expected):
     """B7"""
     queued = make_queued(idempotency_key="order-7")

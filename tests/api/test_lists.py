@@ -20,7 +20,10 @@ from tests.factories import (
     make_workflows,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.databases("catalogue.rest.lists"),
+]
 
 LISTS = ["sources", "tools", "workflows", "toolsets", "discovery-runs", "executions"]
 ROWS = {

@@ -54,6 +54,7 @@ def test_cache_control_asks_for_a_fresh_run(report, header, is_fresh):
     assert (answer.status_code, answer.json()["cached_at"] is None) == (202 if is_fresh else 201, is_fresh)
 
 
+@pytest.mark.databases("executions.rest.result_cache")
 def test_the_figures(report):
     """E9."""
     run(agent())
@@ -79,6 +80,7 @@ def test_the_figures(report):
     assert client.get("/api/").json()["result-cache"].endswith(ADDRESS)
 
 
+@pytest.mark.databases("executions.rest.result_cache")
 def test_one_workflow_or_all_are_cleared(report):
     """E4: the answer has the shape of the tool ClearCache."""
     finish_run(make_workflow(name="other", cache_seconds=60), output=2)

@@ -74,6 +74,7 @@ def test_settings_that_cannot_work_are_a_configuration_error():
     assert "base_url" in response.json()["detail"]
 
 
+@pytest.mark.databases("catalogue.sources")
 def test_a_name_that_is_taken_is_refused():
     make_source("orders")
 
@@ -152,6 +153,7 @@ def test_a_source_can_be_switched_off_when_its_settings_no_longer_work():
     assert administrator().patch(f"/api/sources/{source.name}/", {"enabled": False}).status_code == 200
 
 
+@pytest.mark.databases("catalogue.sources")
 def test_deleting_a_source_takes_its_workflows_and_leaves_the_record():
     """A1.3, B8: every execution stays in the audit trail."""
     workflow = make_workflow()
@@ -166,6 +168,7 @@ def test_deleting_a_source_takes_its_workflows_and_leaves_the_record():
     assert client.get(f"/api/sources/{workflow.source.name}/").status_code == 404
 
 
+@pytest.mark.databases("catalogue.rest.catalogue", "catalogue.querysets")
 def test_sources_are_filtered_by_state():
     make_source("working", health_state="ok")
     make_source("broken", health_state="failing", enabled=False)
@@ -180,6 +183,7 @@ def test_sources_are_filtered_by_state():
     assert names("kind=mcp") == []
 
 
+@pytest.mark.databases("catalogue.rest.catalogue", "catalogue.querysets")
 def test_the_workflows_of_a_source_are_counted_without_the_missing_ones():
     source = make_source()
     make_workflow(source)

@@ -75,6 +75,7 @@ def test_what_is_not_named_in_a_change_stays():
     assert Revision.current() > before
 
 
+@pytest.mark.databases("catalogue.toolsets")
 def test_rules_and_picks_are_each_replaced_as_a_whole():
     made = [make_workflow(name=name) for name in "abc"]
     make_toolset("finance", picked=made[:2], rules=["a", "b"])
@@ -143,6 +144,7 @@ def test_a_toolset_that_cannot_be_is_refused_by_field(sent, paths):
         ({"rules": None}, ["/rules"]),
     ],
 )
+@pytest.mark.databases("catalogue.toolsets")
 def test_a_change_is_made_as_a_whole_or_not_at_all(change, paths):
     make_toolset("taken")
     make_toolset("mine", rules=["a*"])
@@ -154,6 +156,7 @@ def test_a_change_is_made_as_a_whole_or_not_at_all(change, paths):
     assert (kept.title, kept.rules.count()) == ("", 1)
 
 
+@pytest.mark.databases("mcp_bridge.toolsets")
 def test_a_toolset_with_tokens_is_kept_until_they_are_revoked():
     toolset = make_toolset("finance")
     token, _ = create_token(name="accounting's agent", toolset=toolset)
@@ -174,6 +177,7 @@ def test_a_toolset_with_tokens_is_kept_until_they_are_revoked():
     ("query", "expected"),
     [("", ["a", "b"]), ("enabled=true", ["a"]), ("mode=compact", ["b"]), ("ordering=-slug", ["b", "a"])],
 )
+@pytest.mark.databases("mcp_bridge.rest.toolsets")
 def test_the_list_is_filtered_and_ordered(query, expected):
     make_toolset("a")
     make_toolset("b", enabled=False, mode="compact")

@@ -119,6 +119,7 @@ def test_a_reader_sees_what_agents_see_and_nothing_behind_it():
         ("source=east&enabled=true", ["a"]),
     ],
 )
+@pytest.mark.databases("catalogue.querysets", "catalogue.rest.filters")
 def test_the_list_is_filtered_and_ordered(query, expected):
     east, west = make_source("east"), make_source("west")
     make_workflow(east, tool_name="a", tags=["blue", "green"], title_override="The first", max_concurrent=5)
@@ -156,6 +157,7 @@ def test_enabling_and_disabling_take_effect_at_once():
     assert names(reader) == []
 
 
+@pytest.mark.databases("catalogue.curation")
 def test_all_workflows_of_a_source_are_enabled_and_no_others():
     source = make_source("orders")
     for name in "ab":
@@ -169,6 +171,7 @@ def test_all_workflows_of_a_source_are_enabled_and_no_others():
     assert names(administrator(), "enabled=true") == ["a", "b"]
 
 
+@pytest.mark.databases("catalogue.curation")
 def test_named_workflows_are_disabled_by_any_of_their_names():
     source = make_source("orders")
     make_workflow(source, tool_name="a")

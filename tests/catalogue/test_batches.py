@@ -14,6 +14,8 @@ from catalogue.reconciliation import BATCH
 from tests.catalogue.engine import Engine, definitions
 from tests.factories import make_source, make_workflow, make_workflows
 
+pytestmark = pytest.mark.databases("catalogue.reconciliation", "catalogue.curation")
+
 FEW, MANY = 100, 400
 
 

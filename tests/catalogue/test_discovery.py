@@ -15,6 +15,8 @@ from executions.models import Execution
 from tests.catalogue.engine import Engine, definition, definitions
 from tests.factories import make_execution, make_source, make_workflow
 
+pytestmark = pytest.mark.databases("catalogue.discovery", "catalogue.reconciliation")
+
 Outcome = DiscoveryRun.Outcome
 
 

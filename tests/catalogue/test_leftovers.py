@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from django.db import connection
 
 from catalogue.models import Source
 from tests.connectors.test_hostile_mcp_programs import MARK, left_of
-from tests.processes import ROOT
+from tests.processes import ROOT, database_url
 
 STUBBORN = "ignores SIGTERM and the end of its input"
 
@@ -36,11 +35,3 @@ def test_nothing_of_a_stubborn_program_is_left_when_a_command_ends(tmp_path: Pat
     assert outcome.returncode == 0, outcome.stderr
     assert source.workflows.count() == 1 and list(tmp_path.iterdir())
     assert not left_of(tmp_path)
-
-
-def database_url() -> str:
-    """The tests' own."""
-    name = str(connection.settings_dict["NAME"])
-    if connection.vendor == "sqlite":
-        return f"sqlite:///{name}"
-    return os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"

@@ -93,6 +93,7 @@ def test_thousands_of_names_that_cannot_be_written_are_made_in_no_time() -> None
     assert len(taken) == 10_000
 
 
+@pytest.mark.databases("catalogue.naming")
 def test_two_workflows_of_one_name_both_stay_under_names_that_do_not_change(
     engine: Engine, source: Source
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_workflow_renamed_upstream_keeps_its_tool_name(engine: Engine, source:
     assert (workflow.name, workflow.tool_name) == ("something else", "report_1")
 
 
+@pytest.mark.databases("catalogue.naming")
 def test_the_name_of_a_missing_workflow_is_not_given_to_another(engine: Engine, source: Source) -> None:
     """A6.4: an agent that still knows the name must not run something else."""
     engine.workflows = [definition(1, name="report")]
@@ -149,6 +151,7 @@ def test_a_curator_cannot_give_a_tool_a_name_that_clients_refuse_or_that_is_buil
     assert workflow.tool_name == workflow.name
 
 
+@pytest.mark.databases("catalogue.naming")
 def test_a_curator_cannot_give_a_tool_the_name_of_another(db: None) -> None:
     """A6.4"""
     taken = make_workflow().tool_name

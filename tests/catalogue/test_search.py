@@ -94,6 +94,7 @@ def test_a_toolset_bounds_what_is_found_and_how_words_are_weighed(books: None) -
     assert found("desk", toolset="gone") == []
 
 
+@pytest.mark.databases("catalogue.search")
 def test_equally_good_ones_come_in_alphabetical_order(db: None) -> None:
     for name in ("b_job", "c_job", "a_job"):
         make_workflow(name=name, description="The same.")
@@ -147,6 +148,7 @@ def test_signs_in_a_query_are_no_operators(books: None) -> None:
         ("Rechnungsprüfung für Lieferanten", "rechnungsprufung"),
     ],
 )
+@pytest.mark.databases("catalogue.search")
 def test_other_scripts_are_found(db: None, description: str, query: str) -> None:
     make_workflow(name="local", description=description)
     make_workflow(name="other", description="Something else entirely.")
@@ -154,6 +156,7 @@ def test_other_scripts_are_found(db: None, description: str, query: str) -> None
     assert found(query) == ["local"]
 
 
+@pytest.mark.databases("catalogue.search")
 def test_a_changed_word_is_found_in_the_next_revision(db: None) -> None:
     """A4.4"""
     workflow = make_workflow(name="plain")

@@ -24,6 +24,7 @@ SECRET = "s3cret-äöü-that-nobody-sees"
 KEY = "s3cret-that-nobody-sees-42"
 
 
+@pytest.mark.databases("catalogue.models.source")
 def test_credentials_are_stored_encrypted_and_read_back(db: None) -> None:
     """B8, E6"""
     make_source("erp", api_key=SECRET)

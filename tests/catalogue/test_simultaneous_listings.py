@@ -18,7 +18,10 @@ from catalogue.sources import configure_source, disable_sources
 from tests.catalogue.engine import PATIENCE, Engine, Pause, definition, definitions
 from tests.factories import make_discovery_run, make_source, make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("catalogue.discovery", "catalogue.reconciliation"),
+]
 Outcome = DiscoveryRun.Outcome
 
 

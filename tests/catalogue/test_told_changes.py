@@ -20,7 +20,10 @@ from tests.engines.workflow_server import WorkflowServer
 from tests.executions.engines import in_thread, until
 from tests.factories import make_source
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("catalogue.told_changes"),
+]
 SECOND = timedelta(seconds=1)
 
 

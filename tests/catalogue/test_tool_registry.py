@@ -32,7 +32,12 @@ from tests.declared_tools import API, BEARER, TOKEN, tool
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.factories import NOWHERE, make_source, make_workflow
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.databases(
+        "catalogue.http_tools.registry", "catalogue.http_tools.sources", "catalogue.http_tools.moves"
+    ),
+]
 
 
 def add_api(name: str, base_url: str = API, *, token: str = "", **settings: Any) -> Source:

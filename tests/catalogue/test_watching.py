@@ -18,7 +18,10 @@ from tests.executions.engines import until
 from tests.factories import make_workflow
 from tests.mcp_bridge.database import in_database
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("catalogue.watching"),
+]
 
 PATIENCE_SECONDS = 20
 

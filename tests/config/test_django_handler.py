@@ -87,6 +87,7 @@ def test_requests_that_wait_do_not_wait_for_each_other(base_url: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.databases("config.django_handler")
 def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> None:
     """On PostgreSQL the connection comes from a pool, on SQLite it is the thread's."""
     first, second = get(f"{base_url}/where").json(), get(f"{base_url}/where").json()

@@ -113,6 +113,7 @@ def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(
     assert engine.requests == []
 
 
+@pytest.mark.databases("executions.cancelling")
 def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine: WireEngine, workflow: Workflow) -> None:
     """Cancel against start: the worker read the row before, and must not start it all the same."""
     execution = create_execution(
@@ -167,6 +168,7 @@ def test_a_cancel_during_somebody_elses_poll_is_sent_by_the_next_step(
     assert engine.count("cancel") == 1
 
 
+@pytest.mark.databases("executions.cancelling")
 def test_a_run_that_completes_before_the_cancel_keeps_its_result(
     engine: WireEngine, running: Execution
 ) -> None:

@@ -199,6 +199,7 @@ async def call_and_leave() -> asyncio.Task[Execution]:
     return waiting
 
 
+@pytest.mark.databases("executions.starting")
 async def test_a_caller_that_goes_before_the_record_is_committed_starts_nothing(
     engine: WireEngine, fickle: Workflow
 ) -> None:
@@ -385,6 +386,7 @@ def log() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("statement", ['UPDATE "executions_execution"', 'SELECT "executions_execution"'])
+@pytest.mark.databases("executions.waiting")
 async def test_a_database_that_fails_for_a_moment_costs_a_waiting_caller_no_result(
     faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str], statement: str
 ) -> None:

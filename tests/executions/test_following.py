@@ -323,6 +323,7 @@ def test_the_interval_grows_with_the_age_of_the_run(engine: WireEngine, running:
     assert [round(wait, -1) for wait in waits] == [0, 10, 60] or waits == [4, 9, 59]
 
 
+@pytest.mark.databases("executions.engine.following")
 def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) -> None:
     """B8: its lease runs out, and another worker goes on."""
     engine.on_status = replies(200, completed())
@@ -335,6 +336,7 @@ def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) ->
     assert read(running).succeeded
 
 
+@pytest.mark.databases("executions.engine.following")
 def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> None:
     """The slower one finds the row settled: what the faster one recorded stays."""
     gate = Gate(replies(200, completed({"by": "the slow one"})))
@@ -352,6 +354,7 @@ def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> N
     assert timeline(running).count("completed") == 1
 
 
+@pytest.mark.databases("executions.engine.following")
 def test_many_readers_cause_no_poll(engine: WireEngine, running: Execution) -> None:
     """B7: status is read from the record that workers keep."""
     for _ in range(20):
@@ -378,6 +381,7 @@ def make_due(count: int, workflow: Workflow) -> list[Execution]:
     return [make_active(workflow, State.RUNNING) for _ in range(count)]
 
 
+@pytest.mark.databases("executions.engine.claiming")
 def test_several_workers_claim_each_execution_once() -> None:
     """Two workers, two databases: compare-and-set, no locks that SQLite does not have."""
     executions, workflow = 60, make_workflow()
@@ -407,6 +411,7 @@ def test_several_workers_claim_each_execution_once() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 30])
+@pytest.mark.databases("executions.engine.claiming")
 def test_a_claim_costs_few_queries_however_many_are_due(
     count: int, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -422,6 +427,7 @@ def test_a_claim_costs_few_queries_however_many_are_due(
         assert claim_due_executions(limit=100) == []
 
 
+@pytest.mark.databases("executions.engine.claiming")
 def test_only_what_is_due_active_and_free_is_claimed() -> None:
     """A8.1: the earliest first, those of busy sources not at all."""
     workflow, busy = make_workflow(), make_workflow(make_source("busy"))

@@ -19,7 +19,10 @@ from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, status
 from tests.executions.steps import ALICE, make_active, read
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.freshness", "executions.nudging"),
+]
 
 LATER = timedelta(minutes=10)
 

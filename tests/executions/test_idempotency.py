@@ -33,7 +33,10 @@ from tests.executions.steps import (
 )
 from tests.factories import make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.starting"),
+]
 
 COMPLETED_SNAPSHOT = RunSnapshot(state=RunState.COMPLETED)
 KEY = "2ad4b6b8-9d0f-4a53-8d1d-5a3f2a6b0c11"

@@ -63,6 +63,7 @@ async def test_a_query_is_answered_by_the_run_and_leaves_no_trace_in_the_record(
     assert await in_database(timeline, running) == before
 
 
+@pytest.mark.databases("executions.interacting")
 async def test_a_signal_reaches_the_run_and_the_timeline_says_who_sent_it(
     running: Execution, talker: TalkativeEngine
 ) -> None:
@@ -258,6 +259,7 @@ async def test_an_answer_is_no_larger_than_a_result_and_is_json(
             await ask(running, "progress")
 
 
+@pytest.mark.databases("executions.interacting")
 async def test_a_signal_whose_sender_goes_away_is_still_noted(
     running: Execution, talker: TalkativeEngine
 ) -> None:

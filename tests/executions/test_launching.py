@@ -334,6 +334,7 @@ def killed_while_starting(workflow: Workflow) -> Execution:
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
+@pytest.mark.databases("executions.engine.launching")
 def test_a_killed_start_is_found_out_where_the_engine_knows_our_key(
     example_engine: ExampleEngine, sent: bool
 ) -> None:
@@ -365,6 +366,7 @@ def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(
     assert len(forgetful_engine.runs()) == before
 
 
+@pytest.mark.databases("executions.engine.launching")
 async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:
@@ -379,6 +381,7 @@ async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
     assert engine.count("start") == 1
 
 
+@pytest.mark.databases("executions.engine.launching")
 async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -411,6 +414,7 @@ async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
     ],
     ids=["as not started", "as the same run", "as another run"],
 )
+@pytest.mark.databases("executions.engine.launching")
 async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
     engine: WireEngine, workflow: Workflow, resolve: Any, state: State, noted: bool
 ) -> None:
@@ -437,6 +441,7 @@ async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")
+@pytest.mark.databases("executions.engine.launching")
 def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine, workflow: Workflow) -> None:
     """A process that knows the run's id tries until it is recorded: nobody else could find it out."""
     gate = Gate(replies(200, receipt()))
@@ -464,6 +469,7 @@ def end_other_sessions() -> None:
         )
 
 
+@pytest.mark.databases("executions.engine.launching")
 async def test_both_answers_to_a_repeated_start_are_the_same_run(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:

@@ -38,7 +38,10 @@ from tests.executions.steps import (
     wrapping_statements,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.engine.leases"),
+]
 
 OTHER = "another worker"
 

@@ -21,7 +21,10 @@ from tests.executions.steps import (
     request_for,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.queue.queueing", "executions.queue.limits"),
+]
 
 
 def together(*steps: Callable[[], Any]) -> list[Any]:

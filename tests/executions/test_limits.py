@@ -47,7 +47,10 @@ from tests.factories import make_execution, make_source, make_workflow
 
 __all__ = ["other_workflow", "runs"]
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.queue.admission", "executions.queue.limits"),
+]
 
 
 @pytest.mark.parametrize("limit", LIMITS)

@@ -242,6 +242,7 @@ def test_a_lookup_that_does_not_even_find_a_run_that_there_is_is_not_believed(
     assert f"neither run run-1 of execution {known.pk}" in record.error
 
 
+@pytest.mark.databases("executions.engine.looking_up")
 def test_a_lookup_that_finds_another_run_is_believed_when_it_finds_none(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -332,6 +333,7 @@ async def test_an_answer_that_comes_while_it_is_looked_up_is_the_same_run(
     assert engine.count("start") == 1
 
 
+@pytest.mark.databases("executions.engine.looking_up")
 async def test_a_look_that_is_answered_after_somebody_else_has_found_the_run_changes_nothing(
     engine: WireEngine, workflow: Workflow
 ) -> None:

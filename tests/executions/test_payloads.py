@@ -16,7 +16,10 @@ from tests.executions.engines import WireEngine, completed, receipt, status
 from tests.executions.steps import call, make_active, payload_of, read, told
 from tests.factories import make_execution
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.models.payload"),
+]
 
 ODD = {
     "NUL": "a\x00b",

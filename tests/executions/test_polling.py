@@ -30,7 +30,10 @@ from tests.executions.engines import (
 from tests.executions.steps import let_pass, make_active, read, wrapping_statements
 from tests.factories import make_source, make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.polling", "executions.engine.claiming", "executions.models.polls"),
+]
 
 
 @pytest.fixture

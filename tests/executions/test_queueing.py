@@ -32,7 +32,10 @@ from tests.factories import make_execution
 
 __all__ = ["other_workflow", "runs"]
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.queue.queueing"),
+]
 
 
 # Whose turn it is

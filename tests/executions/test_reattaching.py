@@ -39,7 +39,10 @@ from tests.executions.steps import (
 )
 from tests.factories import make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.starting", "executions.querysets"),
+]
 
 
 async def ask(tool_name: str = "report", arguments: dict[str, Any] | None = None, **fields: Any) -> Execution:

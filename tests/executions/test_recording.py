@@ -14,7 +14,10 @@ from tests.connectors.scripted import Received, response
 from tests.executions.engines import Gate, WireEngine, status, wait_until
 from tests.executions.steps import make_active, read, told
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.engine.recording", "executions.models.polls"),
+]
 
 
 async def test_what_is_put_while_a_hop_comes_to_its_end_is_carried_out_too() -> None:

@@ -135,6 +135,7 @@ def test_what_is_no_run_id_is_not_asked_for(engine: WireEngine, unconfirmed: Exe
     assert engine.requests == []
 
 
+@pytest.mark.databases("executions.resolving")
 def test_a_run_of_another_execution_is_refused(engine: WireEngine, unconfirmed: Execution) -> None:
     """Two records of one run would count it twice."""
     other = make_execution(unconfirmed.workflow, run_id=RUN_ID)
@@ -184,6 +185,7 @@ def test_a_source_that_cannot_be_used_is_said(unconfirmed: Execution) -> None:
 # Races: the first wins, the other is told what it has become.
 
 
+@pytest.mark.databases("executions.resolving")
 async def test_of_two_admins_one_resolves_it(engine: WireEngine, workflow: Workflow) -> None:
     """B8: while the engine is asked for the first, the second says that it did not run."""
     gate = Gate(replies(200, status()))
@@ -201,6 +203,7 @@ async def test_of_two_admins_one_resolves_it(engine: WireEngine, workflow: Workf
     assert await in_database(timeline, execution) == ["created", "unconfirmed", "failed"]
 
 
+@pytest.mark.databases("executions.resolving")
 async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, workflow: Workflow) -> None:
     execution = await in_database(make_unconfirmed, workflow)
     resolutions = await asyncio.gather(
@@ -211,6 +214,7 @@ async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, wo
     assert len(await in_database(told, execution, "confirmed")) == 1
 
 
+@pytest.mark.databases("executions.resolving")
 async def test_an_answer_that_comes_late_beats_the_admin_who_is_slower(
     engine: WireEngine, workflow: Workflow
 ) -> None:

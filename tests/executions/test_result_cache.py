@@ -45,7 +45,10 @@ from tests.executions.steps import (
 )
 from tests.factories import make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.result_cache", "executions.models.result_cache"),
+]
 
 FRESH = {"fresh": True}
 

@@ -14,10 +14,12 @@ from executions.models import Execution
 from tests.executions.caching import cache_for, counts, numbered, output_of, totals_agree
 from tests.executions.engines import WireEngine
 from tests.executions.steps import call, in_database
-from tests.executions.test_limits_across_processes import database_url
-from tests.processes import ROOT
+from tests.processes import ROOT, database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.models.result_cache"),
+]
 
 PROCESSES, CALLS = 2, 15
 CALL_AGAIN = """

@@ -35,7 +35,12 @@ from tests.executions.engines import PATIENCE_SECONDS, Gate, WireEngine, in_thre
 from tests.executions.steps import call, in_database, request_for, wrapping_statements
 from tests.factories import make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases(
+        "executions.result_cache", "executions.models.keeping", "executions.models.result_cache"
+    ),
+]
 
 
 @pytest.fixture

@@ -38,7 +38,10 @@ from tests.executions.caching import (
 from tests.executions.steps import ALICE, read, request_for
 from tests.factories import make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.result_cache", "executions.models.keeping"),
+]
 
 DIGEST = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 """Of no arguments: what `request_for` asks without more."""

@@ -31,7 +31,10 @@ from mcp_bridge.answers.results import execution_result
 from tests.executions.steps import ALICE, read, request_for, timeline
 from tests.factories import make_discovery_run, make_execution, make_source, make_workflow
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.databases("executions.retention", "executions.models.retention"),
+]
 
 ANSWERS = {
     "input": {"name": "Ada"},

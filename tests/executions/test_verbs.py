@@ -25,7 +25,10 @@ from tests.executions.steps import read, timeline
 from tests.factories import make_execution, make_workflow
 from tests.tables import table_row
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.databases("executions.models.execution", "executions.models.moves"),
+]
 
 SOON = timezone.now() + timedelta(hours=1)
 PAST = timezone.now() - timedelta(minutes=1)

@@ -252,6 +252,7 @@ async def test_a_tool_of_a_source_that_is_off_cannot_be_called(
     assert engine.requests == []
 
 
+@pytest.mark.databases("executions.waiting")
 async def test_a_tool_that_is_deleted_while_it_is_remembered_is_unknown(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -474,6 +475,7 @@ def connections_lent() -> int:
     return stats["pool_size"] - stats["pool_available"]
 
 
+@pytest.mark.databases("catalogue.database")
 async def test_many_calls_at_once_share_few_connections(engine: WireEngine, workflow: Workflow) -> None:
     """E7, B7: more callers than the pool has connections; each gets its result, and gives all back."""
     engine.on_start = replies(200, completed({"sum": 3}) | receipt())
@@ -504,6 +506,7 @@ async def test_a_waiter_hears_of_a_cancel_by_somebody_else(engine: WireEngine, w
     assert engine.count("cancel") == 1
 
 
+@pytest.mark.databases("executions.waiting")
 async def test_a_waiter_whose_lease_was_taken_watches_and_returns_the_others_result(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -524,6 +527,7 @@ async def test_a_waiter_whose_lease_was_taken_watches_and_returns_the_others_res
     assert (await waiting).succeeded
 
 
+@pytest.mark.databases("executions.waiting")
 async def test_a_record_that_vanishes_while_it_is_waited_for_ends_the_wait(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -550,6 +554,7 @@ def statements() -> Iterator[list[str]]:
         yield seen
 
 
+@pytest.mark.databases("executions.waiting")
 def test_a_synchronous_call_costs_few_statements(
     engine: WireEngine, workflow: Workflow, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,6 +590,7 @@ def test_looking_for_a_lost_call_does_not_read_the_history(
     assert "USING INDEX execution_awaited" in plan
 
 
+@pytest.mark.databases("executions.waiting")
 def test_a_poll_costs_few_statements(engine: WireEngine, workflow: Workflow, statements: list[str]) -> None:
     """E7: what is due, the lease, the row and its workflow; then what the poll found, and the lease back."""
     make_active(workflow, State.RUNNING)

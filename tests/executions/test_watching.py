@@ -21,7 +21,10 @@ from tests.executions.engines import in_thread, until
 from tests.executions.steps import ALICE, BOB, in_database, make_active, read
 from tests.factories import make_execution
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("executions.watching", "executions.listing"),
+]
 
 PATIENCE_SECONDS = 20
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from django.db import connection
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -25,7 +24,7 @@ from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engin
 from tests.factories import make_source, make_workflow
 from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.serving import serving
-from tests.processes import ROOT, ExampleEngine
+from tests.processes import ROOT, ExampleEngine, database_url
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -102,13 +101,7 @@ def long_workflow(wire_engine: WireEngine) -> Workflow:
 @pytest.fixture
 def stdio_server(transactional_db: None) -> StdioServerParameters:
     """The command as a desktop client would be told to start it, on the tests' database."""
-    name = str(connection.settings_dict["NAME"])
-    url = (
-        f"sqlite:///{name}"
-        if connection.vendor == "sqlite"
-        else os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
-    )
-    environment = os.environ | {"DATABASE_URL": url}
+    environment = os.environ | {"DATABASE_URL": database_url()}
     return StdioServerParameters(
         command=sys.executable,
         args=[str(Path(ROOT, "manage.py")), "mcp_stdio"],

@@ -17,6 +17,8 @@ from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
+pytestmark = pytest.mark.databases("mcp_bridge.lists.tools")
+
 
 @pytest.fixture
 def logged() -> Iterator[list[str]]:

@@ -65,6 +65,7 @@ def expire() -> None:
 
 
 @pytest.mark.parametrize("end_token", [revoke, expire])
+@pytest.mark.databases("mcp_bridge.notifications.streams")
 async def test_the_streams_of_a_token_end_with_it(
     mcp_server: McpServer, token: str, end_token: Callable[[], None]
 ):

@@ -22,6 +22,8 @@ from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
+pytestmark = pytest.mark.databases("mcp_bridge.lists.tool_lists")
+
 LONGEST_STALE_SECONDS = 1.0
 PATIENCE_SECONDS = 20.0
 VERSION = "2026-07-28"

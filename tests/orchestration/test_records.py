@@ -28,7 +28,16 @@ from tests.orchestration.shop import ORDER, ask, asking, only, shop, store
 
 __all__ = ["shop"]
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases(
+        "orchestration.opening",
+        "orchestration.models.workflow_request",
+        "orchestration.retention",
+        "orchestration.interrupting",
+        "orchestration.querysets",
+    ),
+]
 READ_A7 = proposes("get_order", {"order_id": "A-7"})
 URL = "/api/workflow-requests/"
 
