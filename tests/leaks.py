@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
-MOMENT, PATIENCE = 0.2, 2.0
+MOMENT, PATIENCE = 0.2, 5.0
 """Seconds before and after the garbage collection; a server closes its end a little later than the client."""
 PAUSE = 0.005
 DESCRIPTORS, TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
@@ -186,11 +186,16 @@ def _left(scope: str) -> Held:
     return Held(frozenset(_without_lasting_connections(left.sockets)), threads, left.children)
 
 
-def _is_of_a_living_pool(thread: threading.Thread) -> Any:
-    """A thread pool's threads end with it; after a garbage collection one that lives is the process's."""
+def _is_of_a_living_pool(thread: threading.Thread) -> bool:
+    """A pool's threads end with it, and AnyIO's with their event loop; those of a session's server stay.
+
+    After a garbage collection a pool that lives is the process's.
+    """
+    anyio_loop: asyncio.AbstractEventLoop | None = getattr(thread, "loop", None)
     target: Any = getattr(thread, "_target", None)
     arguments: Any = getattr(thread, "_args", None)
-    return getattr(target, "__name__", "") == "_worker" and arguments and arguments[0]() is not None
+    in_executor = getattr(target, "__name__", "") == "_worker" and arguments
+    return anyio_loop.is_running() if anyio_loop else bool(in_executor and arguments[0]() is not None)
 
 
 @dataclass(frozen=True)
