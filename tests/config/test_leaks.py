@@ -1,13 +1,16 @@
 """What a test leaves open fails that test, by name (`tests/leaks.py`)."""
 
+import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.connectors.scripted import ScriptedEngine, replies
 from tests.processes import ROOT
 
 TESTS = '''
@@ -158,3 +161,13 @@ def test_what_a_test_leaves_open_fails_that_test_alone(output: str) -> None:
     for test, left in LEFT.items():
         assert re.search(left, errors[test]), (test, errors[test])
     assert f"{TESTS.count('def test_')} passed" in output
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_an_engine_leaves_nothing_though_a_client_comes_as_it_ends(steps: int) -> None:
+    """Its connection is ready only so many steps of the loop later; the fixture fails what is left of it."""
+    async with ScriptedEngine(replies(200)) as engine:
+        client = socket.create_connection((engine.host, engine.port))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+    client.close()
