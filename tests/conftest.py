@@ -1,5 +1,6 @@
 """What every test gets."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
+from catalogue import connections
 from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
 from executions.queue.admission import forget_admissions
@@ -27,6 +29,7 @@ def _nothing_remembered() -> Iterator[None]:
     _forget()
     yield
     _forget()
+    _close_connectors()
 
 
 def _forget() -> None:
@@ -36,6 +39,14 @@ def _forget() -> None:
     forget_costs()
     forget_tokens()
     forget_admissions()
+
+
+def _close_connectors() -> None:
+    """Those of the background loop and of servers in this process, which would outlive the test's engine."""
+    for loop in list(connections._connectors):
+        if loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(connections.close_connectors(), loop)
+            closing.result(connections.CLOSING_SECONDS)
 
 
 KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission"}

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
@@ -154,18 +155,21 @@ def answers(value: Any) -> Answer:
 @contextmanager
 def hostile(behave: Behaviour) -> Iterator[ScriptedEngine]:
     """On a loop in a thread of its own, so that it goes on whatever the test waits for."""
-    loop, engine = asyncio.new_event_loop(), ScriptedEngine(behave)
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    engine, up, end = ScriptedEngine(behave), threading.Event(), []
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        end.append(partial(asyncio.get_running_loop().call_soon_threadsafe, over.set))
+        async with engine:
+            up.set()
+            await over.wait()
+
+    # `asyncio.run` also ends what the loop still does for connections that are not ready yet.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-
-    def run(coroutine: Any) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
-
-    run(engine.__aenter__())
+    assert up.wait(20), "the server did not start"
     try:
         yield engine
     finally:
-        run(engine.__aexit__(None, None, None))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
-        loop.close()
+        end[0]()
+        thread.join(20)

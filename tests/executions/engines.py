@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -26,7 +25,8 @@ from connectors.protocol import (
     ignore_progress,
 )
 from tests import plain_http
-from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, replies, response
+from tests.connectors.scripted import Behaviour, Received, replies, response
+from tests.engines.hostile_servers import hostile
 from tests.processes import ExampleEngine
 
 PATIENCE_SECONDS = 30.0
@@ -162,24 +162,10 @@ class WireEngine:
 
 @contextmanager
 def running_wire_engine() -> Iterator[WireEngine]:
-    engine, up, end = WireEngine(), threading.Event(), []
-
-    async def serve() -> None:
-        over = asyncio.Event()
-        end.append(partial(asyncio.get_running_loop().call_soon_threadsafe, over.set))
-        async with ScriptedEngine(engine.behave) as scripted:
-            engine.base_url = scripted.base_url
-            up.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert up.wait(PATIENCE_SECONDS), "the wire engine did not start"
-    try:
+    engine = WireEngine()
+    with hostile(engine.behave) as scripted:
+        engine.base_url = scripted.base_url
         yield engine
-    finally:
-        end[0]()
-        thread.join(PATIENCE_SECONDS)
 
 
 def relays(engine: ExampleEngine, *, answers: bool = True) -> Behaviour:

@@ -1,6 +1,5 @@
 """The same call again, answered by what it came to before."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from catalogue.sources import configure_source
+from connectors.background import run_in_background_loop
 from executions.models import CachedOutput, CachedResult, CachePolicy, CacheUse, ExecutionPayload, State
 from executions.polling import advance_due_executions
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, UnknownTool
@@ -128,7 +128,7 @@ def test_a_workflow_without_caching_costs_no_query_more(engine: WireEngine, work
 
     numbered(engine)
     with wrapping_statements(listen):
-        assert asyncio.run(call("report")).succeeded
+        assert run_in_background_loop(call("report")).succeeded
 
     tables = [model._meta.db_table for model in (CachedResult, CachedOutput, CachePolicy, CacheUse)]
     assert asked and not [sql for sql in asked for table in tables if f'"{table}"' in sql]

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
+from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState
 from executions.models import CachedResult, Execution, State
 from executions.models.keeping import evict_excess
@@ -98,10 +99,10 @@ def test_a_result_that_is_removed_while_a_call_takes_it_does_not_answer_it(
     engine: WireEngine, cached: Workflow, removal: Callable[[], None]
 ) -> None:
     """E4: found, but gone before the hit is recorded; the call runs, and there is no trace of the hit."""
-    asyncio.run(call("report"))
+    run_in_background_loop(call("report"))
     interruption = Interruption(removal, after=LOOK)
     with wrapping_statements(interruption):
-        again = asyncio.run(call("report"))
+        again = run_in_background_loop(call("report"))
 
     assert interruption.happened.is_set()
     assert again.cached_at is None and engine.count("start") == 2
@@ -211,7 +212,7 @@ def test_a_cache_that_fails_does_not_cost_a_result(engine: WireEngine, cached: W
         return execute(sql, *rest)
 
     with wrapping_statements(fail):
-        ended = asyncio.run(call("report"))
+        ended = run_in_background_loop(call("report"))
 
     assert ended.succeeded and output_of(ended) == {"run": 1}
     assert counts(cached) == {"misses": 1} and cached_outputs() == []
@@ -309,7 +310,7 @@ def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(
     engine: WireEngine, cached: Workflow
 ) -> None:
     """A7.5: there is no run to come back to, so that the same call takes the cached result again, or runs."""
-    asyncio.run(call("report"))
+    run_in_background_loop(call("report"))
     looked, gone = threading.Event(), threading.Event()
 
     def hold_up(execute: Any, sql: str, *rest: Any) -> Any:
@@ -328,11 +329,11 @@ def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(
         await until(lambda: Execution.objects.exclude(cached_at=None).exists(), "the hit is recorded")
 
     with wrapping_statements(hold_up):
-        asyncio.run(go_away())
+        run_in_background_loop(go_away())
 
     assert Execution.objects.exclude(cached_at=None).get().awaited_until is None
     let_results_age(601)
-    again = asyncio.run(call("report", request={"may_reattach": True}))
+    again = run_in_background_loop(call("report", request={"may_reattach": True}))
     assert again.cached_at is None and output_of(again) == {"run": 2}
 
 

@@ -29,6 +29,8 @@ def serving(application: ASGIApp, **options: Any) -> Iterator[str]:
     thread.start()
     assert started.wait(START_SECONDS), "the server did not start"
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(START_SECONDS)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(START_SECONDS)

@@ -20,6 +20,7 @@ async def _nothing_left_under_way() -> AsyncIterator[None]:
     """Runs go on when nobody waits for them; they must not meet the rows of the next test."""
     yield
     await until(is_nothing_under_way, "what is under way comes to its end")
+    await close_connectors()
     run_in_background_loop(close_connectors())
 
 

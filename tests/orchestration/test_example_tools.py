@@ -39,6 +39,7 @@ def test_the_example_tools_work_with_the_example_engine(tools: list[str], model_
     assert (execution["output"]["words"], execution["output"]["sentences"]) == (2, 1)
 
     runs = ask("What has run?", tools).json()["raw_response"]["body"]["runs"]
+    # The engine keeps what other tests have run.
     (run,) = (run for run in runs if run["idempotency_key"] == counted["execution_id"])
     looked_at = {"workflow": run["workflow_id"], "run": run["run_id"]}
     model_server.script(proposes("get_run", looked_at))

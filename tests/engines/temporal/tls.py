@@ -114,10 +114,11 @@ async def tls_proxy(
         if certificate_shown:
             proxy.clients.append(dict(part[0] for part in certificate_shown["subject"])["commonName"])
         there, onward = await asyncio.open_connection("127.0.0.1", upstream_port)
-        proxy._open.update({writer, onward})
+        proxy._open.add(onward)
         await asyncio.gather(carry(reader, onward), carry(there, writer))
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        proxy._open.add(writer)
         tasks.add(asyncio.create_task(serve(reader, writer)))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)

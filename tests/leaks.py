@@ -1,0 +1,259 @@
+"""Fails the test that leaves something open: sockets, pipes, threads, processes, tasks (`-p tests.leaks`).
+
+Without this the garbage collector finds a forgotten transport during a later test, which fails in its place.
+What fixtures of a module or the session open may stay as long as they do; so may connections to their servers
+and the threads of pools that the process keeps. All else has to be gone a moment after a test's last fixture.
+"""
+
+import asyncio
+import gc
+import inspect
+import os
+import stat
+import sys
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+MOMENT, PATIENCE = 0.2, 5.0
+"""Seconds before and after the garbage collection; a server closes its end a little later than the client."""
+PAUSE = 0.005
+DESCRIPTORS, TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
+"""Of Linux; elsewhere sockets and processes are not looked for."""
+SOCKETS_AND_PIPES = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "pipe"}
+LISTENS = "0A"
+
+
+@dataclass
+class Held:
+    """What this process holds at a moment."""
+
+    sockets: frozenset[str]
+    """Sockets and pipes as Linux names them: `socket:[4026531992]`."""
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+
+    def __bool__(self) -> bool:
+        return bool(self.sockets or self.threads or self.children)
+
+    def __sub__(self, other: "Held") -> "Held":
+        return Held(
+            self.sockets - other.sockets, self.threads - other.threads, self.children - other.children
+        )
+
+    def __or__(self, other: "Held") -> "Held":
+        return Held(
+            self.sockets | other.sockets, self.threads | other.threads, self.children | other.children
+        )
+
+
+def held_now() -> Held:
+    return Held(frozenset(_sockets()), frozenset(threading.enumerate()), frozenset(_children()))
+
+
+def _sockets() -> Iterator[str]:
+    for number in map(int, os.listdir(DESCRIPTORS)) if DESCRIPTORS.exists() else ():
+        with suppress(OSError):  # the listing's own, or closed by a thread meanwhile
+            status = os.fstat(number)
+            if (kind := SOCKETS_AND_PIPES.get(stat.S_IFMT(status.st_mode))) is not None:
+                yield f"{kind}:[{status.st_ino}]"
+
+
+def _children() -> Iterator[int]:
+    with suppress(ChildProcessError):
+        # That there are none is seen a hundred times faster than which ones.
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        for thread in os.listdir(TASKS) if TASKS.exists() else ():
+            with suppress(OSError):  # it has ended
+                yield from map(int, Path(TASKS, thread, "children").read_bytes().split())
+
+
+expected = dict.fromkeys(("module", "function"), Held(frozenset(), frozenset(), frozenset()))
+"""What may still be there once the current test, or module of tests, is over."""
+NARROWER = {"module": ["function"], "class": ["function"]}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """What a fixture of a module or the session opens belongs to no test."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = held_now()
+    try:
+        return (yield)
+    finally:
+        opened = held_now() - before
+        for scope in NARROWER.get(fixturedef.scope, expected):
+            expected[scope] |= opened
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """The first fixture is torn down last, after the one of the test's event loop."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "_nothing_left" not in item.fixturenames:
+            tasks = ["_no_task_left"] if inspect.iscoroutinefunction(item.function) else []
+            item.fixturenames[:0] = ["_nothing_left_by_module", "_nothing_left", *tasks]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _opened_once() -> None:
+    """What lasts as long as the process, opened by the first test that needs it."""
+    import temporalio.runtime
+    import uvloop
+
+    from connectors.background import run_in_background_loop
+
+    run_in_background_loop(asyncio.sleep(0))
+    uvloop.new_event_loop().close()
+    temporalio.runtime.Runtime.default()
+
+
+@pytest.fixture
+async def _no_task_left() -> AsyncIterator[None]:
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        _, left = await asyncio.wait(left, timeout=PATIENCE)
+    if left:
+        pytest.fail("left on the event loop: " + "; ".join(map(_describe_task, left)), pytrace=False)
+
+
+def _describe_task(task: asyncio.Task[Any]) -> str:
+    places = [f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in task.get_stack()]
+    return f"task {task.get_name()} of {task.get_coro()} at {', '.join(places)}"
+
+
+@pytest.fixture
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from _watch("function", "this test", request)
+
+
+@pytest.fixture(scope="module")
+def _nothing_left_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from _watch("module", f"the fixtures of {request.node.name}", request)
+
+
+def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    expected[scope] = held_now()
+    yield
+    # pytest refers to the values of a test's fixtures until the next test begins.
+    getattr(request.node, "funcargs", {}).clear()
+    if not held_now() - expected[scope]:
+        return
+    found: list[str] = []
+    with _unraisable_told_to(found.append):
+        _wait_until_nothing_is_left(scope, MOMENT)
+        if held_now() - expected[scope]:
+            # This closes forgotten transports and ends the threads of forgotten pools.
+            gc.collect()
+            _wait_until_nothing_is_left(scope, PATIENCE)
+    left = _left(scope)
+    found += _describe(left)
+    # The module is not to blame for it once more.
+    expected["module"] |= left
+    if found:
+        pytest.fail(f"left open by {culprit}: " + "; ".join(found), pytrace=False)
+
+
+def _wait_until_nothing_is_left(scope: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while _left(scope) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+
+
+@contextmanager
+def _unraisable_told_to(hear: Callable[[str], None]) -> Iterator[None]:
+    """pytest would fail the next test for what is noticed in a teardown that fails."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda seen: hear(f"{seen.exc_value!r} in {seen.object!r}")
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _left(scope: str) -> Held:
+    left = held_now() - expected[scope]
+    if not left:
+        return left
+    threads = frozenset(thread for thread in left.threads if not _is_of_a_living_pool(thread))
+    return Held(frozenset(_without_lasting_connections(left.sockets)), threads, left.children)
+
+
+def _is_of_a_living_pool(thread: threading.Thread) -> bool:
+    """A pool's threads end with it, and AnyIO's with their event loop; those of a session's server stay.
+
+    After a garbage collection a pool that lives is the process's.
+    """
+    anyio_loop: asyncio.AbstractEventLoop | None = getattr(thread, "loop", None)
+    target: Any = getattr(thread, "_target", None)
+    arguments: Any = getattr(thread, "_args", None)
+    in_executor = getattr(target, "__name__", "") == "_worker" and arguments
+    return anyio_loop.is_running() if anyio_loop else bool(in_executor and arguments[0]() is not None)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A line of /proc/net/tcp."""
+
+    local: str
+    remote: str
+    listens: bool
+
+
+def _connections() -> dict[str, Connection]:
+    """TCP connections and listeners of this machine by socket."""
+    found = {}
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            _, local, remote, state, *_, inode = line.split()[:10]
+            found[f"socket:[{inode}]"] = Connection(_port(local), _port(remote), state == LISTENS)
+    return found
+
+
+def _port(address: str) -> str:
+    return str(int(address.rpartition(":")[2], 16))
+
+
+def _without_lasting_connections(sockets: frozenset[str]) -> Iterator[str]:
+    """Those that do not belong to a server that goes on after the test."""
+    known = _connections() if sockets else {}
+    servers = {one.local for name, one in known.items() if one.listens and name not in sockets}
+    for name in sockets:
+        connection = known.get(name)
+        if connection is None or not {connection.local, connection.remote} & servers:
+            yield name
+
+
+def _describe(left: Held) -> Iterator[str]:
+    known = _connections() if left.sockets else {}
+    for name in sorted(left.sockets):
+        connection = known.get(name)
+        if connection is None:
+            yield name
+        elif connection.listens:
+            yield f"{name} listening on port {connection.local}"
+        else:
+            yield f"{name} from port {connection.local} to port {connection.remote}"
+    for thread in left.threads:
+        frame = sys._current_frames().get(thread.ident or 0)
+        places = [f"{Path(step.filename).name}:{step.lineno}" for step in traceback.extract_stack(frame)]
+        yield f"thread {thread.name} at {' '.join(places[-4:])}"
+    for pid in left.children:
+        yield f"process {pid}: {_command(pid)}"
+
+
+def _command(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline()) or "ended, and not waited for"
+    except psutil.NoSuchProcess:
+        return "ended, and not waited for"
