@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
@@ -20,6 +21,10 @@ from mcp_bridge.lists.tool_lists import forget_tool_lists
 from mcp_bridge.lists.toolset_costs import forget_costs
 from mcp_bridge.tokens import forget_tokens
 from tests.processes import ExampleEngine, running_example_engine
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ async def answering_engines(answer: Callable[[Asked], bytes], ports: int) -> Asy
 
 @asynccontextmanager
 async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
-    serving: set[asyncio.Task[None]] = set()
+    serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -87,18 +87,22 @@ async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
             writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(serve(reader, writer))
-        serving.add(task)
-        task.add_done_callback(serving.discard)
+        serving[asyncio.create_task(serve(reader, writer))] = writer
 
     servers = [await asyncio.start_server(accept, "127.0.0.1", 0) for _ in range(ports)]
     try:
         yield [server.sockets[0].getsockname()[1] for server in servers]
     finally:
+        # Python 3.11 loses a connection, unclosed, whose server closes between its arrival and the next step.
+        for server in servers:
+            asyncio.get_running_loop().remove_reader(server.sockets[0].fileno())
+        await asyncio.sleep(0)
         for server in servers:
             server.close()
-        for task in serving:
+        for task, writer in serving.items():
             task.cancel()
+            # A task that is cancelled before its first step does not get to close it.
+            writer.transport.abort()
         await asyncio.gather(*serving, return_exceptions=True)
 
 

@@ -14,7 +14,7 @@ from connectors.http_tools.sending import content_of, query_of
 from connectors.http_tools.specs import HTTPRequestSpec
 from tests.connectors.random_tools import JSON, NAMES, RandomCall, random_calls
 
-EXAMPLES = settings(max_examples=100, deadline=None)
+EXAMPLES = settings(max_examples=100)
 TRICKS = [
     "@",
     "//",

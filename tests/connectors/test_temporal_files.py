@@ -277,7 +277,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(JSON)
 def test_what_is_written_is_read_as_the_same(value: Any):
     """E1: also texts that another reader of YAML takes for numbers or dates."""

@@ -289,7 +289,7 @@ def test_no_secret_stands_in_a_refusal(auth: str):
     assert told and SECRET not in "".join(told)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.text(), st.binary(), st.text(alphabet="ab:-[]{}&*!|>'\"%@`,?#\t\n 01.~<=")))
 @example('"\\UFFFFFFFF"')
 @example("%YAML 99999999999999999999.1\n--- a")
@@ -303,7 +303,7 @@ def test_no_text_does_anything_but_be_refused(text: str | bytes):
     assert all(problem.line >= 1 and problem.message for problem in refused.value.problems)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_mistake_in_the_example_does_anything_but_be_refused(data: st.DataObject):
     """E5: lines lost, doubled, moved or indented, and characters put in."""

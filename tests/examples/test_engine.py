@@ -427,14 +427,15 @@ def test_killed_engine_resumes_its_runs(launch: Launch) -> None:
     before = first.status("countdown", countdown)
     first.end(signal.SIGKILL)
 
-    killed = now_ms()
     second = launch()
+    resumed = second.status("countdown", countdown)
+    # It may be over by now, but it has not counted from the start again.
+    assert resumed["status"] == "COMPLETED" or resumed["progress_message"] == "2 of 3 s"
     assert second.start("countdown", given, "kept")["workflow_id"] == countdown
     after = second.ended("countdown", countdown)
     assert (after["status"], after["output"]["message"]) == ("COMPLETED", "hello")
     assert after["start_time"] == before["start_time"]
     assert after["end_time"] >= after["start_time"] + 3000
-    assert after["end_time"] < killed + 3000, "It counted from the start again"
     assert second.ended("project_forecast", forecast)["status"] == "COMPLETED"
     assert second.runs()["total"] == 2
 

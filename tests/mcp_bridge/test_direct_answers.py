@@ -183,7 +183,6 @@ def test_whatever_the_catalogue_holds_the_list_is_what_the_sdk_makes_of_it(
     @settings(
         derandomize=True,
         database=None,
-        deadline=None,
         max_examples=25,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -28,7 +28,6 @@ INSIDES = re.compile(
 FUZZ = settings(
     derandomize=True,
     database=None,
-    deadline=None,
     max_examples=400,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -213,7 +213,7 @@ def test_a_model_that_is_too_slow_meets_a_timeout(
     model_server: ModelServer, shop: TargetApi, settings: Any
 ) -> None:
     """C8.2"""
-    settings.CATALOGUE = settings.CATALOGUE | {"model_timeout": 0.05}
+    settings.CATALOGUE = settings.CATALOGUE | {"model_timeout": 1.0}
     store(shop)
     model_server.script(model_server.slow(READ_A7))
 
