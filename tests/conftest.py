@@ -12,6 +12,7 @@ from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
+from xdist.workermanage import WorkerController
 
 from catalogue import connections
 from catalogue.exposure import forget_catalogue
@@ -132,8 +133,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("engines")
 
 
-SHARED_PRODUCT = ("test_admin", "test_clients", "test_told_of_changes", "test_typescript")
+SHARED_PRODUCT = {
+    "test_admin",
+    "test_clients",
+    "test_lifecycle",
+    "test_told_of_changes",
+    "test_typescript",
+    "test_upstream_changes",
+}
 """Modules of tests/e2e that use one running product."""
+THE_SHARED_PRODUCT = "the shared product"
+LONGEST_FIRST = (
+    THE_SHARED_PRODUCT,
+    "test_prefect",
+    "test_stdio_process",
+    "test_conformance",
+    "test_evaluation",
+    "test_chaos",
+    "test_several_processes",
+    "test_say_it_in_words",
+    "test_command_line",
+    "test_connector_package",
+    "test_upstream_mcp",
+    "test_temporal",
+    "test_everything",
+    "test_mcp",
+)
+"""What takes the longest, so that no worker begins with it when the others are about to end."""
 
 
 class ByModule(LoadScopeScheduling):
@@ -141,7 +167,18 @@ class ByModule(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        return "the shared product" if Path(module).stem in SHARED_PRODUCT and "/e2e/" in module else module
+        shares = "/e2e/" in module and Path(module).stem in SHARED_PRODUCT
+        return THE_SHARED_PRODUCT if shares else module
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """The queue is in the order of numbers of tests, which says little of those that start servers."""
+        self.workqueue.move_to_end(min(self.workqueue, key=_place), last=False)
+        super()._assign_work_unit(node)
+
+
+def _place(scope: str) -> int:
+    name = Path(scope).stem
+    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,5 +1,7 @@
 """The embedded broker under several processes at once."""
 
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from kombu import Connection
 
 from config.broker import embedded_broker_options
+from tests.processes import ROOT
 
 WRITERS, READERS, EACH = 3, 3, 150
 
@@ -75,3 +78,13 @@ def test_a_message_published_before_any_worker_was_there_is_kept(connection: Con
     """The queue is known from the first start on."""
     connection.Producer().publish({"a": 1}, exchange="celery", routing_key="celery", serializer="json")
     assert connection.default_channel._get("celery")["body"]
+
+
+def test_workers_and_beat_start_without_the_admin_and_the_urls():
+    """Loading them took longer than all the rest of a start."""
+    program = "import sys; from config.celery import app; app.loader.init_worker(); "
+    program += "print('executions.tasks' in sys.modules, 'config.urls' in sys.modules)"
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert outcome.stdout.split() == ["True", "False"]

@@ -13,11 +13,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
 from tests import plain_http
-from tests.e2e.product import Product, Rest
+from tests.e2e.product import Product, Rest, wait_until
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.e2e
 
+PATIENCE_SECONDS = 30.0
 TEXT = "One sentence. And another one!"
 RAGGED = "name,price\nbolt,1\nnut"
 WORKFLOWS = {"text_statistics", "csv_profile", "countdown"}
@@ -44,8 +45,9 @@ def text_of(result: CallToolResult) -> str:
 
 
 def newest(rest: Rest, tool: str) -> dict[str, Any]:
-    """The latest execution of a tool, with its payload."""
-    return rest.execution(rest.executions(tool=tool)[0]["id"])
+    """The latest execution of a tool, once there is one, with its payload."""
+    latest, *_ = wait_until(lambda: rest.executions(tool=tool), PATIENCE_SECONDS)
+    return rest.execution(latest["id"])
 
 
 async def test_current_client_lists_the_built_in_and_the_workflow_tools(product: Product) -> None:

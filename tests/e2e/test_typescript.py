@@ -110,7 +110,8 @@ def test_the_inspector_lists_tools_that_any_client_can_take_and_calls_one(
     node: Path, product: Product, target: Any, era: str, tmp_path: Path
 ) -> None:
     """A2.1, A2.2, E8: it ends with an error where a tool's schema is one that clients refuse."""
-    inspect = [node, INSPECTOR, "--cli", *target(product), "--protocol-era", era]
+    patiently = ["--connect-timeout", str(1000 * PATIENCE_SECONDS)]
+    inspect = [node, INSPECTOR, "--cli", *target(product), "--protocol-era", era, *patiently]
     # It keeps files in its user's home.
     variables = {"HOME": str(tmp_path)}
     listed = json.loads(run([*inspect, "--method", "tools/list", "--strict"], variables=variables))
