@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 NODE_TESTS := tests/e2e/node
 ARGS ?=
 JOBS ?= 2
+# More workers than cores: many tests wait for something most of their time.
+TEST_JOBS ?= 4
 # Without bytecode every process compiles the product anew, which takes seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -42,17 +44,18 @@ run: install  ## Start everything with an example engine; PORT=8001 chooses anot
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
 
 # COVERAGE holds the options by which `make check` collects what its three test runs reach. A -m in ARGS replaces ours.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(COVERAGE)
+PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
-	@$(PYTEST) -m "not engines and not e2e" $(ARGS)
+	@$(PYTEST) -n $(TEST_JOBS) -m "not engines and not e2e" $(ARGS)
 
 test-engines: install-dev  ## Run the tests against real Temporal, Prefect, MCP servers and RQ.
-	@$(PYTEST) -m engines $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
 
 test-e2e: install-dev  ## Run whole products: conformance, TypeScript clients, browser, chaos.
-	@$(PYTEST) -m e2e $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
+check: export THOROUGH = 1
 check: export COVERAGE = --cov --cov-append --cov-report=
 check:  ## What CI runs: static checks and all tests, with their times and coverage.
 	@rm -f .coverage .coverage.*

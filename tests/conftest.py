@@ -119,7 +119,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 WHOLE_PRODUCT = {"stdio_server", "other_process"}
 """Fixtures that start the product as a process."""
-FOREIGN_SERVERS = {"temporal_server", "prefect", "everything", "small_model", "mcp_programs"}
+FOREIGN_SERVERS = {"temporal_server", "prefect", "everything", "small_model", "mcp_servers", "mcp_programs"}
 """Fixtures that start what is not ours, or need what a machine may lack."""
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.e2e
+
 VARIABLES = {name: value for name, value in os.environ.items() if name != "STAGES"}
 NO_PROGRAMS = {**VARIABLES, "PATH": ""}
 OFFLINE = {**VARIABLES, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}

@@ -154,6 +154,7 @@ def output(tmp_path: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.e2e
 def test_what_a_test_leaves_open_fails_that_test_alone(output: str) -> None:
     errors = dict(re.findall(r"^ERROR test_sample\.py::test_(\w+) - (.*)$", output, re.MULTILINE))
 

@@ -137,6 +137,7 @@ def test_one_is_not():
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="copies hold what git lists")
+@pytest.mark.e2e
 def test_a_survivor_is_told_from_what_the_tests_kill(tmp_path: Path) -> None:
     for path, text in {
         "shop/__init__.py": "",

@@ -13,8 +13,9 @@ from connectors.http_tools.reading import NotThisTool, read_arguments
 from connectors.http_tools.sending import content_of, query_of
 from connectors.http_tools.specs import HTTPRequestSpec
 from tests.connectors.random_tools import JSON, NAMES, RandomCall, random_calls
+from tests.thoroughness import examples
 
-EXAMPLES = settings(max_examples=100)
+EXAMPLES = settings(max_examples=examples(100))
 TRICKS = [
     "@",
     "//",

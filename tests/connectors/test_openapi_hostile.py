@@ -11,6 +11,7 @@ from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.operations import operations_of
 from connectors.http_tools.openapi.refusals import UnusableDocument
 from tests.connectors.openapi import BASE, document, read
+from tests.thoroughness import examples
 
 A = {"$ref": "#/components/schemas/A"}
 WHOLE: dict[str, Any] = document(
@@ -107,7 +108,7 @@ def outcome_of(content: bytes) -> tuple[list[str], int]:
     return [one.reason for one in found.refused], len(operations) - len(found.tools) - len(found.refused)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(changes=st.lists(st.tuples(st.sampled_from(PLACES), JUNK), min_size=1, max_size=5))
 def test_whatever_is_wrong_every_operation_is_a_tool_or_refused_with_a_reason(changes):
     """C1.4."""
@@ -118,7 +119,7 @@ def test_whatever_is_wrong_every_operation_is_a_tool_or_refused_with_a_reason(ch
     assert lost == 0 and all(len(reason) > 10 for reason in reasons)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode(errors="ignore")))
 def test_whatever_the_bytes_they_are_a_document_or_refused_in_words(content):
     """C1.4."""

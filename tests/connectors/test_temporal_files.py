@@ -18,6 +18,7 @@ from connectors.temporal.definitions_file import Declared, read_definitions, wri
 from connectors.temporal.listing import list_declared, read_file
 from connectors.temporal.settings import settings_of
 from connectors.temporal.yaml_document import read_document, write_document
+from tests.thoroughness import examples
 
 DOCUMENT = Path(__file__).parent / "temporal_files" / "source_document.yaml"
 """The configuration example of the specification, letter by letter."""
@@ -277,7 +278,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(JSON)
 def test_what_is_written_is_read_as_the_same(value: Any):
     """E1: also texts that another reader of YAML takes for numbers or dates."""

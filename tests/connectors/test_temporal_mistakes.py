@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from connectors.temporal.definitions_file import read_definitions
 from connectors.temporal.yaml_document import MAX_BYTES
 from connectors.yaml_nodes import UnusableText
+from tests.thoroughness import examples
 
 EXAMPLE = (Path(__file__).parent / "temporal_files" / "source_document.yaml").read_text()
 DOC_ID = '        - doc_id: "The document ID to ingest."'
@@ -289,7 +290,7 @@ def test_no_secret_stands_in_a_refusal(auth: str):
     assert told and SECRET not in "".join(told)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.one_of(st.text(), st.binary(), st.text(alphabet="ab:-[]{}&*!|>'\"%@`,?#\t\n 01.~<=")))
 @example('"\\UFFFFFFFF"')
 @example("%YAML 99999999999999999999.1\n--- a")
@@ -303,7 +304,7 @@ def test_no_text_does_anything_but_be_refused(text: str | bytes):
     assert all(problem.line >= 1 and problem.message for problem in refused.value.problems)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_no_mistake_in_the_example_does_anything_but_be_refused(data: st.DataObject):
     """E5: lines lost, doubled, moved or indented, and characters put in."""

@@ -25,13 +25,13 @@ from tests.connectors.scripted import Received, ScriptedEngine, replies, respons
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.processes import ROOT
 
-VARIANTS = ("sessions", "stateless", pytest.param("program", marks=pytest.mark.engines))
+VARIANTS = ("sessions", "stateless", "program")
 PATIENCE_SECONDS = 10.0
 Connect = Callable[..., AbstractAsyncContextManager[McpConnector]]
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ManyToolsServer]]:
+def mcp_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ManyToolsServer]]:
     folder = tmp_path_factory.mktemp("many-tools")
     with (
         running_many_tools(folder / "2025", era="2025") as sessions,
@@ -56,12 +56,12 @@ def allowed(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture(params=VARIANTS)
 def connect(
-    request: pytest.FixtureRequest, servers: dict[str, ManyToolsServer], allowed: Callable[..., None]
+    request: pytest.FixtureRequest, mcp_servers: dict[str, ManyToolsServer], allowed: Callable[..., None]
 ) -> Connect:
     """Connects to the same server in each of the ways in which servers are reached."""
     if request.param == "program":
         return lambda **settings: connected(transport="stdio", command="many-tools", **settings)
-    url = servers[request.param].url
+    url = mcp_servers[request.param].url
     return lambda **settings: connected(url=url, bearer_token=KEY, **settings)
 
 
@@ -209,7 +209,7 @@ async def test_an_unusable_address_is_refused_without_quoting_it(
 
 
 async def test_an_access_token_is_got_by_client_credentials_and_renewed_when_it_is_refused(
-    servers: dict[str, ManyToolsServer],
+    mcp_servers: dict[str, ManyToolsServer],
 ) -> None:
     """E6: no token of ours has to be kept, and none shows."""
     tokens = iter(["outdated-token-0123456789", KEY])
@@ -224,7 +224,7 @@ async def test_an_access_token_is_got_by_client_credentials_and_renewed_when_it_
             "oauth_client_id": "us",
             "oauth_client_secret": "pst",
         }
-        async with connected(url=servers["stateless"].url, **oauth) as connector:
+        async with connected(url=mcp_servers["stateless"].url, **oauth) as connector:
             assert (await call(connector, "say", sentence="Hello.")).output == "Hello."
             assert KEY not in repr(vars(connector))
     assert len(issuer.received) == 2

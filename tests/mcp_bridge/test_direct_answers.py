@@ -29,6 +29,7 @@ from tests import plain_http
 from tests.factories import make_source, make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.serving import serving
+from tests.thoroughness import examples
 
 MODERN = "2026-07-28"
 META = {
@@ -183,7 +184,7 @@ def test_whatever_the_catalogue_holds_the_list_is_what_the_sdk_makes_of_it(
     @settings(
         derandomize=True,
         database=None,
-        max_examples=25,
+        max_examples=examples(25),
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(catalogues)

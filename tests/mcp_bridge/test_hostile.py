@@ -20,6 +20,7 @@ from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.hostile_messages import HostileRequest, hostile_requests
 from tests.mcp_bridge.test_endpoint import modern
+from tests.thoroughness import examples
 
 INSIDES = re.compile(
     r"Traceback|site-packages|File \\?\"|/home/|/root/|pydantic|django|sqlite|psycopg|object at 0x",
@@ -28,7 +29,7 @@ INSIDES = re.compile(
 FUZZ = settings(
     derandomize=True,
     database=None,
-    max_examples=400,
+    max_examples=examples(400),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 LONGEST_ANSWER = 100_000

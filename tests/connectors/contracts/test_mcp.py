@@ -139,7 +139,7 @@ def _connector(**settings: Any) -> Connector:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ManyToolsServer]]:
+def mcp_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ManyToolsServer]]:
     folder = tmp_path_factory.mktemp("many-tools")
     with (
         running_many_tools(folder / "2025", era="2025") as with_sessions,
@@ -167,8 +167,10 @@ def mcp_programs(tmp_path: Path) -> Iterator[ManyToolsServer]:
 
 class TestMcpOverHttp(ConnectorContract):
     @pytest.fixture(params=[HttpHarness, ModernHttpHarness, TaskHarness])
-    def harness(self, request: pytest.FixtureRequest, servers: dict[str, ManyToolsServer]) -> EngineHarness:
-        harness: EngineHarness = request.param(servers[request.param.era])
+    def harness(
+        self, request: pytest.FixtureRequest, mcp_servers: dict[str, ManyToolsServer]
+    ) -> EngineHarness:
+        harness: EngineHarness = request.param(mcp_servers[request.param.era])
         return harness
 
 
