@@ -3,6 +3,7 @@
 Without this the garbage collector finds a forgotten transport during a later test, which fails in its place.
 What fixtures of a module or the session open may stay as long as they do; so may connections to their servers
 and the threads of pools that the process keeps. All else has to be gone a moment after a test's last fixture.
+The tests of whole products (`e2e`) are not watched.
 """
 
 import asyncio
@@ -99,6 +100,9 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """The first fixture is torn down last, after the one of the test's event loop."""
     for item in items:
+        # Whole products and their engines are killed and replaced by one test and go on to serve the next.
+        if item.get_closest_marker("e2e") is not None:
+            continue
         if isinstance(item, pytest.Function) and "_nothing_left" not in item.fixturenames:
             tasks = ["_no_task_left"] if inspect.iscoroutinefunction(item.function) else []
             item.fixturenames[:0] = ["_nothing_left_by_module", "_nothing_left", *tasks]
