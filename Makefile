@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_TESTS := tests/e2e/node
+NODE_AXE := tests/admin/axe
 ARGS ?=
 JOBS ?= 2
 # More workers than cores: many tests wait for something most of their time.
@@ -39,11 +40,12 @@ install-prefect:
 
 install-node:
 	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
+	@$(PYTHON) scripts/install_node.py $(NODE_AXE) || test "$$CI" != true
 
 run: install  ## Start everything with an example engine; PORT=8001 chooses another port, Ctrl-C stops it.
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
 
-# COVERAGE holds the options by which `make check` collects what its three test runs reach. A -m in ARGS replaces ours.
+# With COVERED=1 `make check` collects what its three test runs reach, for half as long again. A -m in ARGS replaces ours.
 PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
@@ -52,16 +54,16 @@ test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discov
 test-engines: install-dev  ## Run the tests against real Temporal, Prefect, MCP servers and RQ.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
 
-test-e2e: install-dev  ## Run whole products: conformance, TypeScript clients, browser, chaos.
+test-e2e: install-dev  ## Run whole products: conformance, clients, browser, chaos.
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
 check: export THOROUGH = 1
-check: export COVERAGE = --cov --cov-append --cov-report=
-check:  ## What CI runs: static checks and all tests, with their times and coverage.
+check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
+check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage, as in CI.
 	@rm -f .coverage .coverage.*
 	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "static checks=$(MAKE) static" \
 		"tests=$(MAKE) test" "tests of engines=$(MAKE) test-engines" "e2e tests=$(MAKE) test-e2e" \
-		"coverage=$(MAKE) coverage"
+		$(if $(COVERED),"coverage=$(MAKE) coverage")
 
 COVERAGE_REPORT := .cache/coverage.txt
 
@@ -103,7 +105,8 @@ chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="-
 mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults; ARGS="--help" lists the options.
 	@$(BIN)/python -m scripts.mutants --jobs $(JOBS) $(ARGS)
 
-.PHONY: help install install-dev run test check static format bench eval model chaos mutants lock clean
+UV := .cache/uv
+COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quiet --universal \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
 
 lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade" takes newer releases.
@@ -118,7 +121,7 @@ lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade
 	cd $(NODE_TESTS) && npm install --package-lock-only --no-progress --loglevel=error
 
 clean:  ## Remove environments and caches; the data in var/ stays.
-	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-model $(NODE_TESTS)/node_modules .cache .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-model $(NODE_TESTS)/node_modules $(NODE_AXE)/node_modules .cache .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@test ! -d var || echo "Kept var/, which holds the database; delete it by hand to start afresh."

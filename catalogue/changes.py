@@ -1,5 +1,6 @@
 """What becomes of workflows that are declared here, told before and after in the same words."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from catalogue.models import Source
@@ -18,6 +19,11 @@ class Change(StrEnum):
     """From the list; what ran stays on record."""
     KEPT = "kept"
     """As an earlier declaration has it; this one does not touch it."""
+
+
+def tell_counts(count: Callable[[Change], int]) -> str:
+    """`120 added, 3 removed`; empty where nothing is counted."""
+    return ", ".join(f"{number} {change}" for change in Change if (number := count(change)))
 
 
 def foresee_changes(source: Source | None, listing: Listing) -> dict[str, Change]:

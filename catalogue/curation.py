@@ -6,6 +6,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
+from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source, Workflow
 from catalogue.presentation import CURATORS_HINTS
 
@@ -25,6 +26,9 @@ OVERRIDABLE = (
     "offered_as_prompt",
     "cache_seconds",
 )
+
+
+MOST_FORMER_NAMES = 20
 
 
 class UnknownWorkflows(Exception):
@@ -51,24 +55,24 @@ def choose_workflows(source: Source, names: Iterable[str] | None = None) -> Quer
     return chosen
 
 
-def enable_workflows(workflows: QuerySet[Workflow]) -> int:
+def enable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     """Let agents see them, filters permitting. Returns how many were not enabled before."""
-    return _decide(workflows, enabled=True)
+    return _decide(workflows, by, "Enabled.", enabled=True)
 
 
-def disable_workflows(workflows: QuerySet[Workflow]) -> int:
+def disable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     """Hide them and refuse calls. Returns how many were enabled before."""
-    return _decide(workflows, enabled=False)
+    return _decide(workflows, by, "Disabled.", enabled=False)
 
 
-def mark_read_only(workflows: QuerySet[Workflow]) -> int:
+def mark_read_only(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     """Say that they change nothing, whatever was said before. Returns for how many that is new."""
-    return _decide(workflows, read_only_hint=True, destructive_hint=None)
+    return _decide(workflows, by, "Marked as read-only.", read_only_hint=True, destructive_hint=None)
 
 
-def clear_hints(workflows: QuerySet[Workflow]) -> int:
+def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     """Take the engine's word for what they do again. Returns how many had a curator's."""
-    return _decide(workflows, **dict.fromkeys(CURATORS_HINTS))
+    return _decide(workflows, by, "Took the engine's hints again.", **dict.fromkeys(CURATORS_HINTS))
 
 
 def override_workflow(workflow: Workflow, **decisions: Any) -> Workflow:
@@ -79,16 +83,33 @@ def override_workflow(workflow: Workflow, **decisions: Any) -> Workflow:
     for name, value in decisions.items():
         setattr(workflow, name, value)
     workflow.full_clean()
-    workflow.save(update_fields=list(decisions))
+    with transaction.atomic():
+        Revision.lock()
+        if "tool_name" in decisions:
+            workflow.former_tool_names = _former_names(workflow)
+            decisions["former_tool_names"] = workflow.former_tool_names
+        workflow.save(update_fields=list(decisions))
     return workflow
 
 
+def _former_names(workflow: Workflow) -> list[str]:
+    """By those that the row has: the workflow at hand has its new name already."""
+    known = Workflow.objects.filter(pk=workflow.pk).values_list("tool_name", "former_tool_names").first()
+    name, former = known or (workflow.tool_name, [])
+    names = dict.fromkeys([name, *former])
+    return [name for name in names if name != workflow.tool_name][:MOST_FORMER_NAMES]
+
+
 @transaction.atomic
-def _decide(workflows: QuerySet[Workflow], **decisions: bool | None) -> int:
+def _decide(workflows: QuerySet[Workflow], by: Actor | None, told: str, **decisions: bool | None) -> int:
+    """Of whom it is not said who decided (`by`), no history is kept."""
     Revision.lock()
     # By primary key, because the callers' querysets may be ordered, sliced or joined.
     keys = list(workflows.values_list("pk", flat=True))
-    changed = Workflow.objects.filter(pk__in=keys).exclude(**decisions).update(**decisions)
+    changing = Workflow.objects.filter(pk__in=keys).exclude(**decisions)
+    if by is not None:
+        record_change(by, changing.only("tool_name").order_by(), told)
+    changed = changing.update(**decisions)
     if changed:
         Revision.bump()
     return changed

@@ -3,6 +3,7 @@
 Every door that lists or describes workflows for agents uses these, so that all of them say the same.
 """
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
@@ -15,6 +16,11 @@ from catalogue.outages import Outage, current_outages, outages_seen_through
 
 SHORT_DESCRIPTION = 150
 """Characters of a description in compact mode, before the "..."."""
+TELLING = 40
+"""Characters after which a description that is too long may end with its sentence: what is cut off in the
+middle of the next one helps nobody to choose, and is paid for in each list."""
+SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")
+"""Not the full stops of "e.g." and of initials."""
 
 
 class Mode(StrEnum):
@@ -59,8 +65,8 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
         "cache_seconds": workflow.effective_cache_seconds,
         "hints": workflow.effective_hints,
         "icons": workflow.shown_icons,
-        "input_schema": workflow.input_schema,
-        "output_schema": workflow.output_schema,
+        "input_schema": workflow.served_input_schema,
+        "output_schema": workflow.served_output_schema,
         **describe_interactions(workflow),
     }
     failing = [outage for outage in current_outages() if outage.source == workflow.source.name]
@@ -88,10 +94,12 @@ def _describe_outages(outages: Iterable[Outage]) -> list[dict[str, Any]]:
 
 
 def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
-    """On one line; what is longer ends after a whole word, with "..."."""
+    """On one line; what is longer ends after a whole sentence that tells enough, or a word, with "..."."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
+    if (sentence := SENTENCE_END.search(line, TELLING, length + 1)) is not None:
+        return line[: sentence.start()] + "..."
     start, last_word_is_whole = line[:length], line[length] == " "
     kept = start if last_word_is_whole else start.rpartition(" ")[0] or start
     return kept.rstrip(" .,;:") + "..."

@@ -4,6 +4,9 @@ One source at a time, under a lease; a listing that fails changes nothing but th
 """
 
 import asyncio
+import time
+from collections import Counter
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,11 +21,14 @@ from catalogue.database import run_without_connection
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import Superseded, read_listing, reconcile
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, Unreachable
 from connectors.protocol import Health
 
 LISTING_TIMEOUT_SECONDS = 300.0
 LEASE = timedelta(seconds=LISTING_TIMEOUT_SECONDS + 60)
+LONGEST_TURN_SECONDS = 2 * LEASE.total_seconds()
+"""Several may wait."""
+LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
 LONGEST_RETRY_SECONDS = 3600
 
@@ -31,15 +37,20 @@ class RefreshRefused(Exception):
     """The source cannot be refreshed now; the message says why."""
 
 
+class BeingRefreshed(RefreshRefused):
+    """Another listing of the source is under way."""
+
+
 def refresh_source(
-    source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL
+    source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL, waits: bool = False
 ) -> DiscoveryRun:
     """List the source's workflows and reconcile the catalogue with them; check those that list nothing.
 
     Returns the finished run, also for a listing that failed. Raises RefreshRefused when the source is
-    switched off, deleted or being refreshed already.
+    switched off or deleted, and BeingRefreshed. With `waits` it lists after the listing that is under way,
+    which may have begun before what the caller wants to see.
     """
-    source = _claim(source)
+    source = _claim_in_turn(source) if waits else _claim(source)
     try:
         for abandoned in source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.RUNNING):
             abandoned.finish(
@@ -72,6 +83,23 @@ def sources_to_list_at_start() -> list[int]:
     return [source.pk for source in Source.objects.filter(enabled=True) if source.effective_refresh_interval]
 
 
+def _claim_in_turn(source: Source) -> Source:
+    """Once it is free; a listing whose process died keeps it from others for no longer than its lease."""
+    deadline = time.monotonic() + LONGEST_TURN_SECONDS
+    while True:
+        try:
+            return _claim(source)
+        except BeingRefreshed:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def give_up_listings(source_ids: Collection[int]) -> None:
+    """The process that lists these sources is about to end: another one need not wait for its leases."""
+    Source.objects.filter(pk__in=source_ids).update(refresh_lease_expires_at=None)
+
+
 def _claim(source: Source) -> Source:
     """The source as it is now, leased to us: whoever had it at hand may have read it long ago."""
     now = timezone.now()
@@ -81,8 +109,9 @@ def _claim(source: Source) -> Source:
     current = Source.objects.filter(pk=source.pk).first()
     if current is None:
         raise RefreshRefused(f"Source {source.name} no longer exists.")
-    reason = "is being refreshed already" if current.enabled else "is switched off"
-    raise RefreshRefused(f"Source {source.name} {reason}.")
+    if not current.enabled:
+        raise RefreshRefused(f"Source {source.name} is switched off.")
+    raise BeingRefreshed(f"Source {source.name} is being refreshed already.")
 
 
 def _held(source: Source) -> QuerySet[Source]:
@@ -113,10 +142,20 @@ def _take_in(source: Source, run: DiscoveryRun) -> str:
     answer = run_without_connection(_ask(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
-        return f"{run.found} workflows listed.{_why_none(run)}"
+        skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
+        return f"{run.found} workflows listed{skipped}.{_why_none(run)}{_what_went(source)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
+
+
+def _what_went(source: Source) -> str:
+    """A warning of enabled workflows that the engine lists no more; empty where there are none."""
+    gone = source.workflows.filter(enabled=True).exclude(missing_since=None).count()
+    if not gone:
+        return ""
+    named = "1 enabled workflow is" if gone == 1 else f"{gone:,} enabled workflows are"
+    return f" Warning: {named} not listed any more."
 
 
 def _why_none(run: DiscoveryRun) -> str:
@@ -135,9 +174,14 @@ async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] 
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:
             if not connector.capabilities.lists_workflows:
                 return await connector.check()
-            return [item async for item in connector.discover()]
+            listing = [item async for item in connector.discover()]
     except TimeoutError:
         raise Unreachable(f"The listing took longer than {LISTING_TIMEOUT_SECONDS:g} s.") from None
+    # With none that can be told apart, all workflows would count as gone.
+    nameless = [item for item in listing if isinstance(item, RejectedDefinition) and not item.id]
+    if nameless and len(nameless) == len(listing):
+        raise InvalidAnswer(f"No object of the listing can be read. The first: {nameless[0].reason}.")
+    return listing
 
 
 def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
@@ -154,10 +198,12 @@ def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
     )
     log = logger.bind(source=source.name)
     # At every listing the same lines would hide the new ones.
-    known = _skipped_before(run)
+    known = Counter(map(_what_was_skipped, _skipped_before(run)))
     for skipped in run.skipped:
+        what = _what_was_skipped(skipped)
+        known[what] -= 1
         log.log(
-            "DEBUG" if skipped in known else "WARNING",
+            "DEBUG" if known[what] >= 0 else "WARNING",
             "Skipped workflow {!r} ({!r}) at position {}: {}",
             skipped["id"],
             skipped["name"],
@@ -165,9 +211,8 @@ def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
             skipped["reason"],
         )
     log.info(
-        "Discovery: {} {} found, {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
+        "Discovery: {} {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
         told,
-        run.found,
         run.added,
         run.updated,
         run.returned,
@@ -175,6 +220,11 @@ def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
         run.skipped_count,
         run.duration_ms,
     )
+
+
+def _what_was_skipped(skipped: dict[str, Any]) -> tuple[str, str, str]:
+    """Wherever it stands in the listing: that changes with every workflow before it."""
+    return skipped["id"], skipped["name"], skipped["reason"]
 
 
 def _skipped_before(run: DiscoveryRun) -> list[dict[str, Any]]:
@@ -211,10 +261,13 @@ def _unless_moved(source: Source, planned: datetime | None) -> Case:
 def _retry_wait(source: Source, error: ConnectorError) -> float:
     """Seconds that double with each failure in a row, never fewer than the engine asked for (A5.4).
 
-    0 where nothing is tried again by itself.
+    Once the retries are used up (B4), not before the usual interval. 0 where nothing is tried by itself.
     """
-    if not source.effective_refresh_interval:
+    interval = source.effective_refresh_interval
+    if not interval:
         return 0.0
     backoff: float = min(FIRST_RETRY_SECONDS * 2 ** min(source.failures, 10), LONGEST_RETRY_SECONDS)
+    if source.failures >= settings.CATALOGUE["retry_attempts"]:
+        backoff = max(backoff, interval)
     asked = error.retry_after if isinstance(error, Unreachable) else None
     return max(backoff, asked or 0.0)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from catalogue.filters import FilterChain
 from catalogue.models import Revision, Toolset, Workflow, WorkflowFilter
+from catalogue.portable_names import alias_tools, limit_for_tools
 
 MAX_AGE_SECONDS = 0.5
 """How long a process may go without asking for the revision; agents see a change at most 1 s later."""
@@ -26,6 +27,8 @@ class ExposedToolset:
 
     toolset: Toolset
     workflows: Workflows
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Of a portable toolset: what those tools are called in it whose names some clients refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,18 @@ def load_exposed_catalogue() -> ExposedCatalogue:
     toolsets = Toolset.objects.filter(enabled=True).prefetch_related("rules")
     picked = _picked_workflows()
     divided = {
-        toolset.slug: ExposedToolset(toolset, choose_for(toolset, shown.values(), picked[toolset.pk]))
+        toolset.slug: expose(toolset, choose_for(toolset, shown.values(), picked[toolset.pk]))
         for toolset in toolsets
     }
     return ExposedCatalogue(revision, MappingProxyType(shown), MappingProxyType(divided))
+
+
+def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
+    """A toolset with what it shows, under the names that its clients take."""
+    if not toolset.portable:
+        return ExposedToolset(toolset, workflows)
+    aliases = alias_tools(workflows, limit=limit_for_tools(toolset.slug))
+    return ExposedToolset(toolset, workflows, MappingProxyType(aliases))
 
 
 def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection[int]) -> Workflows:
@@ -170,6 +181,17 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
     return FilterPreview(
         shown=sorted(set(with_it.shown) - set(without.shown)),
         hidden=sorted(set(with_it.hidden) - set(without.hidden)),
+    )
+
+
+def effect_of_replacing(
+    stored: Iterable[WorkflowFilter], proposed: Iterable[WorkflowFilter]
+) -> FilterPreview:
+    """What agents would see besides, and what no longer, if these filters took the place of the stored."""
+    in_order = sorted(proposed, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
+    now, then = preview_filters(stored, in_order)
+    return FilterPreview(
+        shown=sorted(set(then.shown) - set(now.shown)), hidden=sorted(set(then.hidden) - set(now.hidden))
     )
 
 

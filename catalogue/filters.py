@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from django.utils.text import capfirst
 from loguru import logger
 
-from catalogue.schemas import compile_pattern
+from catalogue.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from catalogue.models import ChoosingRule, Workflow

@@ -10,8 +10,11 @@ from typing import Any
 from catalogue.schema_words import Place, word_for_type
 
 NO_INPUTS = "No inputs required"
+ANY_OBJECT = "any object"
+"""Of a workflow whose engine says nothing of its inputs, or allows all."""
 MOST_SUMMARISED = 40
 """Inputs in a summary; more say how many they are."""
+OPEN_KEYWORDS = {"$schema", "$id", "type", "title", "description", "additionalProperties"}
 LONGEST_NAME = 80
 MOST_PARTS = 500
 """Places of one schema that are looked at for inputs."""
@@ -41,7 +44,7 @@ class Inputs:
 
 
 def summarise_inputs(schema: dict[str, Any] | None) -> str:
-    """ "name (type, required|optional), ..." by name, or that there are none (D2)."""
+    """ "name (type, required|optional), ..." by name, or that there are none, or none that are known (D2)."""
     inputs = describe_inputs(schema)
     told = [
         f"{_short(name)} ({told['type']}, {'required' if told['required'] else 'optional'})"
@@ -49,7 +52,14 @@ def summarise_inputs(schema: dict[str, Any] | None) -> str:
     ]
     if len(told) > MOST_SUMMARISED:
         told[MOST_SUMMARISED:] = [f"and {len(told) - MOST_SUMMARISED} more"]
-    return ", ".join(told) or NO_INPUTS
+    return ", ".join(told) or (ANY_OBJECT if _is_open(schema) else NO_INPUTS)
+
+
+def _is_open(schema: Any) -> bool:
+    """Whether it takes any object, as it names no property at all: not even that there are none."""
+    if not isinstance(schema, dict):
+        return schema is None or schema is True
+    return schema.keys() <= OPEN_KEYWORDS and schema.get("additionalProperties", True) in (True, {})
 
 
 def describe_inputs(schema: dict[str, Any] | None) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 from catalogue.models import Workflow
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import GENERIC_SCHEMA, check_input_schema
+from catalogue.served_schemas import serve_schema
 from connectors.definitions import Interaction
 
 MOST = 50
@@ -52,8 +53,8 @@ def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, A
         except UnsafeSchema as error:
             problems.append(f"{interaction.name} is left out: {error}")
             continue
-        if checked.problem:
-            problems.append(f"{interaction.name}: {checked.problem}")
+        if checked.remark:
+            problems.append(f"{interaction.name}: {checked.remark}")
         kept[interaction.name] = interaction.model_dump() | {"inputSchema": checked.schema}
     return list(kept.values()), problems
 
@@ -79,12 +80,18 @@ def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> 
 
 def describe_interactions(workflow: Workflow) -> dict[str, Any]:
     """`{queries: [...], signals: [...]}` in full; without what the workflow has none of."""
+    return {name: list(map(_describe, declared)) for name, declared in _declared_by(workflow).items()}
+
+
+def _declared_by(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
     both = {"queries": workflow.queries, "signals": workflow.signals}
     return {name: declared for name, declared in both.items() if declared}
 
 
+def _describe(declared: dict[str, Any]) -> dict[str, Any]:
+    return declared | {"inputSchema": serve_schema(declared.get("inputSchema") or GENERIC_SCHEMA)}
+
+
 def name_interactions(workflow: Workflow) -> dict[str, list[str]]:
     """The same with nothing but their names."""
-    return {
-        name: [one["name"] for one in declared] for name, declared in describe_interactions(workflow).items()
-    }
+    return {name: [one["name"] for one in declared] for name, declared in _declared_by(workflow).items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 
@@ -27,6 +30,8 @@ class Access:
     """Of a token; `catalogue:admin` includes the others."""
     permission: str
     """Of a member of staff, such as `catalogue.view_source`."""
+    other_scope: Scope | None = None
+    """One that will do as well."""
 
 
 class InsufficientScope(PermissionDenied):
@@ -47,7 +52,7 @@ class AccessRequired(BasePermission):
         if needed is None:
             return False
         if request.auth is not None:
-            return _token_allows(request.auth, needed.scope)
+            return _token_allows(request.auth, needed)
         return _user_may(request.user, needed.permission)
 
 
@@ -81,9 +86,33 @@ def toolset_of(request: Request) -> str | None:
     return None if token is None or token.toolset is None else str(token.toolset.slug)
 
 
-def _token_allows(token: Any, scope: Scope) -> bool:
-    if not (token.allows(scope) or token.allows(Scope.ADMIN)):
-        raise InsufficientScope(scope)
+def grantable_scopes(user: Any) -> list[Scope]:
+    """The scopes of a token by which its holder may do nothing that this user may not do by REST."""
+    return [scope for scope in Scope if user.is_superuser or user.has_perms(permissions_behind(scope))]
+
+
+@cache
+def permissions_behind(scope: Scope) -> frozenset[str]:
+    """What a member of staff needs for everything that the API lets a token of this scope do."""
+    demanded = list(_demands(get_resolver().url_patterns))
+    return frozenset(
+        access.permission
+        for access in demanded
+        if scope is Scope.ADMIN or scope in (access.scope, access.other_scope)
+    )
+
+
+def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Access]:
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from _demands(pattern.url_patterns)
+        else:
+            yield from getattr(getattr(pattern.callback, "cls", None), "access", {}).values()
+
+
+def _token_allows(token: Any, needed: Access) -> bool:
+    if not any(token.allows(scope) for scope in (needed.scope, needed.other_scope) if scope):
+        raise InsufficientScope(needed.scope)
     return True
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +14,7 @@ from django.utils import timezone
 
 from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
-from catalogue.naming import make_tool_name
+from catalogue.naming import BUILT_IN_TOOLS, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
@@ -21,6 +22,7 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 
 RECORDED_OBJECTS = 1000
 BATCH = 500
+NO_DESCRIPTION = "It has no description, by which agents choose: it needs one from a curator."
 
 UPSTREAM_FIELDS = (
     "name",
@@ -34,6 +36,7 @@ UPSTREAM_FIELDS = (
     "input_schema",
     "output_schema",
     "schema_problem",
+    "resembles",
     "hints",
     "icons",
     "upstream_timeout_seconds",
@@ -54,7 +57,16 @@ ADDED_LATER = {
     "queries",
     "signals",
 }
-COMPARED_FIELDS = ("source", "upstream_id", "tool_name", "content_hash", "changed_at", "missing_since")
+COMPARED_FIELDS = (
+    "source",
+    "upstream_id",
+    "tool_name",
+    "enabled",
+    "resembles",
+    "content_hash",
+    "changed_at",
+    "missing_since",
+)
 
 
 class Superseded(Exception):
@@ -117,7 +129,8 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
     queries, query_problems = read_interactions(item.queries)
     signals, signal_problems = read_interactions(item.signals)
     of_parts = [*hint_problems, *icon_problems, *query_problems, *signal_problems]
-    if problems := [*filter(None, [checked.problem]), *of_parts]:
+    undescribed = "" if item.description else NO_DESCRIPTION
+    if problems := [*filter(None, [undescribed, checked.remark]), *of_parts]:
         listing.flagged.append({"id": item.id, "name": item.name, "reason": " ".join(problems)})
     layer = {
         "upstream_id": item.id,
@@ -159,6 +172,8 @@ class _Changes:
     returned: list[Workflow] = field(default_factory=list)
     unchanged: int = 0
     missing: list[int] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    """The engine's ids of known workflows that were enabled, and have come to look like another tool."""
 
     def __bool__(self) -> bool:
         return bool(self.new or self.updated or self.returned or self.missing)
@@ -174,11 +189,12 @@ def _apply(source: Source, listing: Listing, *, is_whole: bool, enable: bool | N
         raise Superseded("The source's settings were changed during the listing.")
     if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
         raise Superseded("A later listing of the source was begun meanwhile.")
-    exposed = current.new_workflows == Source.NewWorkflows.EXPOSED
-    changes = _compare(current, listing, enable=exposed if enable is None else enable)
+    by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
+    changes = _compare(current, listing, enable=bool(enable) or by_itself)
+    _look_for_imitations(current, listing, changes, hide=by_itself)
     if not is_whole:
         changes.missing = []
-    _write(changes)
+    _write(current, changes)
     return changes
 
 
@@ -226,6 +242,62 @@ class _Names:
         return name
 
 
+def _look_for_imitations(source: Source, listing: Listing, changes: _Changes, *, hide: bool) -> None:
+    """Say of new and changed workflows which tool they can be mistaken for.
+
+    `hide`: nobody looks at what this source brings before agents do, so such a workflow waits for a curator,
+    who may enable it. It is hidden when it begins to look like the other, not again at every change.
+    """
+    candidates = [*changes.new, *changes.updated, *changes.returned]
+    if not candidates:
+        return
+    known = _Lookalikes(source)
+    for position, workflow in enumerate(candidates):
+        before, workflow.resembles = workflow.resembles, known.find(workflow)
+        if not workflow.resembles or workflow.resembles == before:
+            continue
+        told = f"Its name or title can be mistaken for {workflow.resembles}."
+        if hide and position < len(changes.new):
+            workflow.enabled = False
+        elif hide and workflow.enabled:
+            changes.hidden.append(workflow.upstream_id)
+        if hide:
+            told += " It is hidden until a curator enables it."
+        listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": told})
+
+
+class _Lookalikes:
+    """What the names and titles of built-in tools and of other sources' workflows look like."""
+
+    def __init__(self, source: Source) -> None:
+        self._by_look: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for name, title in BUILT_IN_TOOLS.items():
+            self._add("", f"the built-in tool {name}", name, title)
+        others = (
+            Workflow.objects.filter(missing_since=None).exclude(source=source).order_by("first_seen_at", "pk")
+        )
+        shown = ("name", "tool_name", "upstream_title", "title_override", "source__name")
+        for name, tool_name, title, ours, source_name in others.values_list(*shown):
+            self._add(name, f"{tool_name} of {source_name}", name, tool_name, title, ours)
+
+    def _add(self, name: str, described: str, *texts: str) -> None:
+        for look in set().union(*map(looks_of, texts)):
+            self._by_look[look].append((name, described))
+
+    def find(self, workflow: Workflow) -> str:
+        """Of what it may be mistaken for, the first; empty if nothing.
+
+        Two sources may well have a workflow of the very same name, such as two stages of one engine; the name
+        of their tools tells those apart.
+        """
+        texts = (workflow.name, workflow.upstream_title)
+        for look in sorted(set().union(*map(looks_of, texts))):
+            for name, described in self._by_look.get(look, ()):
+                if name != workflow.name:
+                    return described
+        return ""
+
+
 def _compare_one(workflow: Workflow, upstream: dict[str, Any], changes: _Changes, now: datetime) -> None:
     was_missing = workflow.missing_since is not None
     changed = workflow.content_hash != upstream["content_hash"]
@@ -234,11 +306,18 @@ def _compare_one(workflow: Workflow, upstream: dict[str, Any], changes: _Changes
         return
     changed_at = now if changed else workflow.changed_at
     # Not the row itself, which was read in part: only UPSTREAM_FIELDS of this one are written.
-    row = Workflow(source=workflow.source, tool_name=workflow.tool_name, changed_at=changed_at, **upstream)
+    row = Workflow(
+        source=workflow.source,
+        tool_name=workflow.tool_name,
+        enabled=workflow.enabled,
+        resembles=workflow.resembles,
+        changed_at=changed_at,
+        **upstream,
+    )
     (changes.returned if was_missing else changes.updated).append(row)
 
 
-def _write(changes: _Changes) -> None:
+def _write(source: Source, changes: _Changes) -> None:
     if not changes:
         return
     # An upsert for both: `bulk_update` writes a CASE per field and row, and takes six times as long.
@@ -249,6 +328,9 @@ def _write(changes: _Changes) -> None:
         update_fields=UPSTREAM_FIELDS,
         batch_size=BATCH,
     )
+    for start in range(0, len(changes.hidden), BATCH):
+        hidden = changes.hidden[start : start + BATCH]
+        Workflow.objects.filter(source=source, upstream_id__in=hidden).update(enabled=False)
     for start in range(0, len(changes.missing), BATCH):
         batch = changes.missing[start : start + BATCH]
         Workflow.objects.filter(pk__in=batch).update(missing_since=timezone.now())

@@ -74,10 +74,10 @@ def measure_demand(schema: dict[str, Any]) -> Demand:
 
     Raises UnsafeSchema for what leads outside or to too much work, BrokenSchema for what leads nowhere.
     """
-    nodes = list(_nodes(schema))
+    nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
         return Demand(len(nodes), 0)
-    expansion = _Expansion(_Places.of(schema, nodes))
+    expansion = _Expansion(Places.of(schema, nodes))
     expanded = expansion.size_at(schema, resource=schema, depth=0)
     return Demand(expanded, expansion.recursive)
 
@@ -118,7 +118,7 @@ Schema = dict[str, Any]
 
 
 @dataclass(slots=True)
-class _Places:
+class Places:
     """Where the references of a schema can lead; places are told apart by their identity."""
 
     identifier: str
@@ -127,7 +127,7 @@ class _Places:
     anchors: dict[str, Schema] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, schema: Schema, nodes: list[Schema]) -> "_Places":
+    def of(cls, schema: Schema, nodes: list[Schema]) -> "Places":
         old = "draft-04" in str(schema.get("$schema"))
         places = cls("id" if old else "$id")
         for node in nodes:
@@ -191,24 +191,30 @@ def _child(place: Any, step: str) -> Any:
     return place.get(step) if isinstance(place, dict) else None
 
 
-def _nodes(value: Any, *, named: bool = False) -> Iterator[Schema]:
-    """Every subschema, and the objects that hold them by name."""
-    if isinstance(value, dict):
-        if not named:
-            yield value
-        for key, item in value.items():
-            if not _is_literal(key, named=named):
-                yield from _nodes(item, named=key in NAMED and not named)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _nodes(item)
+def subschemas(schema: Any) -> list[Schema]:
+    """Every object that is, or may be, a subschema, in order; not those that hold them by name."""
+    found: list[Schema] = []
+    waiting: list[tuple[Any, bool]] = [(schema, False)]
+    while waiting:
+        value, named = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(item, False) for item in reversed(value)]
+        elif isinstance(value, dict):
+            if not named:
+                found.append(value)
+            waiting += [
+                (item, key in NAMED and not named)
+                for key, item in reversed(value.items())
+                if isinstance(item, dict | list) and not _is_literal(key, named=named)
+            ]
+    return found
 
 
 @dataclass(slots=True)
 class _Expansion:
     """Counts the parts of a schema with its references followed; each place is expanded once."""
 
-    places: _Places
+    places: Places
     recursive: int = 0
     _open: set[int] = field(default_factory=set)
     _sizes: dict[int, int] = field(default_factory=dict)

@@ -118,3 +118,30 @@ def _joined(words: Iterable[str]) -> str:
     if ANYTHING in different or not 0 < len(different) <= MOST_ALTERNATIVES:
         return ANYTHING
     return " or ".join(different)
+
+
+def words_for_demand(broken: Any) -> str:
+    """What has to be given, where `not` forbids that it is not: `at least one of a, b`.
+
+    Empty for any other schema. Imported tools say so what a body's minProperties, anyOf and oneOf do.
+    """
+    match broken:
+        case {"properties": dict() as absent, **others} if not others and all(
+            schema is False for schema in absent.values()
+        ):
+            return f"at least one of {', '.join(absent)} has to be given"
+        case {"not": {"anyOf": list() as groups}}:
+            return _words_for_groups("one or more", groups)
+        case {"not": {"oneOf": list() as groups}}:
+            return _words_for_groups("exactly one", groups)
+        case {"anyOf": list() as several}:
+            told = [words_for_demand(one) for one in several]
+            return "; ".join(told) if all(told) else ""
+    return ""
+
+
+def _words_for_groups(how_many: str, groups: list[Any]) -> str:
+    if not all(isinstance(group, dict) and group.keys() == {"required"} for group in groups):
+        return ""
+    told = " / ".join(" with ".join(map(str, group["required"])) for group in groups)
+    return f"{how_many} of these has to be given: {told}"

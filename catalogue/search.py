@@ -7,11 +7,12 @@ as often as its field's weight says. docs/decisions/0016-search.md tells why it 
 from __future__ import annotations
 
 import math
+import re
 import threading
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +37,29 @@ BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3
 """Against the word itself."""
 NEEDED_SHARE = 0.5
 """Of the query's words, by their weight: who has less of them is not found."""
+NAMED_WORTH = 1.0
+"""How much more a tool is worth all of whose name's words sentences have."""
+QUOTED = re.compile(
+    r"\"[^\"\n]{1,300}\"|\u201c[^\u201d\n]{1,300}\u201d|`[^`\n]{1,300}`"
+    r"|(?<!\w)['\u2018][^'\u2019\n]{1,300}['\u2019](?!\w)"
+)
+OF_VALUES = re.compile(r"[/@#_\\\d]")
+"""Digits, and signs of addresses: what has one is the value of an argument."""
+LONGEST_INSTRUCTIONS = 4_000
+"""Characters; what is beyond does not count."""
+PUNCTUATION = ".,;:!?()'\""
+SMALL_WORDS = frozenset({
+    "a", "about", "again", "all", "also", "am", "an", "and", "any", "are", "as", "ask", "at", "be",
+    "been", "between", "by", "can", "could", "did", "do", "does", "done", "each", "every", "find",
+    "for", "from", "get", "give", "had", "has", "have", "he", "her", "here", "him", "his", "how", "i",
+    "if", "in", "into", "is", "it", "its", "just", "know", "let", "like", "make", "many", "may", "me",
+    "much", "must", "my", "need", "no", "not", "now", "of", "on", "one", "or", "our", "out", "over",
+    "please", "she", "should", "show", "so", "some", "tell", "than", "thank", "thanks", "that", "the",
+    "their", "them", "then", "there", "these", "they", "this", "to", "too", "us", "using", "want",
+    "was", "we", "were", "what", "when", "where", "which", "who", "whom", "whose", "why", "will",
+    "with", "would", "you", "your"
+})  # fmt: skip
+"""English ones, and verbs with which everything is asked for; those of other languages no tool has."""
 
 
 def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | None = None) -> list[str]:
@@ -49,6 +73,21 @@ def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | 
 def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) -> list[str]:
     """The same among these tools; what is not exposed is not found."""
     return _remembered.index_of(catalogue).search(query, among=names)
+
+
+def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
+    """All of these tools that the sentences have anything in common with, the likeliest first.
+
+    Sentences have much that no query has: what is in quotes, numbers and addresses are values of arguments,
+    and small words say nothing. On the other hand few tools have most of their words, so none is needed.
+    """
+    kept = (
+        word
+        for word in QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
+        if not OF_VALUES.search(word) and word.strip(PUNCTUATION).casefold() not in SMALL_WORDS
+    )
+    keywords = list(dict.fromkeys(split_words(" ".join(kept))))[:MOST_QUERY_WORDS]
+    return _remembered.index_of(catalogue).rank(keywords, among=names)
 
 
 class _Match(NamedTuple):
@@ -94,19 +133,44 @@ class SearchIndex:
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
         """Ranked names; equally good ones in alphabetical order."""
-        allowed = set(among)
-        documents = {number for number, name in enumerate(self._names) if name in allowed}
+        scores, shares = self._weigh(_query_words(query), self._numbers_of(among))
+        needed = NEEDED_SHARE * max(shares.values(), default=0.0)
+        return self._ordered({number: scores[number] for number, share in shares.items() if share >= needed})
+
+    def rank(self, words: Collection[str], *, among: Iterable[str]) -> list[str]:
+        """The same of everything that has any of the words; by its name above all."""
+        scores, _ = self._weigh(words, self._numbers_of(among))
+        return self._ordered(
+            {
+                number: score * (1 + NAMED_WORTH * self._named_by(words, number))
+                for number, score in scores.items()
+            }
+        )
+
+    def _named_by(self, words: Collection[str], number: int) -> float:
+        """How many of the words of its name are said, from 0 to 1."""
+        own = split_words(self._names[number])
+        stems = {word[:SHORTEST_INFLECTED] for word in words}
+        return sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
+
+    def _numbers_of(self, names: Iterable[str]) -> set[int]:
+        allowed = set(names)
+        return {number for number, name in enumerate(self._names) if name in allowed}
+
+    def _ordered(self, scores: Mapping[int, float]) -> list[str]:
+        return [self._names[number] for number in sorted(scores, key=lambda n: (-scores[n], self._names[n]))]
+
+    def _weigh(self, words: Iterable[str], documents: set[int]) -> tuple[dict[int, float], dict[int, float]]:
+        """By document: how good it is, and how much of the words it has."""
         scores: defaultdict[int, float] = defaultdict(float)
         shares: defaultdict[int, float] = defaultdict(float)
-        for word in _query_words(query):
+        for word in words:
             matches = self._matches(word, documents)
             rarity = _rarity(sum(match.worth for match in matches.values()), len(documents))
             for document, match in matches.items():
                 scores[document] += rarity * match.worth * match.weight
                 shares[document] += rarity * match.worth
-        needed = NEEDED_SHARE * max(shares.values(), default=0.0)
-        found = (document for document, share in shares.items() if share >= needed)
-        return [self._names[number] for number in sorted(found, key=lambda n: (-scores[n], self._names[n]))]
+        return scores, shares
 
     def _matches(self, word: str, allowed: set[int]) -> dict[int, _Match]:
         """How well each document has the word, by the closest of its readings that it has."""

@@ -13,7 +13,9 @@ from loguru import logger
 
 from catalogue.connections import addresses_in, connector_for, make_connector, secret_fields
 from catalogue.database import run_without_connection
+from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source
+from catalogue.secrets import CredentialsUnreadable
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
 
@@ -91,6 +93,22 @@ def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
         raise ValidationError({"credentials": "The engine's address changes: enter its secrets again."})
 
 
+def reencrypt_credentials() -> tuple[int, list[str]]:
+    """Encrypt all credentials with the present key: how many, and the sources whose key is not known."""
+    done, unreadable = 0, []
+    for source in Source.objects.exclude(encrypted_credentials="").order_by("name"):
+        # Not over credentials that somebody enters at this moment, which have the present key already.
+        before = Source.objects.filter(pk=source.pk, encrypted_credentials=source.encrypted_credentials)
+        try:
+            source.credentials = source.credentials
+        except CredentialsUnreadable:
+            unreadable.append(source.name)
+        else:
+            before.update(encrypted_credentials=source.encrypted_credentials)
+            done += 1
+    return done, unreadable
+
+
 def update_source(source: Source, **changes: Any) -> Source:
     """Change what is ours to say about a source, which UPDATABLE names.
 
@@ -110,28 +128,35 @@ def update_source(source: Source, **changes: Any) -> Source:
 
 
 @transaction.atomic
-def enable_sources(sources: QuerySet[Source]) -> int:
+def enable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
     """List them again, at once, and expose their workflows. Returns how many were off."""
     Revision.lock()
     switched = _keys(sources.filter(enabled=False))
     Source.objects.filter(pk__in=switched).update(enabled=True)
     Source.objects.filter(pk__in=switched).exclude(refresh_interval=0).update(next_refresh_at=timezone.now())
     _bump_if(switched)
+    _record_if(by, switched, "Switched on.")
     return len(switched)
 
 
 @transaction.atomic
-def disable_sources(sources: QuerySet[Source]) -> int:
+def disable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
     """Neither list nor expose nor run anything of theirs. Returns how many were on."""
     Revision.lock()
     switched = _keys(sources.filter(enabled=True))
     Source.objects.filter(pk__in=switched).update(enabled=False)
     _bump_if(switched)
+    _record_if(by, switched, "Switched off.")
     return len(switched)
 
 
 def _keys(sources: QuerySet[Source]) -> list[int]:
     return list(sources.values_list("pk", flat=True))
+
+
+def _record_if(by: Actor | None, switched: list[int], told: str) -> None:
+    if by is not None:
+        record_change(by, Source.objects.filter(pk__in=switched), told)
 
 
 def _bump_if(switched: list[int]) -> None:

@@ -7,7 +7,9 @@ from django.db import transaction
 
 from catalogue.models import Toolset, ToolsetRule, Workflow
 
-CHANGEABLE = ("slug", "title", "description", "enabled", "mode", "token_budget")
+CHANGEABLE = (
+    "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
+)  # fmt: skip
 POSITIONS_APART = 10
 
 

@@ -15,10 +15,11 @@ from typing import cast  # noqa: E402
 from django.conf import settings  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
-from starlette.routing import Mount, Route  # noqa: E402
+from starlette.routing import Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
 from config.django_handler import ThreadHandler  # noqa: E402
+from mcp_bridge.known_callers import is_known  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
 from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
@@ -48,7 +49,7 @@ def build_application() -> Starlette:
             gc.freeze()
             yield
 
-    return Starlette(
+    application = Starlette(
         routes=[
             Route("/mcp", endpoint),
             Route("/mcp/", endpoint),
@@ -56,11 +57,14 @@ def build_application() -> Starlette:
             Route("/mcp/{slug}/", endpoint),
             Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
             Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
-            Mount("/", cast(ASGIApp, ThreadHandler(largest_body=_largest_body()))),
         ],
         middleware=[Middleware(Shortcut, answers=endpoint.direct_answers)],
         lifespan=lifespan,
     )
+    # All others, as they came: a mount would take a path with a line break for another one.
+    application.router.redirect_slashes = False
+    application.router.default = cast(ASGIApp, ThreadHandler(largest_body=_largest_body(), is_known=is_known))
+    return application
 
 
 application = build_application()

@@ -42,10 +42,11 @@ def _queue(url: str) -> Queue:
 def _configure() -> None:
     from django.conf import settings
 
-    queue = _queue(settings.CELERY_BROKER_URL)
+    broker_url = settings.CELERY_BROKER_URL.get_secret_value()
+    queue = _queue(broker_url)
     app.conf.update(
-        broker_url=settings.CELERY_BROKER_URL,
-        broker_transport_options=_broker_options(settings.CELERY_BROKER_URL),
+        broker_url=broker_url,
+        broker_transport_options=_broker_options(broker_url),
         broker_connection_retry_on_startup=True,
         task_queues=[queue],
         task_default_queue=queue.name,

@@ -10,14 +10,20 @@ from django.core import signals
 from django.core.exceptions import RequestAborted, RequestDataTooBig
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.http import FileResponse, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import FileResponse, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.urls import set_script_prefix
 
 THREADS = 256
 """Requests at a time; some wait for a run as long as a client does."""
 
 BYTES_IN_MEMORY = 65_536
-"""Of a body, which anybody can send and keep open; the rest is on disk."""
+"""Of a body, which anybody can send and keep open; the rest, which is for known callers, is on disk."""
+Known = Callable[[dict[str, Any]], Awaitable[bool]]
+"""Whether a request's headers say who sends it."""
+
+
+class _UnknownCaller(Exception):
+    """Nobody knows who sends the body, so that nobody keeps it."""
 
 
 class ThreadHandler(ASGIHandler):
@@ -28,9 +34,9 @@ class ThreadHandler(ASGIHandler):
     it brings to its end, also where the client is gone.
     """
 
-    def __init__(self, *, largest_body: int) -> None:
+    def __init__(self, *, largest_body: int, is_known: Known) -> None:
         BaseHandler.__init__(self)
-        self._largest_body = largest_body
+        self._largest_body, self._is_known = largest_body, is_known
         self.load_middleware(is_async=False)
         self._threads = CapacityLimiter(THREADS)
 
@@ -60,25 +66,43 @@ class ThreadHandler(ASGIHandler):
                 await to_thread.run_sync(response.close, limiter=self._threads)
 
     async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
-        """On disk where it is not small. Raises RequestAborted, RequestDataTooBig."""
+        """On disk where it is not small. Raises RequestAborted, RequestDataTooBig.
+
+        Of a caller whom nobody knows no more is taken: they get the answer to an empty one, a refusal.
+        """
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._largest_body:
             raise RequestDataTooBig
         body = SpooledTemporaryFile(max_size=BYTES_IN_MEMORY)  # noqa: SIM115 - whoever gets it closes it
         try:
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestAborted
-                body.write(message.get("body", b""))
+            async for part in self._receive_parts(scope, receive):
+                body.write(part)
                 if body.tell() > self._largest_body:
                     raise RequestDataTooBig
-                if not message.get("more_body", False):
-                    body.seek(0)
-                    return body
+        except _UnknownCaller:
+            body.truncate(0)
         except BaseException:
             body.close()
             raise
+        body.seek(0)
+        return body
+
+    async def _receive_parts(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]
+    ) -> AsyncIterator[bytes]:
+        """Raises RequestAborted; and _UnknownCaller for the first part that would not stay in memory."""
+        taken, known, more = 0, False, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestAborted
+            part, more = message.get("body", b""), message.get("more_body", False)
+            taken += len(part)
+            if taken > BYTES_IN_MEMORY and not known:
+                known = await self._is_known(scope)
+                if not known:
+                    raise _UnknownCaller
+            yield part
 
     def _respond(self, scope: dict[str, Any], body: Any) -> HttpResponseBase:
         """What Django answers; the thread's database connection is free again afterwards."""
@@ -99,4 +123,5 @@ class ThreadHandler(ASGIHandler):
 
 
 def _tell(status: int, words: str) -> HttpResponse:
-    return HttpResponse(f"{words}\n", status=status, content_type="text/plain; charset=utf-8")
+    """As REST says it, which most of those who send much ask for."""
+    return JsonResponse({"detail": words}, status=status)

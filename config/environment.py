@@ -4,8 +4,10 @@ The README's table of settings shows exactly these fields (a test compares them)
 """
 
 import difflib
+import ipaddress
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,17 +16,25 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from connectors.addresses import normalise_base_url
 from connectors.allowed_hosts import AllowedHosts
 from connectors.operator import StdioCommand
 
 PREFIX = "CATALOGUE_"
 DATABASES = ("sqlite", "postgres", "postgresql")
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
+SHORTEST_KEY = 32
+HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 
-def _variable(name: str, default: Any, description: str, **bounds: Any) -> Any:
-    return Field(default=default, validation_alias=AliasChoices(name), description=description, **bounds)
+def _variable(name: str, default: Any, description: str, *, live: str = "", **bounds: Any) -> Any:
+    """`live`: it can be changed while the product runs, under this heading."""
+    extra: Any = {"live": live} if live else None
+    alias = AliasChoices(name)
+    return Field(
+        default=default, validation_alias=alias, description=description, json_schema_extra=extra, **bounds
+    )
 
 
 class Environment(BaseSettings):
@@ -37,14 +47,14 @@ class Environment(BaseSettings):
         BASE_DIR / "var",
         "Folder of the embedded database, broker and generated secrets.",
     )
-    database_url: str = _variable(
+    database_url: SecretStr = _variable(
         "DATABASE_URL",
-        "",
+        SecretStr(""),
         "`sqlite:///path` or `postgres://user:password@host/name`. Default: SQLite in the data folder.",
     )
-    celery_broker_url: str = _variable(
+    celery_broker_url: SecretStr = _variable(
         "CELERY_BROKER_URL",
-        "filesystem://",
+        SecretStr("filesystem://"),
         "`redis://`, `amqp://` or the default, a broker in the data folder.",
     )
     secret_key: SecretStr = _variable(
@@ -52,12 +62,22 @@ class Environment(BaseSettings):
         SecretStr(""),
         "Signs sessions and encrypts sources' credentials. Default: made once in the data folder.",
     )
+    secret_key_fallbacks: SecretStr = _variable(
+        "SECRET_KEY_FALLBACKS",
+        SecretStr(""),
+        "Former values of `SECRET_KEY`, comma-separated, that still count; docs/security.md says when.",
+    )
     port: int = _variable("PORT", 8000, "Port of the web server.", ge=1, le=65535)
     public_url: str = _variable(
         "CATALOGUE_PUBLIC_URL", "", "Address that people and clients use. Default: `http://localhost:PORT`."
     )
     allowed_hosts: str = _variable(
         "CATALOGUE_ALLOWED_HOSTS", "", "More host names, comma-separated, that requests may name in `Host`."
+    )
+    trusted_proxies: str = _variable(
+        "CATALOGUE_TRUSTED_PROXIES",
+        "",
+        "Addresses or networks of proxies, comma-separated, whose `X-Forwarded-For` is believed.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _variable(
         "LOG_LEVEL", "INFO", "Least severity that is logged."
@@ -72,6 +92,7 @@ class Environment(BaseSettings):
         "CATALOGUE_DISCOVERY_ENABLED",
         True,
         "`false` stops all scheduled discovery; refreshing by hand still works.",
+        live="Discovery and starts",
     )
     discovery_interval: int = _variable(
         "CATALOGUE_DISCOVERY_INTERVAL",
@@ -79,13 +100,15 @@ class Environment(BaseSettings):
         "Seconds between two listings of a source; 0 = only by hand.",
         ge=0,
         le=604_800,
+        live="Discovery and starts",
     )
     retry_attempts: int = _variable(
         "CATALOGUE_RETRY_ATTEMPTS",
         3,
-        "Times that a start which surely did not happen is tried again.",
+        "Times that a failed listing, or a start which surely did not happen, is soon tried again.",
         ge=0,
         le=10,
+        live="Discovery and starts",
     )
     execution_timeout: int = _variable(
         "CATALOGUE_EXECUTION_TIMEOUT",
@@ -93,6 +116,7 @@ class Environment(BaseSettings):
         "Seconds after which a run is cancelled, where its workflow says nothing.",
         ge=1,
         le=2_592_000,
+        live="Runs",
     )
     inline_wait: float = _variable(
         "CATALOGUE_INLINE_WAIT",
@@ -100,6 +124,7 @@ class Environment(BaseSettings):
         "Seconds that a `tools/call` waits for its result before it answers with a handle.",
         ge=0,
         le=3600,
+        live="Runs",
     )
     inline_result_characters: int = _variable(
         "CATALOGUE_INLINE_RESULT_CHARACTERS",
@@ -121,6 +146,7 @@ class Environment(BaseSettings):
         "Runs at a time, of all sources; further calls wait in the queue. 0 = no limit.",
         ge=0,
         le=1_000_000,
+        live="Limits",
     )
     max_concurrent_per_caller: int = _variable(
         "CATALOGUE_MAX_CONCURRENT_PER_CALLER",
@@ -128,6 +154,7 @@ class Environment(BaseSettings):
         "The same for one token or user.",
         ge=0,
         le=1_000_000,
+        live="Limits",
     )
     max_queued_executions: int = _variable(
         "CATALOGUE_MAX_QUEUED_EXECUTIONS",
@@ -135,6 +162,7 @@ class Environment(BaseSettings):
         'Calls that may wait in the queue; one more is answered with "busy, try again in N s".',
         ge=0,
         le=100_000,
+        live="Limits",
     )
     max_queued_per_caller: int = _variable(
         "CATALOGUE_MAX_QUEUED_PER_CALLER",
@@ -142,6 +170,7 @@ class Environment(BaseSettings):
         "The same for one token or user.",
         ge=0,
         le=100_000,
+        live="Limits",
     )
     idempotency_hours: float = _variable(
         "CATALOGUE_IDEMPOTENCY_HOURS",
@@ -149,13 +178,23 @@ class Environment(BaseSettings):
         "How long an idempotency key stands for its execution.",
         gt=0,
         le=8760,
+        live="Runs",
     )
     reattach_seconds: float = _variable(
         "CATALOGUE_REATTACH_SECONDS",
         3600.0,
-        "How long after a caller lost its connection an identical call of it gets the same run.",
+        "How long after a caller lost its connection an identical call of it joins the run that goes on.",
         ge=0,
         le=604_800,
+        live="Runs",
+    )
+    reattach_result_seconds: float = _variable(
+        "CATALOGUE_REATTACH_RESULT_SECONDS",
+        120.0,
+        "How long such a call gets the result of the run once that has ended, instead of another run.",
+        ge=0,
+        le=604_800,
+        live="Runs",
     )
     status_check_interval: float = _variable(
         "CATALOGUE_STATUS_CHECK_INTERVAL",
@@ -163,6 +202,7 @@ class Environment(BaseSettings):
         "Seconds between two polls of a young run that nobody waits for.",
         ge=1,
         le=3600,
+        live="Runs",
     )
     max_request_bytes: int = _variable(
         "CATALOGUE_MAX_REQUEST_BYTES",
@@ -201,7 +241,12 @@ class Environment(BaseSettings):
         "OPENAI_MODEL", "", "The model that chooses tools; without one `POST /workflow` says so."
     )
     model_timeout: float = _variable(
-        "CATALOGUE_MODEL_TIMEOUT", 60.0, "Seconds that one answer of the model may take.", gt=0, le=3600
+        "CATALOGUE_MODEL_TIMEOUT",
+        60.0,
+        "Seconds that one answer of the model may take.",
+        gt=0,
+        le=3600,
+        live="Language model",
     )
     model_retries: int = _variable(
         "CATALOGUE_MODEL_RETRIES",
@@ -209,6 +254,7 @@ class Environment(BaseSettings):
         "Times that the model is asked again when it is busy or cannot be reached.",
         ge=0,
         le=10,
+        live="Language model",
     )
     model_context_tokens: int = _variable(
         "CATALOGUE_MODEL_CONTEXT_TOKENS",
@@ -260,12 +306,53 @@ class Environment(BaseSettings):
         AllowedHosts.parse(value)
         return value
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _lists_networks(cls, value: str) -> str:
+        for network in filter(None, map(str.strip, value.split(","))):
+            ipaddress.ip_network(network)
+        return value
+
     @field_validator("database_url", "celery_broker_url")
     @classmethod
-    def _names_a_known_server(cls, value: str, info: ValidationInfo) -> str:
-        schemes = DATABASES if info.field_name == "database_url" else BROKERS
-        if value and value.partition("://")[0] not in schemes:
+    def _names_a_known_server(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        schemes, address = (
+            DATABASES if info.field_name == "database_url" else BROKERS,
+            value.get_secret_value(),
+        )
+        if address and address.partition("://")[0] not in schemes:
             raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
+        return value
+
+    @field_validator("secret_key")
+    @classmethod
+    def _cannot_be_guessed(cls, value: SecretStr) -> SecretStr:
+        if 0 < len(value.get_secret_value()) < SHORTEST_KEY:
+            raise ValueError(
+                f"must have at least {SHORTEST_KEY} random characters, such as `openssl rand -base64 48` "
+                "prints; with the present one in SECRET_KEY_FALLBACKS, what that encrypted can still be read"
+            )
+        return value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _lists_host_names(cls, value: str) -> str:
+        for host in filter(None, map(str.strip, value.split(","))):
+            if host.strip("*.") == "":
+                raise ValueError(
+                    "must name hosts: if any would do, web pages could send their visitors' requests here; "
+                    "`.example.com` stands for that host and all below it"
+                )
+            if not HOST.fullmatch(host):
+                raise ValueError(
+                    f"{host!r} is no host name or IP address; scheme, port and path are left out"
+                )
+        return value
+
+    @field_validator("openai_base_url")
+    @classmethod
+    def _is_a_usable_address(cls, value: str) -> str:
+        normalise_base_url(value)
         return value
 
     @field_validator("public_url")
@@ -315,5 +402,13 @@ def _sentence(name: str, complaint: str) -> str:
 
 
 def _shown(name: str) -> str:
-    secret = name in ("SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL")
-    return "a hidden value" if secret else repr(os.environ.get(name, ""))
+    value = os.environ.get(name, "")
+    # An address may have a password in it.
+    return "a hidden value" if name in _secret_names() or "@" in value else repr(value)
+
+
+def _secret_names() -> set[str]:
+    fields = Environment.model_fields.values()
+    return {
+        name for name, field in zip(variable_names(), fields, strict=True) if field.annotation is SecretStr
+    }

@@ -4,12 +4,14 @@ import json
 import logging
 import sys
 import traceback
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 from loguru import logger
 
-TEXT_FORMAT = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level:<7} {extra[process]} {name}: {message}{extra[fields]}"
+CONTINUED = "    "
+"""Before each line of a traceback, which may quote what an engine sent: an entry begins with its time."""
 
 QUIET_LOGGERS = {
     "httpx2": "WARNING",
@@ -62,13 +64,36 @@ def configure_logging(*, level: str, log_format: str) -> None:
     if log_format == "json":
         logger.add(sys.stderr, level=level, format=_as_json, backtrace=False, diagnose=False)
     else:
-        logger.add(sys.stderr, level=level, format=TEXT_FORMAT, backtrace=False, diagnose=False)
+        logger.add(sys.stderr, level=level, format=_as_text, backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=level, force=True)
     for name in OWN_HANDLERS:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     for name, quiet_level in QUIET_LOGGERS.items():
         logging.getLogger(name).setLevel(quiet_level)
+
+
+def _as_text(record: Any) -> str:
+    """One line, in which nobody else's words begin another one, and the lines of a traceback below it."""
+    time, level, extra = record["time"], record["level"].name, record["extra"]
+    origin = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} {level:<7} {extra['process']}"
+    line = f"{origin} {record['name']}: {_in_one_line(record['message'] + extra['fields'])}"
+    if record["exception"] is not None:
+        lines = "".join(traceback.format_exception(record["exception"].value)).splitlines()
+        line = "\n".join([line, *(CONTINUED + _in_one_line(part) for part in lines)])
+    extra["line"] = line
+    return "{extra[line]}\n"
+
+
+def _in_one_line(text: str) -> str:
+    """Line breaks, escape sequences and characters that change the direction are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(char if _can_be_shown(char) else char.encode("unicode_escape").decode() for char in text)
+
+
+def _can_be_shown(char: str) -> bool:
+    return char.isprintable() or unicodedata.category(char) == "Zs"
 
 
 def _as_json(record: Any) -> str:

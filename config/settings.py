@@ -9,11 +9,15 @@ from typing import Any, TypedDict, cast
 from urllib.parse import urlsplit
 
 import dj_database_url
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 from pydantic import SecretStr
 
 from config.environment import BASE_DIR, read_environment
+from config.live_settings import LIVE_SETTINGS as CHANGEABLE
+from config.live_settings import LiveSettings
 from config.logging import configure_logging
+from config.private_files import keep_private, keep_private_database, write_secret_once
 from connectors.operator import StdioCommand
 
 ENVIRONMENT = read_environment()
@@ -25,24 +29,30 @@ try:
 except OSError as error:
     sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be made: {error.strerror}")
 
+# A folder that was there already may be open to everybody.
+keep_private(DATA_DIR / "broker")
+
 configure_logging(level=ENVIRONMENT.log_level, log_format=ENVIRONMENT.log_format)
 LOGGING_CONFIG = None
 
 
-def _secret_key(path: Path) -> str:
-    """The key from the environment, else one made on the first start and kept beside the database."""
+def _secret_keys(path: Path) -> list[str]:
+    """The key and the former ones that still count.
+
+    From the environment, else from a file beside the database with a key a line; the first start makes it.
+    """
+    former = [
+        key.strip() for key in ENVIRONMENT.secret_key_fallbacks.get_secret_value().split(",") if key.strip()
+    ]
     if key := ENVIRONMENT.secret_key.get_secret_value():
-        return key
-    try:
-        with path.open("x", encoding="ascii") as file:
-            path.chmod(0o600)
-            file.write(secrets.token_urlsafe(50))
-    except FileExistsError:
-        pass
-    return path.read_text(encoding="ascii").strip()
+        return [key, *former]
+    if not path.exists():
+        write_secret_once(path, secrets.token_urlsafe(50))
+    return path.read_text(encoding="ascii").split() + former
 
 
-SECRET_KEY = _secret_key(DATA_DIR / "secret_key")
+SECRET_KEY_FILE = None if ENVIRONMENT.secret_key.get_secret_value() else DATA_DIR / "secret_key"
+SECRET_KEY, *SECRET_KEY_FALLBACKS = _secret_keys(DATA_DIR / "secret_key")
 DEBUG = ENVIRONMENT.debug
 PUBLIC_URL = ENVIRONMENT.address
 _PUBLIC_HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
@@ -53,6 +63,8 @@ ALLOWED_HOSTS = sorted(
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PUBLIC_URL.startswith("https:") else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https:")
+# Browsers that came by HTTPS once go on so for a year; of other hosts of the domain we know nothing.
+SECURE_HSTS_SECONDS = 31_536_000 if PUBLIC_URL.startswith("https:") else 0
 
 INSTALLED_APPS = [
     "unfold",
@@ -75,6 +87,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "config.security_headers.SecurityHeaders",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -121,9 +134,10 @@ POSTGRES_OPTIONS: dict[str, Any] = {"pool": {"min_size": 1, "max_size": 20, "tim
 
 
 def _database() -> dict[str, Any]:
-    url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'catalogue.sqlite3'}"
+    url = ENVIRONMENT.database_url.get_secret_value() or f"sqlite:///{DATA_DIR / 'catalogue.sqlite3'}"
     database: dict[str, Any] = dict(dj_database_url.parse(url))
     if database["ENGINE"].endswith("sqlite3"):
+        keep_private_database(database["NAME"])
         # Threads keep their connection: opening one costs more than most queries here.
         return database | {
             "OPTIONS": SQLITE_OPTIONS,
@@ -184,12 +198,13 @@ SPECTACULAR_SETTINGS = {
         "Everything that an administrator sees, for dashboards and scripts: sources, workflows, discovery "
         "runs and executions. Every call needs an access token or a session of a member of staff. An access "
         "token needs the scope `catalogue:admin`; for reading exposed workflows and its own executions "
-        "`workflows:read` is enough, for starting and cancelling its own executions `workflows:run`."
+        "`workflows:read` is enough, for starting, reading and cancelling its own executions `workflows:run`."
     ),
     "VERSION": VERSION,
     "OAS_VERSION": "3.1.1",
     "TAGS": [
         {"name": "Root", "description": "Where everything is."},
+        {"name": "Settings", "description": "What can be changed while the product runs."},
         {"name": "Sources", "description": "Connections to engines."},
         {"name": "Workflows", "description": "What engines offer, and what curators made of it."},
         {"name": "Tools", "description": "HTTP calls that are declared here as tools."},
@@ -223,6 +238,7 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
+# What a debug page shows of the settings has no passwords in it; `config.celery` reads this one.
 CELERY_BROKER_URL = ENVIRONMENT.celery_broker_url
 
 
@@ -242,11 +258,13 @@ class CatalogueSettings(TypedDict):
     max_queued_per_caller: int
     idempotency_hours: float
     reattach_seconds: float
+    reattach_result_seconds: float
     status_check_interval: float
     max_request_bytes: int
     max_payload_bytes: int
     stdio_commands: dict[str, StdioCommand]
     http_tool_hosts: str
+    trusted_proxies: str
     openai_base_url: str
     openai_api_key: SecretStr
     openai_model: str
@@ -259,8 +277,16 @@ class CatalogueSettings(TypedDict):
 
 
 CATALOGUE = cast(
-    CatalogueSettings, {name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}
+    CatalogueSettings,
+    LiveSettings({name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}),
 )
+LIVE_SETTINGS = {
+    name: told | {"is_given": name in ENVIRONMENT.model_fields_set} for name, told in CHANGEABLE.items()
+}
+"""What of them administrators can change; `is_given`: the environment names it."""
+
+
+FAVICON = "config/favicon.svg"
 
 
 def _page(title: str, icon: str, app: str, model: str) -> dict[str, Any]:
@@ -279,8 +305,11 @@ UNFOLD = {
     "SITE_SUBHEADER": f"version {VERSION}",
     "SITE_SYMBOL": "account_tree",
     "SITE_URL": None,
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": STATIC_URL + FAVICON}],
+    "COMMAND": {"search_callback": "catalogue.admin.site.search_everything"},
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
+    "SCRIPTS": [lambda request: static("catalogue/admin/confirm.js")],
     "DASHBOARD_CALLBACK": "executions.dashboard.add_dashboard",
     "COLORS": {
         "primary": {
@@ -298,7 +327,8 @@ UNFOLD = {
         }
     },
     "SIDEBAR": {
-        "show_search": False,
+        "show_search": True,
+        "command_search": True,
         "navigation": [
             {
                 "title": "Catalogue",
@@ -309,6 +339,7 @@ UNFOLD = {
                     _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
                     _page("Toolsets", "widgets", "catalogue", "toolset"),
                     _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
+                    _page("Settings", "tune", "catalogue", "productsettings"),
                 ],
             },
             {

@@ -1,5 +1,6 @@
 """URLs of the Django part; `/mcp` is mounted beside it in `config.asgi`."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
@@ -11,6 +12,7 @@ from catalogue.openapi.api import OpenApiImportViewSet
 from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
+from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.root import ApiRoot
 from catalogue.rest.temporal_imports import TemporalImportViewSet
 from executions.rest.engine_runs import EngineRunViewSet
@@ -46,12 +48,21 @@ api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 # Not when Django is set up: commands and workers start half a second earlier without the admin's pages.
 admin.autodiscover()
 
+handler403, handler404 = "catalogue.admin.site.page_refused", "catalogue.admin.site.page_missing"
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
+    # Browsers look there for addresses that answer with no page, such as those of the API.
+    path("favicon.ico", RedirectView.as_view(url=settings.STATIC_URL + settings.FAVICON)),
     re_path(r"^tools/?$", RootToolViewSet.as_view({"get": "list", "post": "create"}), name="tools"),
     re_path(r"^workflow/?$", RequestInWords.as_view({"post": "create"}), name="workflow"),
     re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="api-schema"),
+    re_path(
+        r"^api/settings/?$",
+        SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),
+        name="settings",
+    ),
     re_path(r"^api/?$", ApiRoot.as_view(), name="api-root"),
     path("api/", include(api.urls)),
     re_path(r"^(?:api|tools|workflow)(/|$)", NoSuchEndpoint.as_view()),

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import socket
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address
 
 import httpcore2
@@ -80,6 +81,7 @@ def http_tool_addresses() -> AddressPolicy:
     )
 
 
+@lru_cache(maxsize=256)
 def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
     """The address without a trailing slash, for paths to follow. Raises ValueError like `endpoint_url`."""
     return endpoint_url(text, policy=policy).rstrip("/")

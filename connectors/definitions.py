@@ -5,12 +5,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from connectors.json_limits import TooDeep
+
+LINES = str.maketrans("", "", "\n\t")
+
 
 def _printable(value: Any) -> Any:
     """Drop what no database column or terminal should get: NUL, other controls, lone surrogates."""
     if not isinstance(value, str):
         return value
     if value.isprintable():
+        return value.strip()
+    if value.translate(LINES).isprintable():
         return value.strip()
     kept = (
         char
@@ -71,7 +77,8 @@ class WorkflowDefinition(BaseModel):
     name: Text = Field(min_length=1, max_length=255)
     title: OptionalText = ""
     """For people; empty: the name is good enough."""
-    description: Text = Field(min_length=1, max_length=20_000)
+    description: Text = Field(max_length=20_000)
+    """Empty: it is listed all the same, and has to be described here."""
     category: Text = Field(default="workflow", max_length=100)
     version: Identifier = Field(default="1.0.0", max_length=100)
     input_schema: Any = Field(default=None, validation_alias=AliasChoices("inputSchema", "input_schema"))
@@ -115,6 +122,13 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
     if not isinstance(raw, dict):
         return RejectedDefinition(
             position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
+        )
+    if isinstance(raw, TooDeep):
+        return RejectedDefinition(
+            position=position,
+            id=_readable(raw.get("id")),
+            name=_readable(raw.get("name")),
+            reason="nested too deep to be read",
         )
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
     try:

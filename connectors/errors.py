@@ -20,6 +20,8 @@ class ConnectorError(Exception):
 
     needs_operator = False
     """No other arguments help, only other settings, such as credentials."""
+    depends_on_arguments = True
+    """Other arguments may help; False where surely none do."""
 
     def __init__(self, message: str, *, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -61,9 +63,13 @@ class Rejected(ConnectorError):
 class NotFound(ConnectorError):
     """No such workflow or run at the engine."""
 
+    depends_on_arguments = False
+
 
 class Unsupported(ConnectorError):
     """The engine has no such operation."""
+
+    depends_on_arguments = False
 
 
 class Misconfigured(ConnectorError):

@@ -15,7 +15,7 @@ from connectors.errors import InvalidAnswer, Misconfigured
 from connectors.exchange import Exchange
 from connectors.guarded_network import tls_context
 from connectors.http_limits import HttpLimits
-from connectors.json_limits import MAX_DEPTH, UnreadableJSON, parse_json
+from connectors.json_limits import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
 from connectors.queries import with_query, with_query_of_ours
 from connectors.redaction import Redactor, shorten
 from connectors.redirects import Hop, Journey, travel
@@ -130,19 +130,22 @@ class EngineClient:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
         max_depth: int = MAX_DEPTH,
+        is_listing: bool = False,
     ) -> Any:
         """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; everything else is an error.
 
         `target` is a path below the base URL, or a whole URL of the same origin. With `repeatable=False`
-        whatever leaves open if the engine acted is OutcomeUnknown.
+        whatever leaves open if the engine acted is OutcomeUnknown. Of a listing, an object that is nested
+        too deep costs itself alone.
         """
+        parse = parse_listing if is_listing else parse_json
         content_type, sent = written(body, form)
         exchange = await self._succeed(
             method, target, content=sent, headers={**(headers or {}), **content_type}, repeatable=repeatable
         )
         content = bytes(exchange.body)
         try:
-            return self._redactor.answer(parse_json(content, max_depth=max_depth), content)
+            return self._redactor.answer(parse(content, max_depth=max_depth), content)
         except UnreadableJSON as error:
             raise exchange.not_json(error) from None
 

@@ -24,6 +24,8 @@ class Capabilities:
     """Runs can be looked up by the key that they were started with."""
     min_poll_seconds: float = 1.0
     """Never ask for one run's status more often than this."""
+    status_is_optional: bool = False
+    """The engine's API may lack a way to ask about runs: "not found" need not mean that the run is gone."""
     can_wait: bool = False
     """`wait` hears of a run's end as it happens."""
     starts_can_be_broken_off: bool = False
@@ -98,6 +100,8 @@ class RunSnapshot:
     """MCP's content blocks, from engines that answer with such; `output` is then what programs read."""
     needs_operator: bool = False
     """It failed for how the engine knows us, so that no other arguments would help."""
+    depends_on_arguments: bool = True
+    """It failed for what other arguments may mend; False where surely none do."""
     may_have_effect: bool = False
     """It failed, though what was asked for may have been done, or was: done again, it could be done twice."""
     progress: float | None = None
@@ -221,7 +225,11 @@ class Connector(Protocol):
         ...
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        """The run as it is now. Raises NotFound for one that the engine does not know."""
+        """The run as it is now.
+
+        Raises NotFound for one that the engine does not know, Unsupported where it tells of none; without
+        details that is final.
+        """
         ...
 
     async def cancel(self, run: RunRef) -> None:
@@ -268,10 +276,13 @@ class Connector(Protocol):
         """Call `listener`, on the loop of the connector, whenever the listing may have changed."""
         raise Unsupported("This engine does not say when its listing changes.")
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        """The run that was started with this key, None where the engine has none.
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        """The run that was started with this key and these arguments, None where the engine has none.
 
-        It says None only if the engine said so: whoever is told that may start the run once more.
+        `arguments` are those of the start, for engines whose runs are found by what is made of them. It says
+        None only if the engine said so: whoever is told that may start the run once more.
         """
         raise Unsupported("This engine cannot look a run up by the key of its start.")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.json_limits import TooDeep, UnreadableJSON, parse_json
 
 MASK = "***"
 SHORTEST_IN_VALUES = 8
@@ -25,6 +25,8 @@ WORD_KEYS = (
     "exception_message",
 )
 """Where engines put what they have to say, best first."""
+ERROR_LIMIT = 4_000
+"""Characters of what an engine says of a failure; all of it is in its raw answer."""
 TAG = re.compile(r"<[^<>]*>")
 
 
@@ -65,6 +67,8 @@ class Redactor:
                 return self._in_values.sub(MASK, value)
             case list():
                 return [self._masked(item) for item in value]
+            case TooDeep():
+                return TooDeep({self._masked(key): self._masked(item) for key, item in value.items()})
             case dict():
                 return {self._masked(key): self._masked(item) for key, item in value.items()}
         return value
@@ -98,6 +102,15 @@ def words_of(body: bytes) -> str:
 
 def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
+
+
+def shorten_error(text: str) -> str:
+    """The beginning and, three times as long, the end: the last line of a traceback says what happened."""
+    if len(text) <= ERROR_LIMIT:
+        return text
+    note = f"\n[... {len(text) - ERROR_LIMIT:,} characters left out ...]\n"
+    beginning = ERROR_LIMIT // 4
+    return f"{text[:beginning].rstrip()}{note}{text[beginning - ERROR_LIMIT :].lstrip()}"
 
 
 def _pattern_of(secrets: set[str]) -> re.Pattern[str] | None:

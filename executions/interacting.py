@@ -22,7 +22,7 @@ from django.db import DatabaseError, InterfaceError
 from catalogue.database import run_in_database
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.naming import find_similar_names
-from catalogue.schemas import ArgumentProblem, find_argument_problems
+from catalogue.schemas import ArgumentProblem, CheckedArguments, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import Capabilities
 from executions.advancing import begin
@@ -105,11 +105,11 @@ async def query_execution(
 
     Raises UnknownExecution and the subclasses of InteractionRefused.
     """
-    execution = await _admit(execution_id, InteractionKind.QUERY, name, arguments, caller)
+    execution, meant = await _admit(execution_id, InteractionKind.QUERY, name, arguments, caller)
 
     async def put() -> Any:
         async with connector_of(execution) as connector:
-            answered = await connector.query(execution.run, name, arguments)
+            answered = await connector.query(execution.run, name, meant)
         _check_answer(answered)
         return answered
 
@@ -130,8 +130,8 @@ async def signal_execution(
     It goes on when the request that wants it is broken off. Raises UnknownExecution and the subclasses of
     InteractionRefused.
     """
-    execution = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
-    telling = _Telling(execution, name, arguments, caller)
+    execution, meant = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
+    telling = _Telling(execution, name, meant, caller)
     await asyncio.shield(begin(telling.tell()))
     if telling.refusal is not None:
         raise telling.refusal
@@ -174,8 +174,8 @@ class _Telling:
 
 async def _admit(
     execution_id: str, kind: InteractionKind, name: str, arguments: dict[str, Any], caller: Caller
-) -> Execution:
-    """The execution, if its run may be asked or told that now."""
+) -> tuple[Execution, dict[str, Any]]:
+    """The execution, if its run may be asked or told that now, and the arguments as they are meant."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.workflow is None:
         raise NotNow("Its workflow was deleted, so that the engine cannot be asked about the run any more.")
@@ -186,9 +186,10 @@ async def _admit(
         raise UnknownInteraction(execution, kind, name, list(declared))
     if why_not := why_not_now(execution, kind):
         raise NotNow(why_not)
-    if problems := _find_problems(wanted, arguments):
-        raise UnfitArguments(wanted, problems)
-    return execution
+    checked = _check(wanted, arguments)
+    if checked.problems:
+        raise UnfitArguments(wanted, checked.problems)
+    return execution, checked.arguments
 
 
 async def _is_supported(execution: Execution, kind: InteractionKind) -> bool:
@@ -224,12 +225,13 @@ def _why_no_run(execution: Execution) -> str:
     return f"It is {execution.get_state_display()} without ever having run."
 
 
-def _find_problems(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> list[ArgumentProblem]:
+def _check(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> CheckedArguments:
     try:
         json.dumps(arguments, allow_nan=False)
     except ValueError:
-        return [ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")]
-    return find_argument_problems(wanted.schema, arguments)
+        problem = ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")
+        return CheckedArguments(arguments, [problem])
+    return check_arguments(wanted.schema, arguments)
 
 
 def _check_answer(value: Any) -> None:

@@ -1,5 +1,6 @@
 """Telling a worker at once that something is due, where the next tick would tell it a second later."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Event
@@ -11,6 +12,13 @@ from executions.tasks import poll_due_executions
 
 MESSAGE_LIFETIME_SECONDS = 5
 _on_its_way = Event()
+_here: list[Callable[[], None]] = []
+"""What looks for what is due in this process, where it stands in for the workers."""
+
+
+def answer_nudges(poll: Callable[[], None] | None) -> None:
+    """Have this process look for what is due, as nobody else would hear of it; None: a worker does."""
+    _here[:] = [] if poll is None else [poll]
 
 
 def ask_for_a_poll() -> None:
@@ -30,6 +38,9 @@ def _publish_soon() -> None:
 
 def _publish() -> None:
     _on_its_way.clear()
+    for poll in _here.copy():
+        poll()
+        return
     try:
         poll_due_executions.apply_async(expires=MESSAGE_LIFETIME_SECONDS, retry=False)
     except Exception as error:  # noqa: BLE001 - each broker's library raises its own

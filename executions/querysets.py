@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,16 @@ SOURCE_NAMES = (
     " FROM known WHERE known.name IS NOT NULL"
     ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
 )
+
+
+SEARCHED = 20_000
+"""Executions in which a text is looked for, the newest ones: no index helps to find it."""
+MOST_FOUND = 1_000
+TEXTS = (
+    "tool_name", "workflow_name", "upstream_id", "source_name", "caller_name", "error", "progress_message",
+    "run_id", "correlation_id", "idempotency_key",
+)  # fmt: skip
+"""Of a record, in which a search looks; payloads are not searched."""
 
 
 class _IsActive(models.Func):
@@ -63,6 +75,28 @@ class ExecutionQuerySet(models.QuerySet["Execution"]):
     def admitted(self) -> ExecutionQuerySet:
         """Active ones that take up room within the limits."""
         return self.active().filter(admitted_at__isnull=False, finished_at=None)
+
+    def matching(self, text: str) -> ExecutionQuerySet:
+        """The newest that have the text in a name, an id or what went wrong, in any case of letters.
+
+        Of the newest `SEARCHED`, so that it takes no longer the more there are; whole ids of executions and
+        runs are found among all. Asks at once.
+        """
+        anywhere = Q()
+        for field in TEXTS:
+            anywhere |= Q(**{f"{field}__icontains": text})
+        newest = self.order_by("-created_at")
+        oldest = list(newest.values_list("created_at", flat=True)[SEARCHED - 1 : SEARCHED])
+        searched = newest.filter(created_at__gte=oldest[0]) if oldest else newest
+        by_id = [self.filter(run_id=text)]
+        with contextlib.suppress(ValueError):
+            by_id.append(self.filter(pk=uuid.UUID(text)))
+        found = {
+            key
+            for matches in (searched.filter(anywhere), *by_id)
+            for key in matches.values_list("pk", flat=True)[:MOST_FOUND]
+        }
+        return self.filter(pk__in=found)
 
     def visible_to(self, caller: Caller) -> ExecutionQuerySet:
         """What the caller started; everything for a caller that sees all."""

@@ -48,7 +48,7 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
         "execution_id": str(execution.pk),
         "tool": execution.tool_name,
         "state": execution.state,
-        "progress": execution.progress,
+        "progress": execution.told_progress,
         "progress_message": execution.progress_message
         or (execution.told_state if execution.is_queued else None),
         "created_at": execution.created_at.isoformat(),
@@ -62,6 +62,8 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
             "cached_from": execution.cached_from_id and str(execution.cached_from_id),
             "cached_at": execution.cached_at.isoformat(),
         }
+    if execution.doubt:
+        described["status_problem"] = execution.doubt
     if execution.error:
         described |= {"error": execution.error, "error_kind": execution.error_kind}
     return described

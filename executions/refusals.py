@@ -8,12 +8,14 @@ StartRefused
 └── Busy                     the limits have no room, and the queue has none either
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from catalogue.schemas import ArgumentProblem
 from executions.models import Execution
 
 LONGEST_KEY = 255
+LONGEST_LISTING = 20_000
+"""Characters of the problems with the arguments of one call."""
 
 
 class StartRefused(Exception):
@@ -21,10 +23,15 @@ class StartRefused(Exception):
 
 
 class UnknownTool(StartRefused):
-    """No exposed workflow has this name; `similar` ones, which the caller may call, perhaps are meant."""
+    """No exposed workflow has this name.
 
-    def __init__(self, tool_name: str, *, similar: Sequence[str] = ()) -> None:
+    `renamed` are those that had it before, `similar` ones perhaps are meant; the caller may call both.
+    """
+
+    def __init__(self, tool_name: str, *, renamed: Sequence[str] = (), similar: Sequence[str] = ()) -> None:
         meant = f"Did you mean {' or '.join(similar)}? " if similar else ""
+        if renamed:
+            meant = f"It was renamed: call {' or '.join(renamed)} instead. "
         super().__init__(
             f"Unknown or disabled tool: {tool_name[:200]}. {meant}"
             "list_workflows shows those that can be called."
@@ -32,12 +39,28 @@ class UnknownTool(StartRefused):
 
 
 class InvalidArguments(StartRefused):
-    """The arguments do not fit the workflow's input schema."""
+    """The arguments do not fit the workflow's input schema.
 
-    def __init__(self, tool_name: str, problems: list[ArgumentProblem]) -> None:
-        listed = "\n".join(f"- {problem}" for problem in problems)
-        super().__init__(f"Invalid arguments for {tool_name}; nothing was started:\n{listed}")
+    With `starts=False`, those of a tool that would not have started anything.
+    """
+
+    def __init__(self, tool_name: str, problems: list[ArgumentProblem], *, starts: bool = True) -> None:
+        listed = "\n".join(_as_many_as_fit(problems))
+        told = "; nothing was started" if starts else ""
+        super().__init__(f"Invalid arguments for {tool_name}{told}:\n{listed}")
         self.problems = problems
+
+
+def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
+    """A line each. The first is told however long it is; each may list all values that are allowed."""
+    room = LONGEST_LISTING
+    for number, problem in enumerate(problems):
+        line = f"- {problem}"
+        room -= len(line)
+        if number and room < 0:
+            yield f"- and {len(problems) - number} problems more"
+            return
+        yield line
 
 
 class InvalidIdempotencyKey(StartRefused):

@@ -75,7 +75,10 @@ async def find_traces(execution: Execution) -> Traces:
         raise EngineSilent(f"What the engine keeps of it cannot be found out: {error.message}") from None
     return Traces(
         run_may_be_named=capabilities.keeps_runs,
-        run_may_be_missing=not capabilities.keeps_runs or capabilities.starts_can_be_broken_off,
+        # One whose run is known was lost later: the engine does not tell of it.
+        run_may_be_missing=not capabilities.keeps_runs
+        or capabilities.starts_can_be_broken_off
+        or bool(execution.run_id),
         key=str(execution.pk) if _gets_keys(execution.workflow, capabilities) else "",
     )
 

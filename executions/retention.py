@@ -100,28 +100,27 @@ def prune(*, seconds: float | None = None) -> Pruned:
 
 def _what_is_cached(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
     """Copies of outputs, which are kept no longer than what they are copies of."""
-    limits = [days for days in (retention.keep_payloads_days, retention.keep_records_days) if days]
-    if not limits:
+    if (limit := retention.keeps_results_for) is None:
         return {}
-    oldest = now - timedelta(days=min(limits))
-    return {"cached_results": partial(forget_results, older_than=oldest)}
+    return {"cached_results": partial(forget_results, older_than=now - limit)}
 
 
 def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
     """The kinds that are not kept for ever, each with what removes one batch of it."""
-    kinds: dict[str, tuple[int, PruneBatch]] = {
-        "executions": (retention.keep_records_days, _prune_records),
-        "payloads": (retention.keep_payloads_days, _prune_payloads),
-        "timelines": (retention.keep_events_days, _prune_timelines),
-        "discovery_runs": (retention.keep_discovery_runs_days, _prune_discovery_runs),
+    records, payloads = retention.keeps_for("records"), retention.keeps_for("payloads")
+    kinds: dict[str, tuple[timedelta | None, PruneBatch]] = {
+        "executions": (records, _prune_records),
+        "payloads": (payloads, _prune_payloads),
+        "timelines": (retention.keeps_for("events"), _prune_timelines),
+        "discovery_runs": (retention.keeps_for("discovery_runs"), _prune_discovery_runs),
     }
     for kept in kept_alike:
-        kinds[kept.name] = (retention.keep_records_days, kept.prune_records)
-        kinds[kept.payloads] = (retention.keep_payloads_days, kept.prune_payloads)
+        kinds[kept.name] = (records, kept.prune_records)
+        kinds[kept.payloads] = (payloads, kept.prune_payloads)
     return {
-        kind: partial(prune_batch, now - timedelta(days=days))
-        for kind, (days, prune_batch) in kinds.items()
-        if days
+        kind: partial(prune_batch, now - limit)
+        for kind, (limit, prune_batch) in kinds.items()
+        if limit is not None
     }
 
 

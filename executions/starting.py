@@ -7,12 +7,13 @@ and `1.0` differ, since an engine may tell them apart.
 import hashlib
 import json
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 from loguru import logger
 
@@ -20,7 +21,7 @@ from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
-from catalogue.schemas import ArgumentProblem, find_argument_problems
+from catalogue.schemas import ArgumentProblem, check_arguments
 from executions.callers import Caller
 from executions.creating import insert_execution, new_execution
 from executions.engine.leases import LEASE
@@ -74,7 +75,8 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """The workflow behind a tool name. Raises UnknownTool, also for one outside the caller's toolset."""
     shown = current_catalogue().seen_through(caller.toolset)
     if (workflow := shown.get(tool_name)) is None:
-        raise UnknownTool(tool_name, similar=find_similar_names(tool_name, shown))
+        renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
+        raise UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow
 
 
@@ -90,8 +92,11 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     if (asked_before := _find_by_key(request, digest)) is not None:
         return asked_before
     workflow = exposed_workflow(request.tool_name, caller=request.caller)
-    if problems := _find_problems(workflow, request.arguments):
-        raise InvalidArguments(request.tool_name, problems)
+    checked = check_arguments(workflow.input_schema, request.arguments)
+    if checked.problems:
+        raise InvalidArguments(request.tool_name, checked.problems)
+    # From here on; a request that comes again is known by the arguments as they were written.
+    request = replace(request, arguments=checked.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
     try:
@@ -140,12 +145,12 @@ def _find_by_key(request: StartRequest, digest: str) -> Execution | None:
     return known
 
 
-def _find_problems(workflow: Workflow, arguments: dict[str, Any]) -> list[ArgumentProblem]:
-    return find_argument_problems(workflow.input_schema, arguments)
-
-
 def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Execution | None:
-    """An execution of the same call whose caller went away without an answer, now this request's."""
+    """An execution of the same call whose caller went away without an answer, now this request's.
+
+    A result is given to what may be a client's retry, soon after the caller went away or the run ended: later
+    calls may want to know how things are now.
+    """
     seconds = settings.CATALOGUE["reattach_seconds"]
     if request.idempotency_key or not (request.may_reattach and workflow.reattach and seconds):
         return None
@@ -163,6 +168,10 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         idempotency_key="",
         awaited_until__lt=now,
         awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
+    )
+    recent = now - timedelta(seconds=settings.CATALOGUE["reattach_result_seconds"])
+    abandoned = abandoned.filter(
+        Q(finished_at=None) | Q(finished_at__gt=recent) | Q(awaited_until__gt=recent - LONG_PAST)
     )
     if request.fresh:
         # What ended before is no fresh run, though nobody got its result.

@@ -38,20 +38,23 @@ async def start_and_wait(
     *,
     seconds: float | None = None,
     patient: bool = False,
+    patience: float | None = None,
     on_progress: ProgressListener | None = None,
 ) -> Execution:
     """Start a workflow and wait until it is settled, at most `seconds`.
 
-    Without `seconds`, as long as the workflow's settings say, or until the run's own deadline for a `patient`
-    caller, whose client the progress keeps waiting. The execution that is returned may still be active; a
-    worker follows it from then on. Whoever is cancelled while waiting ends the wait; what that means for the
-    run the workflow's `on_disconnect` says. Raises what `create_execution` raises.
+    Without `seconds`, as long as the workflow's settings say; never longer than the `patience` of a caller of
+    which that is known, and until the run's own deadline for a `patient` one, whose client the progress keeps
+    waiting. The execution that is returned may still be active; a worker follows it from then on. Whoever is
+    cancelled while waiting ends the wait; what that means for the run the workflow's `on_disconnect` says.
+    Raises what `create_execution` raises.
     """
+    patient = patient and patience is None
     follower = _Follower(request)
     answered = False
     try:
         execution = await follower.created()
-        limit = _inline_wait(execution, patient=patient) if seconds is None else seconds
+        limit = _inline_wait(execution, patient=patient, patience=patience) if seconds is None else seconds
         again = patient and seconds is None and execution.is_queued
         execution = await follower.wait(limit, on_progress, again_once_admitted=again)
         answered = True
@@ -60,15 +63,17 @@ async def start_and_wait(
         await follower.release(answered=answered)
 
 
-def _inline_wait(execution: Execution, *, patient: bool) -> float | None:
+def _inline_wait(execution: Execution, *, patient: bool, patience: float | None) -> float | None:
     """In seconds; None: however long it takes."""
     workflow = execution.workflow
     if workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
-        return None
-    if patient or workflow is None:
+        return None if patience is None else float(patience)
+    if patient or (workflow is None and patience is None):
         return float(execution.timeout_seconds) + GRACE_SECONDS
+    decided = None if workflow is None else workflow.inline_wait_seconds
+    known = [float(limit) for limit in (decided, patience) if limit is not None]
     default: float = settings.CATALOGUE["inline_wait"]
-    return default if workflow.inline_wait_seconds is None else float(workflow.inline_wait_seconds)
+    return min(known, default=default)
 
 
 class _Follower:
@@ -142,7 +147,9 @@ class _Follower:
                     shows_something = execution.polled_at is not None or execution.is_queued
                     if on_progress is not None and shows_something and not execution.is_settled:
                         await on_progress(execution)
-        return await self.created()
+        execution = await self.created()
+        execution.is_reattached = execution.pk != self._request.id and not self._request.idempotency_key
+        return execution
 
     @property
     def _owns(self) -> bool:
@@ -184,7 +191,7 @@ class _Follower:
     async def _drive(self, execution: Execution) -> None:
         try:
             if execution.lease_holder == self._holder:
-                await launch(execution, self._request.arguments)
+                await launch(execution, execution.payload.input)
             elif execution.is_queued:
                 await self._queue_up(execution)
             await self._follow()

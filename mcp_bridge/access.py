@@ -21,6 +21,8 @@ class Access:
     scopes: frozenset[str]
     token_id: int | None = None
     """None for callers that need no token."""
+    inline_wait_seconds: int | None = None
+    """What the token says of its client's patience; None: what the toolset or the product says."""
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -38,7 +40,7 @@ class Access:
             raise OtherToolset
         if toolset is not None:
             caller = replace(caller, toolset=toolset)
-        return cls(caller, frozenset(token.scopes), token.pk)
+        return cls(caller, token.granted, token.pk, token.inline_wait_seconds)
 
     def is_still_granted(self) -> bool:
         """Asks the database, for what goes on after the request was let in."""

@@ -5,10 +5,11 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, Throttled
 from rest_framework.request import Request
 
 from mcp_bridge.models import AccessToken
+from mcp_bridge.throttling import TooManyFailures, client_address, note_wrong_token
 from mcp_bridge.tokens import authenticate
 
 REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
@@ -23,6 +24,7 @@ class AccessTokenAuthentication(BaseAuthentication):
             return None
         token = authenticate(text.strip())
         if token is None:
+            _note_wrong_token(request, text.strip())
             raise AuthenticationFailed(REFUSED)
         return AnonymousUser(), token
 
@@ -43,6 +45,17 @@ class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no
             "scheme": "bearer",
             "description": "An access token, made in the admin or with `manage.py create_mcp_token`.",
         }
+
+
+def _note_wrong_token(request: Request, text: str) -> None:
+    address = client_address(request.META.get("REMOTE_ADDR"), request.META.get("HTTP_X_FORWARDED_FOR", ""))
+    try:
+        note_wrong_token(text, address=address)
+    except TooManyFailures as problem:
+        throttled = Throttled(detail=str(problem))
+        # For `Retry-After`; given at once, REST framework would say it in the text a second time.
+        throttled.wait = problem.seconds  # type: ignore[attr-defined]
+        raise throttled from None
 
 
 def _authorization(request: Request) -> str:

@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catalogue.database import run_in_database
+from catalogue.exposure import current_catalogue, fresh_catalogue
 from catalogue.models import Workflow
 from executions.models import Execution
-from executions.refusals import StartRefused, UnknownTool
+from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
 from mcp_bridge.answers.results import ToolAnswer, execution_result, text_result
+from mcp_bridge.portability import find_portable_view
 from mcp_bridge.task_documents import describe_created_task
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -33,6 +35,8 @@ class ToolCall:
     """Whether this very request declared the tasks extension."""
     report: Report | None = None
     """Sends a progress notification (value, total, message); None when the client asked for none."""
+    stays_for_progress: bool = False
+    """Whether progress keeps the client waiting for as long as a run takes."""
 
 
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
@@ -40,10 +44,14 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
 
     A run that goes on is a task to clients that take tasks, which serves them better than a long wait.
     """
+    progress = ProgressNotifications(call.report) if call.report else None
+    portable = await find_portable_view(call.access)
+    name = tool_name if portable is None else portable.meant_name(tool_name)
+    schema = None if portable is None else portable.schema_of(name)
     try:
         request = StartRequest(
-            tool_name=tool_name,
-            arguments=arguments,
+            tool_name=name,
+            arguments=arguments if portable is None else portable.read(tool_name, schema, arguments),
             caller=call.access.caller,
             door=call.door,
             idempotency_key=call.idempotency_key,
@@ -53,21 +61,44 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         )
         execution = await start_and_wait(
             request,
-            patient=call.report is not None and not call.takes_tasks,
-            on_progress=ProgressNotifications(call.report).tell if call.report else None,
+            patient=call.stays_for_progress and not call.takes_tasks,
+            patience=(patience := await patience_of(call.access)),
+            on_progress=progress.tell if progress else None,
         )
     except UnknownTool:
-        raise
+        if portable is None:
+            raise
+        raise portable.tell_unknown(tool_name) from None
     except StartRefused as error:
+        if isinstance(error, InvalidArguments) and portable is not None and schema is not None:
+            error = portable.tell_invalid(tool_name, schema, error)
         return text_result(str(error), is_error=True)
-    return await run_in_database(_render, execution, call)
+    if progress is not None and not progress.has_told:
+        await progress.tell(execution)
+    return await run_in_database(_render, execution, call, patience)
 
 
-def _render(execution: Execution, call: ToolCall) -> ToolAnswer:
+async def patience_of(access: Access) -> int | None:
+    """Seconds that the client waits, as its token or its toolset says; None: nothing is known."""
+    if access.inline_wait_seconds is not None or access.toolset is None:
+        return access.inline_wait_seconds
+    if (catalogue := fresh_catalogue()) is None:
+        catalogue = await run_in_database(current_catalogue)
+    entry = catalogue.toolsets.get(access.toolset)
+    seconds: int | None = None if entry is None else entry.toolset.inline_wait_seconds
+    return seconds
+
+
+def _render(execution: Execution, call: ToolCall, patience: int | None) -> ToolAnswer:
     if call.takes_tasks and not execution.is_settled and not _is_synchronous(execution):
         return describe_created_task(execution)
     is_for_a_terminal = call.door == Execution.Door.COMMAND
-    return execution_result(execution, protocol_version=call.protocol_version, may_be_large=is_for_a_terminal)
+    return execution_result(
+        execution,
+        protocol_version=call.protocol_version,
+        may_be_large=is_for_a_terminal,
+        patience=patience,
+    )
 
 
 def _is_synchronous(execution: Execution) -> bool:
@@ -78,7 +109,8 @@ def _is_synchronous(execution: Execution) -> bool:
 class ProgressNotifications:
     """Turns what polls find into progress values that always rise, as MCP demands.
 
-    Every poll sends one, also when the engine reports nothing new: they keep the client patient.
+    Every poll sends one, also when the engine reports nothing new: they keep the client patient. A run that
+    ends before the first poll has one of its end, since the client asked for progress.
     """
 
     SMALLEST_STEP = 0.001
@@ -87,9 +119,14 @@ class ProgressNotifications:
         self._report = report
         self._last = 0.0
 
+    @property
+    def has_told(self) -> bool:
+        return self._last > 0.0
+
     async def tell(self, execution: Execution) -> None:
-        known = execution.progress is not None
+        percent = 100.0 if execution.succeeded else execution.progress
+        known = percent is not None
         step = self.SMALLEST_STEP if known else 1.0
-        self._last = max(execution.progress or 0.0, self._last + step)
+        self._last = max(percent or 0.0, self._last + step)
         message = execution.progress_message or execution.told_state
         await self._report(self._last, 100.0 if known and self._last <= 100.0 else None, message)

@@ -1,32 +1,135 @@
-"""What people paste into the configuration of their MCP client."""
+"""What people paste into their MCP clients: one server, in the form that each client takes."""
 
 import json
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
+
+from catalogue.portable_names import server_name
 from mcp_bridge.tokens import resource_url
 
-SERVER_NAME = "workflow-catalogue"
+TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
+HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")
+"""Where mcp-remote talks plain HTTP without being asked to."""
 
 
-def http_client_configuration(token: str, *, toolset: str | None = None) -> str:
-    """For clients that speak Streamable HTTP; `toolset` is the slug of the one to connect to."""
-    headers = {"Authorization": f"Bearer {token}"}
-    return _configuration({"type": "http", "url": resource_url(toolset), "headers": headers}, toolset)
+class McpClient(StrEnum):
+    """The clients whose forms are known; most others take the generic one."""
+
+    CLAUDE_CODE = "claude-code"
+    CLAUDE_DESKTOP = "claude-desktop"
+    VS_CODE = "vscode"
+    CURSOR = "cursor"
+    GENERIC = "generic"
+
+    @property
+    def label(self) -> str:
+        return _TITLES[self][0]
+
+    @property
+    def place(self) -> str:
+        """Where its configuration goes."""
+        return _TITLES[self][1]
 
 
-def stdio_client_configuration(
-    python: str, manage: str, *, variables: Mapping[str, str], toolset: str | None = None
-) -> str:
-    """For clients that start their servers themselves: the interpreter and `manage.py`, as absolute paths.
+_TITLES = {
+    McpClient.CLAUDE_CODE: ("Claude Code", "run in a terminal"),
+    McpClient.CLAUDE_DESKTOP: ("Claude Desktop", "claude_desktop_config.json, by Settings > Developer"),
+    McpClient.VS_CODE: ("VS Code", ".vscode/mcp.json, or the user's mcp.json"),
+    McpClient.CURSOR: ("Cursor", "~/.cursor/mcp.json"),
+    McpClient.GENERIC: ("Other clients", "their file of MCP servers"),
+}
 
-    `variables` are those of the environment that the client has to set.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HttpServer:
+    """The endpoint, or that of a toolset, as clients reach it over Streamable HTTP."""
+
+    token: str = TOKEN_HERE
+    toolset: str | None = None
+    """The slug of the one to connect to."""
+
+    def configure(self, client: McpClient) -> str:
+        """What the client takes."""
+        url, authorization = resource_url(self.toolset), f"Bearer {self.token}"
+        server = {"type": "http", "url": url, "headers": {"Authorization": authorization}}
+        match client:
+            case McpClient.CLAUDE_CODE:
+                # Double quotes, which every shell knows.
+                header = f'"Authorization: {authorization}"'
+                return f"claude mcp add --transport http {self._name} {url} --header {header}"
+            case McpClient.CLAUDE_DESKTOP:
+                return _document("mcpServers", self._name, _bridged(url, authorization))
+            case McpClient.VS_CODE:
+                return _document("servers", self._name, server)
+            case McpClient.CURSOR:
+                del server["type"]
+        return _document("mcpServers", self._name, server)
+
+    @property
+    def _name(self) -> str:
+        return server_name(self.toolset)
+
+
+def _variables() -> dict[str, str]:
+    """A client starts its server without ours, so it would look for the data in the usual folder."""
+    folder = settings.DATA_DIR.absolute()
+    return {} if folder == settings.BASE_DIR / "var" else {"CATALOGUE_DATA_DIR": str(folder)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StdioServer:
+    """This installation's server on standard input and output, for clients on the same machine."""
+
+    toolset: str | None = None
+    python: str = sys.executable
+    manage: str = field(default_factory=lambda: str(settings.BASE_DIR / "manage.py"))
+    variables: Mapping[str, str] = field(default_factory=_variables)
+    """Those of the environment that the client has to set."""
+
+    def configure(self, client: McpClient) -> str:
+        """What the client takes."""
+        name = server_name(self.toolset)
+        arguments = [self.manage, "mcp_stdio", *(["--toolset", self.toolset] if self.toolset else [])]
+        if client == McpClient.CLAUDE_CODE:
+            return self._claude_command(name, [self.python, *arguments])
+        server: dict[str, Any] = {"command": self.python, "args": arguments}
+        server |= {"env": dict(self.variables)} if self.variables else {}
+        if client == McpClient.VS_CODE:
+            return _document("servers", name, {"type": "stdio"} | server)
+        return _document("mcpServers", name, server)
+
+    def _claude_command(self, name: str, command: Sequence[str]) -> str:
+        # Each option takes all words up to the next one, so that the name comes first.
+        options = [word for pair in self.variables.items() for word in ("--env", "=".join(pair))]
+        return shlex.join(["claude", "mcp", "add", "--transport", "stdio", name, *options, "--", *command])
+
+
+def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient, str]]:
+    """For each client what it takes."""
+    return [(client, server.configure(client)) for client in McpClient]
+
+
+def _bridged(url: str, authorization: str) -> dict[str, Any]:
+    """By mcp-remote: the client's file knows only servers that it starts itself.
+
+    Some versions break arguments with spaces, so that the header's value is in the environment.
     """
-    arguments = [manage, "mcp_stdio", *(["--toolset", toolset] if toolset else [])]
-    server: dict[str, object] = {"command": python, "args": arguments}
-    return _configuration(server | ({"env": dict(variables)} if variables else {}), toolset)
+    parts = urlsplit(url)
+    is_plain = parts.scheme == "http" and parts.hostname not in HOSTS_WITHOUT_TLS
+    options = ["--transport", "http-only", *(["--allow-http"] if is_plain else [])]
+    return {
+        "command": "npx",
+        "args": ["-y", "mcp-remote", url, "--header", "Authorization:${AUTHORIZATION}", *options],
+        "env": {"AUTHORIZATION": authorization},
+    }
 
 
-def _configuration(server: Mapping[str, object], toolset: str | None) -> str:
-    # A client may have several toolsets, each under a name of its own.
-    name = f"{SERVER_NAME}-{toolset}" if toolset else SERVER_NAME
-    return json.dumps({"mcpServers": {name: server}}, indent=2)
+def _document(key: str, name: str, server: Mapping[str, object]) -> str:
+    return json.dumps({key: {name: server}}, indent=2)

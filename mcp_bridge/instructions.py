@@ -10,6 +10,7 @@ from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
 from catalogue.outages import Outage, Outages, current_outages, fresh_outages, outages_seen_through
+from executions.local_worker import stands_in_for_workers
 from mcp_bridge.access import Access
 from mcp_bridge.declarations import Context
 
@@ -24,6 +25,10 @@ FULL = (
 COMPACT = (
     "The company's workflows. They are not tools of their own here: find one with list_workflows, see its "
     f"arguments with get_workflow_info and run it with execute_workflow. {OF_LONG_RUNS}"
+)
+ALONE = (
+    "No worker is running beside this server: it lists the engines and follows runs itself, as long as this "
+    "connection lasts. How a run went on after that is seen the next time."
 )
 DESCRIBED_CHARACTERS = 2_000
 """Of a toolset's description."""
@@ -44,6 +49,8 @@ async def instructions_for(access: Access) -> str:
 def write_instructions(catalogue: ExposedCatalogue, outages: Outages, *, toolset: str | None) -> str:
     seen = outages_seen_through(catalogue, outages, toolset)
     paragraphs = [*_about_toolset(catalogue, toolset), *map(_about_outage, seen[:NAMED_OUTAGES])]
+    if stands_in_for_workers():
+        paragraphs.append(ALONE)
     if (more := len(seen) - NAMED_OUTAGES) > 0:
         paragraphs.append(f"{more} more sources cannot be reached: list_workflows names all of them.")
     return "\n\n".join(paragraphs)

@@ -4,12 +4,14 @@ from typing import ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
 from catalogue.models import Toolset
+from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.scopes import Scope
 from executions.callers import Caller
 
@@ -42,6 +44,14 @@ class AccessToken(models.Model):
         related_name="tokens",
         help_text="All that it sees and runs. Empty: whatever is exposed.",
     )
+    inline_wait_seconds = models.PositiveIntegerField(
+        "inline wait",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(LONGEST_INLINE_WAIT)],
+        help_text="Seconds that a tool call waits before it gets a handle: less than the client waits. "
+        "Empty: its toolset's, else the product's default.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
@@ -72,10 +82,28 @@ class AccessToken(models.Model):
             toolset=None if self.toolset is None else self.toolset.slug,
         )
 
+    @property
+    def granted(self) -> frozenset[str]:
+        """Its scopes, and those that they include: `catalogue:admin` allows everything."""
+        return frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
+
     def allows(self, scope: Scope) -> bool:
-        return scope in self.scopes
+        return scope in self.granted
 
     def revoke(self) -> None:
         """Takes effect within a second."""
         self.revoked_at = timezone.now()
         self.save(update_fields=["revoked_at"])
+
+
+class FailureCount(models.Model):
+    """How often one caller failed to sign in or to show a good token, since a while ago."""
+
+    key = models.CharField(max_length=64, primary_key=True)
+    """A digest of what is limited and who the caller is."""
+    failures = models.PositiveIntegerField(default=0)
+    ends_at = models.DateTimeField(db_index=True)
+    """When the caller begins at zero again."""
+
+    def __str__(self) -> str:
+        return self.key

@@ -24,6 +24,7 @@ from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue
 from catalogue.inputs import describe_inputs
 from catalogue.models import Workflow
+from catalogue.portable_schemas import make_portable
 from catalogue.schema_words import Place
 from catalogue.schemas import find_argument_problems
 from catalogue.scopes import Scope
@@ -31,6 +32,7 @@ from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
 from mcp_bridge.declarations import Context
 from mcp_bridge.lists.tools import icons_of, listed_workflows, make_of_each
+from mcp_bridge.portability import portable_view
 
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
 """Types of arguments whose text is the value itself; that of others is JSON."""
@@ -119,7 +121,11 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResu
     workflow = find_offered(access, name)
     arguments = _read_arguments(workflow, written)
     tools = listed_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
-    message = _ask_to_run(workflow, arguments, has_own_tool=name in tools)
+    portable = portable_view(current_catalogue(), access.toolset)
+    shown = workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
+    if portable is not None:
+        arguments = make_portable(workflow.input_schema).plan.write(arguments)
+    message = _ask_to_run(workflow, shown, arguments, has_own_tool=name in tools)
     return GetPromptResult(
         description=workflow.shown_description or None,
         messages=[PromptMessage(role="user", content=TextContent(text=message))],
@@ -172,9 +178,8 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _ask_to_run(workflow: Workflow, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:
+def _ask_to_run(workflow: Workflow, name: str, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:
     """Toolsets in compact mode have no tool for it."""
-    name = workflow.tool_name
     tool, sent = (
         (name, arguments) if has_own_tool else ("execute_workflow", {"name": name, "arguments": arguments})
     )

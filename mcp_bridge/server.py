@@ -21,21 +21,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_background_connectors, close_connectors
 from executions.advancing import finish_steps
+from executions.local_worker import LocalWorker
 from executions.refusals import UnknownTool
 from mcp_bridge.access import Access
 from mcp_bridge.answers.results import ToolAnswer
-from mcp_bridge.builtin_tools import (
-    BUILT_IN_TOOLS,
-    call_built_in,
-    describe_missing_scope,
-    scope_of_tool,
-)
-from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
+from mcp_bridge.calls import ToolCall
 from mcp_bridge.completions import CompletionMethod
 from mcp_bridge.declarations import (
     Context,
     describe_client,
     idempotency_key,
+    is_modern,
     takes_tasks,
     wants_fresh,
     wants_progress,
@@ -55,10 +52,13 @@ from mcp_bridge.task_methods import TaskMethods
 
 
 class CatalogueServer(Server[None]):
-    """The server of one transport; `local_access` is the caller where requests carry none (stdio)."""
+    """The server of one transport; `local_access` is the caller where requests carry none (stdio).
 
-    def __init__(self, *, local_access: Access | None = None) -> None:
-        bridge = _Bridge(self, local_access)
+    `worker` ends with it.
+    """
+
+    def __init__(self, *, local_access: Access | None = None, worker: LocalWorker | None = None) -> None:
+        bridge = _Bridge(self, local_access, worker)
         super().__init__(
             "workflow-catalogue",
             version=settings.VERSION,
@@ -105,8 +105,11 @@ class CatalogueServer(Server[None]):
 class _Bridge:
     """The handlers, for callers that the transport has let in."""
 
-    def __init__(self, server: CatalogueServer, local_access: Access | None) -> None:
+    def __init__(
+        self, server: CatalogueServer, local_access: Access | None, worker: LocalWorker | None
+    ) -> None:
         self._server = server
+        self._worker = worker
         self._local_access = local_access
         self._open_calls = OpenCalls()
 
@@ -118,6 +121,8 @@ class _Bridge:
             self._server.streams.close()
             with anyio.CancelScope(shield=True):
                 await finish_steps()
+                if self._worker is not None:
+                    await asyncio.to_thread(self._worker.end)
                 await close_connectors()
                 # Uvicorn ends itself by the signal that it got, and so does nothing at exit.
                 await asyncio.to_thread(close_background_connectors)
@@ -133,14 +138,11 @@ class _Bridge:
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> ToolAnswer:
         call, arguments = self._call(context), params.arguments or {}
-        built_in = BUILT_IN_TOOLS.get(params.name)
-        if not call.access.allows(needed := scope_of_tool(params.name)):
+        if (needed := missing_scope(params.name, call.access.scopes)) is not None:
             raise MCPError(INVALID_PARAMS, describe_missing_scope(params.name, needed))
         with self._open_calls.interruptible(context, call.access):
-            if built_in is not None:
-                return await call_built_in(built_in, call, arguments)
             try:
-                return await run_workflow(call, params.name, arguments)
+                return await call_tool(call, params.name, arguments)
             except UnknownTool as error:
                 raise MCPError(INVALID_PARAMS, str(error)) from None
 
@@ -165,4 +167,5 @@ class _Bridge:
             client=describe_client(context),
             takes_tasks=takes_tasks(context),
             report=context.session.report_progress if wants_progress(context) else None,
+            stays_for_progress=wants_progress(context) and is_modern(context),
         )

@@ -48,9 +48,10 @@ def _describe_state(execution: Execution, status: str) -> dict[str, Any]:
 def _status_message(execution: Execution) -> str:
     if execution.is_settled:
         return execution.error or f"{execution.tool_name} {execution.get_state_display()}."
-    done = "" if execution.progress is None else f"{execution.progress:g} %: "
+    done = "" if execution.told_progress is None else f"{execution.told_progress:g} %: "
     cancelling = ", cancelling was asked for" if execution.cancel_requested_at else ""
-    return f"{done}{execution.progress_message or execution.told_state}{cancelling}"
+    doubt = f". {execution.doubt}" if execution.doubt else ""
+    return f"{done}{execution.progress_message or execution.told_state}{cancelling}{doubt}"
 
 
 def _last_updated_at(execution: Execution) -> datetime:
@@ -69,11 +70,9 @@ def _ttl_ms(execution: Execution) -> int | None:
     """From its creation until the retention takes its result; None while that cannot be known."""
     if not execution.is_final or execution.finished_at is None:
         return None
-    retention = Retention.current()
-    limits = [days for days in (retention.keep_payloads_days, retention.keep_records_days) if days]
-    if not limits:
+    if (limit := Retention.current().keeps_results_for) is None:
         return None
-    lifetime = execution.finished_at - execution.created_at + timedelta(days=min(limits))
+    lifetime = execution.finished_at - execution.created_at + limit
     return lifetime // timedelta(milliseconds=1)
 
 

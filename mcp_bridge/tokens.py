@@ -12,10 +12,12 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from catalogue.models import Toolset
+from catalogue.permissions import grantable_scopes
 from catalogue.scopes import Scope
 from mcp_bridge.models import AccessToken, default_scopes
 
 TOKEN_START = "wfc_"  # noqa: S105 - how our tokens begin, so that secret scanners recognise a leaked one
+SHOWN_CHARACTERS = 12
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 REMEMBERED_SECONDS = 0.5
 """How long a process trusts what it knows of a token; a revoked one is refused within a second."""
@@ -31,21 +33,28 @@ def create_token(
     scopes: Iterable[str] | None = None,
     expires_at: datetime | None = None,
     toolset: Toolset | None = None,
+    inline_wait_seconds: int | None = None,
     created_by: User | None = None,
 ) -> tuple[AccessToken, str]:
-    """A new token, and its text: the only time that it can be seen. Raises ValidationError keyed by field."""
+    """A new token, and its text: the only time that it can be seen. Raises ValidationError keyed by field.
+
+    `created_by`: the person who asks for it, whose own permissions bound the scopes; None for the operator.
+    """
     text = TOKEN_START + secrets.token_urlsafe(32)
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
     if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
         named = f"Unknown: {', '.join(unknown)}. " if isinstance(unknown, list) else ""
         raise ValidationError({"scopes": f"{named}Choose from {', '.join(Scope.values)}."})
+    if created_by is not None and (refused := sorted(set(chosen) - set(grantable_scopes(created_by)))):
+        raise ValidationError({"scopes": f"You lack permissions that {', '.join(refused)} would give."})
     token = AccessToken(
         name=name,
         digest=digest_of(text),
-        prefix=text[:12],
+        prefix=text[:SHOWN_CHARACTERS],
         scopes=chosen,
         expires_at=expires_at,
         toolset=toolset,
+        inline_wait_seconds=inline_wait_seconds,
         created_by=created_by,
     )
     token.full_clean()
@@ -81,6 +90,16 @@ def recognise_digest(digest: str) -> AccessToken | None:
 
 def forget_tokens() -> None:
     _remembered.clear()
+
+
+def describe_wrong_token(text: str) -> str:
+    """For the log: which of our tokens it is, or how it begins if it looks like one of ours."""
+    token = AccessToken.objects.filter(digest=digest_of(text)).first()
+    if token is not None:
+        return f"{token.name!r} is {'expired' if token.revoked_at is None else 'revoked'}"
+    if text.startswith(TOKEN_START):
+        return f"{text[:SHOWN_CHARACTERS]!r}... is unknown"
+    return f"it does not begin with {TOKEN_START}"
 
 
 def digest_of(text: str) -> str:

@@ -3,6 +3,7 @@
 import uuid
 
 from orchestration.asked import Answered
+from orchestration.interrupting import end_with_run
 from orchestration.models import WorkflowRequest
 from orchestration.running import raw_response_of
 
@@ -11,8 +12,9 @@ WITH_RUN = ("execution__payload", "execution__cached_from__payload")
 
 
 def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> Answered:
-    """In one query."""
+    """In one query, unless its run has ended since the request was last looked at."""
     request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
+    end_with_run(request)
     return answer_of(request, retry_after=retry_after)
 
 
@@ -21,4 +23,4 @@ def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> An
     if execution is None:
         return Answered(request=request, raw_response=None, retry_after=retry_after)
     raw = raw_response_of(execution, of_http_tool=request.http_spec is not None)
-    return Answered(request=request, raw_response=raw, goes_on=not execution.is_settled)
+    return Answered(request=request, raw_response=raw)

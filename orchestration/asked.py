@@ -43,10 +43,26 @@ class Answered:
     """As it was recorded."""
     raw_response: dict[str, Any] | None
     """An HTTPResponseSpec of HTTP tools; of others `{"execution_id", "state", "output", "error"}`."""
-    goes_on: bool = False
-    """The run is not over: the answer tells how to ask for the rest."""
     retry_after: int | None = None
     """In seconds, where trying again is worth it."""
+
+    @property
+    def goes_on(self) -> bool:
+        """The run is not over: the answer tells how to ask for the rest."""
+        return self.request.awaits_run
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self.request.warnings, *([self._how_to_go_on()] if self.goes_on else [])]
+
+    def _how_to_go_on(self) -> str:
+        execution = self.request.execution
+        state = "" if execution is None else f" ({execution.told_state})"
+        return (
+            f"The run goes on{state}, and the request ends as it does: GET "
+            f"/api/workflow-requests/{self.request.pk}/ has the answer then, and GET "
+            f"/api/executions/{self.request.execution_id}/ how the run is."
+        )
 
     @property
     def invalid_tool_ids(self) -> list[str]:

@@ -89,18 +89,17 @@ class Course:
         return replace(chosen, approved=approved)
 
     async def _answer_with(self, execution: Execution) -> None:
-        if execution.succeeded and self._asked.format_response:
-            await self._format(execution)
-        elif execution.succeeded or not execution.is_settled:
-            if not execution.is_settled:
-                self._warnings.append(_goes_on(execution))
-            await self._succeed(execution.told_state, execution_id=execution.pk)
-        else:
+        if not execution.is_settled:
+            await run_in_database(self.request.await_run, execution.pk, **self._costs())
+            self._bound().info("A request in words is answered while its run goes on")
+        elif not execution.succeeded:
             message, failure = describe_failure(execution)
-            error = StageFailed(message, failure=failure)
-            # Nothing was raised here: what went wrong did so at the engine, and the record has its answer.
-            self._log(error, with_trace=False)
-            await self._fail(error, execution_id=execution.pk)
+            # What the connector raised shows where in the exchange with the engine it went wrong.
+            raise StageFailed(message, failure=failure, execution_id=execution.pk) from execution.raised
+        elif self._asked.format_response:
+            await self._format(execution)
+        else:
+            await self._succeed(execution.told_state, execution_id=execution.pk)
 
     async def _format(self, execution: Execution) -> None:
         """What goes wrong here costs the words, not the answer (C8.4)."""
@@ -137,9 +136,11 @@ class Course:
         )
         self._bound().info("A request in words succeeded" if ended else GIVEN_UP)
 
-    async def _fail(self, error: StageFailed, **found: Any) -> None:
+    async def _fail(self, error: StageFailed) -> None:
         self.retry_after = error.retry_after
-        found = {"invalid_tool_ids": error.invalid_tool_ids, **self._costs(), **found}
+        found = {"invalid_tool_ids": error.invalid_tool_ids, **self._costs()}
+        if error.execution_id is not None:
+            found["execution_id"] = error.execution_id
         await run_in_database(self.request.fail, error.message, failure=error.failure, **found)
 
     def _costs(self) -> dict[str, Any]:
@@ -157,13 +158,11 @@ class Course:
             request=request.pk, caller=request.caller, stage=request.stage.value, tool=self._tool
         )
 
-    def _log(self, error: Exception, *, with_trace: bool = True) -> None:
-        """With where in our code it came from, if it did; the instructions are in the record only (C8.5)."""
+    def _log(self, error: Exception) -> None:
+        """With the stack trace; the instructions are in the record only (C8.5)."""
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
-        self._bound().opt(exception=error if with_trace else None).log(
-            level, "A request in words failed: {}", error
-        )
+        self._bound().opt(exception=error).log(level, "A request in words failed: {}", error)
 
 
 def _count(tools: Mapping[str, Workflow]) -> str:
@@ -186,10 +185,3 @@ def _found_by(selection: Selection) -> dict[str, Any]:
         "arguments": approved.arguments,
         "http_spec": None if spec is None else spec.model_dump(mode="json"),
     }
-
-
-def _goes_on(execution: Execution) -> str:
-    return (
-        f"The run goes on ({execution.told_state}): GET /api/executions/{execution.pk}/ has the rest once it "
-        "is over."
-    )

@@ -32,6 +32,11 @@ For a tool that has an endpoint you may add the request that "arguments" make, w
 For any other tool leave it out.
 """
 
+NAMES_ONLY = """
+Of some tools only the name is given, after "name only:", with the title. Where one of them does what is asked
+for better than any other, answer with its name and no arguments: you will be asked again with its parameters.
+"""
+
 REPAIR = """\
 That answer cannot be used: {objection}
 
@@ -59,10 +64,13 @@ LONGEST_REPEATED = 4_000
 """Characters of a useless answer that the model is shown again."""
 
 
-def selection_prompt(instructions: str, tool_context: str, *, has_endpoints: bool = True) -> list[Message]:
+def selection_prompt(
+    instructions: str, tool_context: str, *, has_endpoints: bool = True, has_names_only: bool = False
+) -> list[Message]:
     """Asks for a proposal: which tool, with which arguments, and why.
 
     Without `has_endpoints` no tool is an HTTP call, and the model need not hear of requests.
+    `has_names_only`: of some tools it is told the names alone.
     """
     # What stays the same comes first, so that servers can reuse what they have computed for it.
     parts = [
@@ -71,7 +79,7 @@ def selection_prompt(instructions: str, tool_context: str, *, has_endpoints: boo
         data_block("instructions", instructions),
         "Answer with the JSON object.",
     ]
-    rules = SELECTION + REQUESTS if has_endpoints else SELECTION
+    rules = SELECTION + (REQUESTS if has_endpoints else "") + (NAMES_ONLY if has_names_only else "")
     return [_system(rules), {"role": "user", "content": "\n\n".join(parts)}]
 
 

@@ -1,5 +1,6 @@
 """The stages of a workflow request, in their order (C7.7), and how it can fail there."""
 
+import uuid
 from datetime import datetime
 from typing import Any
 
@@ -53,6 +54,7 @@ class StageFailed(Exception):
         failure: Failure,
         invalid_tool_ids: list[str] | None = None,
         retry_after: int | None = None,
+        execution_id: uuid.UUID | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -60,6 +62,8 @@ class StageFailed(Exception):
         self.invalid_tool_ids = invalid_tool_ids or []
         self.retry_after = retry_after
         """Seconds."""
+        self.execution_id = execution_id
+        """Where there is a run."""
 
     def preceded_by(self, sentence: str) -> "StageFailed":
         """The same failure, which also tells what came before it."""
@@ -68,4 +72,5 @@ class StageFailed(Exception):
             failure=self.failure,
             invalid_tool_ids=self.invalid_tool_ids,
             retry_after=self.retry_after,
+            execution_id=self.execution_id,
         )

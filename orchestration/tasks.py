@@ -2,10 +2,11 @@
 
 from celery import shared_task
 
-from orchestration.interrupting import end_interrupted
+from orchestration.interrupting import end_interrupted, end_with_runs
 
 
 @shared_task(name="orchestration.end_interrupted_requests")
 def end_interrupted_requests() -> None:
-    """What is more than a batch, the next one ends."""
+    """Also those whose run has ended. What is more than a batch, the next one ends."""
+    end_with_runs()
     end_interrupted()

@@ -53,6 +53,8 @@ UV_VARIABLES = {
 
 OF_NO_CONSEQUENCE = {
     *("timeout", "default-timeout", "retries", "disable-pip-version-check", "no-input", "quiet", "verbose"),
+    # A lock pins every package, so that a constraint could only forbid it.
+    "constraint",
     *(
         "progress-bar",
         "no-color",

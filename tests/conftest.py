@@ -2,11 +2,18 @@
 
 import asyncio
 import gc
+import math
+import os
+import shutil
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from django.apps import apps
+from django.core.management.commands import migrate as migrate_command
 from django.db import connection, transaction
 from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker
@@ -18,11 +25,13 @@ from xdist.workermanage import WorkerController
 from catalogue import connections
 from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
+from catalogue.product_settings import keep_settings
 from executions.queue.admission import forget_admissions
 from mcp_bridge.lists.tool_lists import forget_tool_lists
 from mcp_bridge.lists.toolset_costs import forget_costs
+from mcp_bridge.throttling import forget_pauses
 from mcp_bridge.tokens import forget_tokens
-from tests.processes import ExampleEngine, running_example_engine
+from tests.processes import ROOT, ExampleEngine, running_example_engine
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -41,10 +50,13 @@ def _nothing_remembered() -> Iterator[None]:
 
 def _forget() -> None:
     forget_catalogue()
+    # Not read again: tests count queries, and many of them have no database.
+    keep_settings({}, seconds=math.inf)
     forget_outages()
     forget_tool_lists()
     forget_costs()
     forget_tokens()
+    forget_pauses()
     forget_admissions()
 
 
@@ -107,7 +119,38 @@ OTHER_SESSIONS = """
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _migrated_once() -> Iterator[None]:
+    """Migrating an empty SQLite database costs each worker 1.2 s of CPU; later runs copy the result."""
+    folders = [Path(app.path, "migrations") for app in apps.get_app_configs()]
+    migrations = sorted(path for folder in folders for path in folder.glob("*.py"))
+    made_by = sha256(b"".join(path.read_bytes() for path in migrations)).hexdigest()
+    kept = ROOT / ".cache" / "migrated" / f"{made_by}.sqlite3"
+    migrate = migrate_command.Command.handle
+
+    def migrate_or_copy(command: migrate_command.Command, *args: Any, **options: Any) -> None:
+        if kept.exists():
+            shutil.copyfile(kept, connection.settings_dict["NAME"])
+            return
+        migrate(command, *args, **options)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        for outdated in kept.parent.glob("*.sqlite3"):
+            if outdated != kept:
+                outdated.unlink(missing_ok=True)
+        draft = kept.with_suffix(f".{os.getpid()}")
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM INTO %s", [str(draft)])
+        draft.replace(kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if connection.vendor == "sqlite":
+            patch.setattr(migrate_command.Command, "handle", migrate_or_copy)
+        yield
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    _migrated_once: None, django_db_setup: None, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
     """PostgreSQL drops no database that the connections of servers and their threads are open to."""
     yield
     if connection.vendor == "postgresql":
@@ -156,6 +199,7 @@ LONGEST_FIRST = (
     "test_stdio_process",
     "test_conformance",
     "test_evaluation",
+    "test_client_frameworks",
     "test_chaos",
     "test_several_processes",
     "test_say_it_in_words",

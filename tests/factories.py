@@ -134,7 +134,7 @@ def make_workflow_request(instructions: str = "What runs longest?", **fields: An
         | fields
     )
     begun = request.created_at
-    if request.deadline_at is None:
+    if request.deadline_at is None and "deadline_at" not in fields:
         request.deadline_at = begun + timedelta(seconds=120)
     if request.finished_at is None and request.status != WorkflowRequest.Status.RUNNING:
         request.finished_at = begun + timedelta(seconds=2)

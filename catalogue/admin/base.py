@@ -1,25 +1,95 @@
 """What the admin pages of all rooms share: reading without writing, and buttons that post."""
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.http import urlencode
+
+from catalogue.history import actor_of, record_change
+from catalogue.models import HistoryEntry
+
+HISTORY_PAGE = 100
+RELATED = "__id__exact"
+"""How lists name the filter by another object."""
 
 if TYPE_CHECKING:
-    CatalogueAdmin = admin.ModelAdmin[Any]
+    UnfoldAdmin = admin.ModelAdmin[Any]
     CatalogueForm = forms.ModelForm[Any]
 else:
-    from unfold.admin import ModelAdmin as CatalogueAdmin
+    from unfold.admin import ModelAdmin as UnfoldAdmin
 
     CatalogueForm = forms.ModelForm
+
+
+class CatalogueAdmin(UnfoldAdmin):
+    """What all lists and forms share."""
+
+    list_filter_submit = True
+    """Filters are chosen together and then applied; unfold's drop-downs do nothing without that button."""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Browsers send filters that were left open as empty values: the address names the others only."""
+        # Without a column to sort by is not the same as sorted by the usual one.
+        chosen = {name: str(value) for name, value in request.GET.items() if value or name == ORDER_VAR}
+        if request.method == "GET" and len(chosen) < len(request.GET):
+            return HttpResponseRedirect(f"{request.path}?{urlencode(chosen)}" if chosen else request.path)
+        return super().changelist_view(request, extra_context)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """An object that is added from a list of those of one other object belongs to that one, too."""
+        narrowed = dict(parse_qsl(request.GET.get("_changelist_filters", "")))
+        fields = {field.name for field in self.opts.fields if field.many_to_one}
+        of_list = {
+            name.removesuffix(RELATED): value
+            for name, value in narrowed.items()
+            if name.endswith(RELATED) and name.removesuffix(RELATED) in fields
+        }
+        return {**of_list, **super().get_changeform_initial_data(request)}
+
+    # History: what Django's admin would note for itself goes where the other doors note theirs.
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        record_change(actor_of(request), [obj], _in_words(message))
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        record_change(actor_of(request), [obj], _in_words(message))
+
+    def log_deletions(self, request: HttpRequest, queryset: Iterable[Any]) -> Any:
+        record_change(actor_of(request), queryset, "Deleted.")
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        entries = HistoryEntry.of_key(self.model, unquote(object_id))
+        paginator = self.get_paginator(request, entries, HISTORY_PAGE)
+        page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
+        shown = {
+            "action_list": page,
+            "page_range": paginator.get_elided_page_range(page.number),
+            "pagination_required": paginator.num_pages > 1,
+        }
+        return super().history_view(request, object_id, (extra_context or {}) | shown)
+
+
+def _in_words(message: Any) -> str:
+    """Django tells changes of a form as a structure, from which a LogEntry makes sentences."""
+    if isinstance(message, str):
+        return message
+    return LogEntry(action_flag=CHANGE, change_message=json.dumps(message)).get_change_message()
 
 
 class ReadOnlyMixin:
@@ -117,8 +187,7 @@ class ButtonsMixin(CatalogueAdmin):
         """Of a record that nobody edits there is one only if somebody pressed a button of its page."""
         if not isinstance(self, ReadOnlyMixin):
             return True
-        entries = LogEntry.objects.filter(content_type__app_label=self.opts.app_label)
-        return entries.filter(content_type__model=self.opts.model_name, object_id=str(obj.pk)).exists()
+        return HistoryEntry.of(obj).exists()
 
     def panel(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """What the template above the form shows of the object."""

@@ -133,7 +133,7 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
                 ),
             ),
             "flagged": table(
-                ("Id", "Name", "What was replaced or left out, and why"),
+                ("Id", "Name", "Why it wants a look"),
                 (
                     (shortened(item["id"]), shortened(item["name"]), paragraphs(item["reason"]))
                     for item in obj.flagged

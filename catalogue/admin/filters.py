@@ -1,19 +1,28 @@
 """The ordered filters, and what they do to the workflows at hand."""
 
-from typing import Any
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from catalogue.admin.base import ButtonsMixin
+from catalogue.admin.base import ButtonsMixin, CatalogueForm
 from catalogue.admin.rendering import badge, chip, side_by_side
-from catalogue.exposure import FilterPreview, effect_of_filter, preview_filters
+from catalogue.exposure import FilterPreview, effect_of_filter, effect_of_replacing, preview_filters
 from catalogue.models import WorkflowFilter
 
 SHOWN_NAMES = 20
+SHOWN, HIDDEN = "would be let through", "would be hidden"
+Group = tuple[str, int, list[SafeString], int]
+"""Heading, number, the first names, how many more there are."""
 HELP = {
     "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page tells it, "
     "and not the tool's. Of tags, one that matches is enough.",
@@ -23,16 +32,82 @@ HELP = {
 """What curators have to know of a filter's fields to write one that hits."""
 
 
+SEEN = "seen"
+"""The hidden field that says which effect the person has been shown: saving has no other."""
+PREVIEW = "_preview"
+"""The button that shows the effect and saves nothing."""
+
+if TYPE_CHECKING:
+    FilterModelForm = CatalogueForm
+    FilterModelFormSet = forms.BaseModelFormSet[WorkflowFilter, Any]
+else:
+    from django.forms import BaseModelFormSet as FilterModelFormSet
+    from django.forms import ModelForm as FilterModelForm
+
+
+class WorkflowFilterForm(FilterModelForm):
+    """Is saved once what it changes for agents has been shown."""
+
+    seen = forms.CharField(required=False, widget=forms.HiddenInput)
+    effect: FilterPreview | None = None
+
+    class Meta:
+        model = WorkflowFilter
+        fields = ("action", "subject", "syntax", "pattern", "position", "enabled", "note")
+
+    def is_valid(self) -> bool:
+        if not super().is_valid():
+            return False
+        self.effect = _effect_of([self.instance])
+        is_seen = not _differs(self.effect) or self.data.get(SEEN) == _fingerprint(self.effect)
+        data: Any = self.data
+        self.data = data = data.copy()
+        data[SEEN] = _fingerprint(self.effect)
+        if PREVIEW in self.data:
+            return False
+        if not is_seen:
+            self.add_error(None, _question(self.effect))
+        return is_seen
+
+    @property
+    def proposal(self) -> list[Group] | None:
+        """What is shown of the effect before it is saved."""
+        return None if self.effect is None else _described(self.effect, shown=SHOWN, hidden=HIDDEN)
+
+
+class FilterFormSet(FilterModelFormSet):
+    """Positions and switches in the list: likewise."""
+
+    seen = ""
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        """Named for who does not see the column's heading."""
+        super().add_fields(form, index)
+        for name in ("position", "enabled"):
+            form.fields[name].widget.attrs["aria-label"] = f"{name.capitalize()} of {form.instance}"
+
+    def clean(self) -> None:
+        super().clean()
+        if any(self.errors):
+            return
+        effect = _effect_of([form.instance for form in self.forms])
+        self.seen = _fingerprint(effect)
+        if _differs(effect) and self.data.get(SEEN) != self.seen:
+            raise ValidationError(_question(effect))
+
+
 @admin.register(WorkflowFilter)
 class WorkflowFilterAdmin(ButtonsMixin):
     list_display = ("rule", "position", "action", "subject", "syntax", "pattern", "enabled", "note")
     list_display_links = ("rule",)
     list_editable = ("position", "enabled")
     ordering = ("position", "pk")
+    form = WorkflowFilterForm
     list_before_template = "catalogue/admin/filter_preview.html"
+    change_form_outer_before_template = "catalogue/admin/filter_proposal.html"
     change_form_outer_after_template = "catalogue/admin/filter_effect.html"
     fieldsets = (
-        (None, {"fields": ("action", "subject", "syntax", "pattern", "position", "enabled", "note")}),
+        (None, {"fields": ("action", "subject", "syntax", "pattern", "position", "enabled", "note", SEEN)}),
     )
 
     @admin.display(description="rule")
@@ -63,16 +138,63 @@ class WorkflowFilterAdmin(ButtonsMixin):
         groups = _described(preview, shown="let through", hidden="hidden")
         return super().changelist_view(request, (extra_context or {}) | {"preview": groups})
 
+    def get_changelist_formset(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return super().get_changelist_formset(request, formset=FilterFormSet, **kwargs)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        context |= {"proposal": getattr(context["adminform"].form, "proposal", None)}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def get_deleted_objects(
+        self, objs: Any, request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        """With what agents see, and what no longer, once the filters are gone."""
+        deleted, counts, forbidden, protected = super().get_deleted_objects(objs, request)
+        effect = _effect_of([], without=objs)
+        told = [format_html("<b>{}</b>", line) for line in _told(effect)]
+        return [*deleted, *told], counts, forbidden, protected
+
     def panel(self, request: HttpRequest, obj: WorkflowFilter) -> dict[str, Any]:
         effect = effect_of_filter(obj)
         groups = _described(effect, shown="let through because of it", hidden="hidden because of it")
         return {"effect": groups}
 
 
-def _described(
-    preview: FilterPreview, *, shown: str, hidden: str
-) -> list[tuple[str, int, list[SafeString], int]]:
-    """Heading, number, the first names, how many more there are."""
+def _effect_of(changed: Iterable[WorkflowFilter], without: Iterable[WorkflowFilter] = ()) -> FilterPreview:
+    """What changes for agents when these filters are saved, or deleted."""
+    stored = list(WorkflowFilter.objects.all())
+    replaced = {rule.pk for rule in [*changed, *without]}
+    return effect_of_replacing(stored, [*(rule for rule in stored if rule.pk not in replaced), *changed])
+
+
+def _differs(effect: FilterPreview) -> bool:
+    return bool(effect.shown or effect.hidden)
+
+
+def _fingerprint(effect: FilterPreview) -> str:
+    return hashlib.sha256(json.dumps([effect.shown, effect.hidden]).encode()).hexdigest()
+
+
+def _question(effect: FilterPreview) -> str:
+    return f"Nothing was saved yet. {' '.join(_told(effect))} Save again to do it."
+
+
+def _told(effect: FilterPreview) -> list[str]:
+    return [
+        f"{len(names)} {'workflow' if len(names) == 1 else 'workflows'} {what}: {_some(names)}."
+        for what, names in ((HIDDEN, effect.hidden), (SHOWN, effect.shown))
+        if names
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _described(preview: FilterPreview, *, shown: str, hidden: str) -> list[Group]:
     return [
         (heading, len(names), [chip(name) for name in names[:SHOWN_NAMES]], max(0, len(names) - SHOWN_NAMES))
         for heading, names in ((shown, preview.shown), (hidden, preview.hidden))

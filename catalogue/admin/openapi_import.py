@@ -17,8 +17,8 @@ from unfold.widgets import (
 )
 
 from catalogue.admin.rendering import chip, table
-from catalogue.admin.sealed_import import seal, unseal
-from catalogue.changes import Change
+from catalogue.admin.sealed import seal, unseal
+from catalogue.changes import tell_counts
 from catalogue.http_tools.configs import KIND
 from catalogue.models import Source
 from catalogue.openapi.grouping import group_refusals, rank_notes, tools_by_tag
@@ -154,7 +154,7 @@ def _import(request: HttpRequest, content: bytes, asked: dict[str, Any], log: Lo
 
 def _counts(outcome: OpenApiImport) -> str:
     """`120 added, 3 refused`"""
-    counts = [f"{number} {change}" for change in Change if (number := outcome.count(change))]
+    counts = [tell_counts(outcome.count)] if outcome.tools or outcome.removed else []
     counts += [f"{len(outcome.refused)} refused"] if outcome.refused else []
     counts += [f"{outcome.deprecated} deprecated"] if outcome.deprecated else []
     return ", ".join(counts) or "nothing"
@@ -180,6 +180,7 @@ def _page(
     if plan is not None:
         context |= {
             "counts": _counts(plan),
+            "tokens": f"{plan.tokens:,}",
             "tools": table(("Tag", "Tools", "Such as"), _tool_rows(plan)) if plan.tools else None,
             "refused": table(("Refused", "Why", "Which"), _refusal_rows(plan)) if plan.refused else None,
             "left_out": [f"{note} ({count})" for note, count in rank_notes(plan)],

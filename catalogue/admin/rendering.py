@@ -100,18 +100,18 @@ def pretty_json(value: Any, *, whole: str = "") -> SafeString:
     return text_block(json.dumps(value, indent=2, ensure_ascii=False), whole=whole)
 
 
-def text_block(text: str, *, whole: str = "") -> SafeString:
+def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeString:
     """Letter by letter with its own line breaks, and cut with its whole size said.
 
-    `whole` is the address at which there is all of what is cut.
+    `whole` is the address at which there is all of what is cut. `unrolled`: as high as it is, without a
+    scroll bar of its own.
     """
     note, is_cut = "", len(text) > SHOWN_CHARACTERS
     if is_cut:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
         text = text[:SHOWN_CHARACTERS]
-    return render_to_string(
-        "catalogue/admin/json.html", {"text": text, "note": note, "whole": whole if is_cut else ""}
-    )
+    shown = {"text": text, "note": note, "whole": whole if is_cut else "", "unrolled": unrolled}
+    return render_to_string("catalogue/admin/json.html", shown)
 
 
 def icon_or_address(address: str) -> SafeString:

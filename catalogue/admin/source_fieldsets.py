@@ -6,7 +6,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from catalogue.admin.setting_fields import SETTING
-from catalogue.admin.source_form import FORGET, known_settings, stored_credentials
+from catalogue.admin.source_form import FORGET, KEPT_ENTRIES, known_settings, stored_credentials
 from catalogue.engine_settings import Setting
 from catalogue.kinds import summary_of
 from catalogue.models import Source
@@ -30,7 +30,7 @@ def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     for setting in known_settings(kind).values():
         lines.setdefault(setting.hints.group, []).append(_line(setting, stored))
     return [
-        (None, {"fields": ["name", "kind_label" if source else "kind", "enabled"]}),
+        (None, {"fields": ["name", "kind_label" if source else "kind", "enabled", KEPT_ENTRIES]}),
         (label_of(kind), {"fields": lines.pop(""), "description": "" if source else _introduction(kind)}),
         *((group, {"fields": fields, "classes": ["collapse"]}) for group, fields in lines.items()),
         ("Discovery", {"fields": DISCOVERY_FIELDS}),

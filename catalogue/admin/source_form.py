@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.utils.functional import cached_property
 from django.utils.safestring import mark_safe
 from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin.base import CatalogueForm
+from catalogue.admin.sealed import EntriesLost, seal_entries, unseal_entries
 from catalogue.admin.setting_fields import ONLY_IF, SETTING, setting_field
 from catalogue.connections import find_setting_problems
 from catalogue.engine_settings import EMPTY, Setting, settings_of
@@ -27,6 +29,9 @@ from connectors.errors import Misconfigured
 
 FORGET = "forget_"
 STORED = "stored; leave empty to keep"
+ENTERED = "entered; leave empty to keep"
+KEPT_ENTRIES = "kept_entries"
+"""The hidden field with the secrets, encrypted, that were typed into the form before it was refused."""
 WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
 TEST = "_test"
 """The button that tries the form's settings instead of saving them."""
@@ -42,6 +47,9 @@ class SourceForm(SourceModelForm):
     """Made for one kind by `source_form`; secrets are only ever written, never shown."""
 
     settings: ClassVar[dict[str, Setting]] = {}
+    sealed_for: ClassVar[str] = ""
+    """Whose form it is, and for which source: what is sealed in it opens in no other."""
+    kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
 
     class Meta:
         model = Source
@@ -50,6 +58,7 @@ class SourceForm(SourceModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stored = stored_credentials(self.instance)
+        self._kept, self._lost = self._open_entries()
         for name, setting in self.settings.items():
             field = self.fields.get(SETTING + name)
             if field is None:
@@ -59,14 +68,20 @@ class SourceForm(SourceModelForm):
             elif name in self.instance.config:
                 self.initial[SETTING + name] = self.instance.config[name]
 
+    def _open_entries(self) -> tuple[dict[str, str], bool]:
+        """The secrets that were typed before; whether there were some that cannot be read any more."""
+        try:
+            return unseal_entries(self.data.get(KEPT_ENTRIES, ""), form=self.sealed_for), False
+        except EntriesLost:
+            return {}, True
+
     def _mark_stored(self, name: str, field: forms.Field) -> None:
         if self._stored.get(name):
-            field.required = False
-            field.widget.attrs["placeholder"] = STORED
-            # The help says what holds without one; left empty, the field now keeps what is stored.
-            field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
+            _mark_as_known(field, STORED)
         else:
             self.fields.pop(FORGET + name, None)
+        if name in self._kept:
+            _mark_as_known(field, ENTERED)
 
     def is_valid(self) -> bool:
         """Whether to save; what is only tried is not."""
@@ -80,6 +95,8 @@ class SourceForm(SourceModelForm):
         cleaned = super().clean() or self.cleaned_data
         if not self.settings:
             return cleaned
+        if self._lost:
+            self.add_error(None, "The secrets that were entered here are no longer kept: enter them again.")
         for name, messages in find_setting_problems(self.kind, self.config | self.credentials).items():
             field = SETTING + name if SETTING + name in self.fields else None
             if field is None or field not in self.errors:
@@ -87,7 +104,27 @@ class SourceForm(SourceModelForm):
         if not self.setting_errors:
             self._check_address()
             self._check_connector()
+        self._keep_entries()
         return cleaned
+
+    def _keep_entries(self) -> None:
+        """A browser gets no secret back: those typed into a refused form go with it, encrypted."""
+        usable = {
+            name: value
+            for name, setting in self.settings.items()
+            if setting.secret and SETTING + name not in self.errors and (value := self._entered(name))
+        }
+        data: Any = self.data
+        self.data = data = data.copy()
+        data[KEPT_ENTRIES] = seal_entries(usable, form=self.sealed_for)
+        for name in usable:
+            _mark_as_known(self.fields[SETTING + name], ENTERED)
+
+    @cached_property
+    def changed_data(self) -> list[str]:
+        """What was typed before the form was refused is part of what changes."""
+        changed = {*super().changed_data, *(SETTING + name for name in self._kept)}
+        return [name for name in self.fields if name in changed and name != KEPT_ENTRIES]
 
     @property
     def setting_errors(self) -> dict[str, list[str]]:
@@ -160,7 +197,7 @@ class SourceForm(SourceModelForm):
         )
 
     def _entered(self, name: str) -> str:
-        return self.cleaned_data.get(SETTING + name) or ""
+        return self.cleaned_data.get(SETTING + name) or self._kept.get(name, "")
 
     def create(self) -> Source:
         own = {name: self.cleaned_data[name] for name in UPDATABLE}
@@ -175,15 +212,22 @@ class SourceForm(SourceModelForm):
             configure_source(self.instance, config=self.config, credentials=self.credentials)
 
 
-def source_form(kind: str) -> type[SourceForm]:
+def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
     """The form for sources of this kind; without settings where no connector knows the kind (any more)."""
     settings = known_settings(kind)
-    fields: dict[str, Any] = {"settings": settings}
+    fields: dict[str, Any] = {"settings": settings, "sealed_for": sealed_for}
     for name, setting in settings.items():
         field = fields[SETTING + name] = setting_field(setting, settings)
         if setting.secret and not setting.required:
             fields[FORGET + name] = _forget_field(setting, field)
     return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
+
+
+def _mark_as_known(field: forms.Field, told: str) -> None:
+    field.required = False
+    field.widget.attrs["placeholder"] = told
+    # The help says what holds without one; left empty, the field now keeps what there is.
+    field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
 
 
 def _as_sent(value: Any) -> str:

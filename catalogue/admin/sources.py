@@ -12,7 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 from unfold.decorators import action
 
 from catalogue.admin.base import ButtonsMixin, button
@@ -36,6 +36,7 @@ from catalogue.admin.source_form import SourceForm, shown_settings, source_form
 from catalogue.admin.temporal_import import show_import, tell_of_import
 from catalogue.admin.tools import tell_of_tools
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
+from catalogue.history import actor_of, record_change
 from catalogue.kinds import summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.sources import check_candidate, disable_sources, enable_sources
@@ -63,7 +64,7 @@ class SourceAdmin(ButtonsMixin):
     list_display = (
         "name", "kind", "health", "told", "workflow_counts", "last_refresh", "next_refresh", "enabled",
     )  # fmt: skip
-    list_filter = (("health_state", ChoicesDropdownFilter), "enabled")
+    list_filter = (("health_state", ChoicesDropdownFilter), ("enabled", BooleanRadioFilter))
     search_fields = ("name",)
     actions = ("refresh_selected", "enable_selected", "disable_selected")
     actions_list = ("import_temporal", "import_openapi")
@@ -139,7 +140,8 @@ class SourceAdmin(ButtonsMixin):
     def get_form(
         self, request: HttpRequest, obj: Source | None = None, change: bool = False, **kwargs: Any
     ) -> "type[ModelForm[Source]]":
-        kwargs["form"] = source_form(obj.kind if obj else self._kind_to_add(request))
+        kind = obj.kind if obj else self._kind_to_add(request)
+        kwargs["form"] = source_form(kind, sealed_for=f"{request.user.pk} {kind} {obj and obj.pk}")
         return super().get_form(request, obj, change, **kwargs)
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
@@ -213,6 +215,7 @@ class SourceAdmin(ButtonsMixin):
     @admin.action(description="Refresh now", permissions=["change"])
     def refresh_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         """One at once; several by the worker, since one engine that hangs would hold up the page."""
+        record_change(actor_of(request), queryset, "Asked for a listing.")
         if queryset.count() == 1:
             _refresh_and_tell(request, queryset.get())
         elif asked := make_due(queryset):
@@ -247,11 +250,11 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.action(description="Switch on", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Switched on: {enable_sources(queryset)}.")
+        messages.success(request, f"Switched on: {enable_sources(queryset, by=actor_of(request))}.")
 
     @admin.action(description="Switch off", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Switched off: {disable_sources(queryset)}.")
+        messages.success(request, f"Switched off: {disable_sources(queryset, by=actor_of(request))}.")
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.defer("skipped", "flagged")[:RECENT_RUNS]
@@ -284,7 +287,8 @@ def _refresh_and_tell(request: HttpRequest, source: Source) -> None:
         return
     details = link("Details", "catalogue_discoveryrun_change", run.pk)
     if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
-        messages.success(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
+        tell = messages.warning if run.missing else messages.success
+        tell(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
     else:
         kept = "The last good list is kept."
         messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))

@@ -18,8 +18,8 @@ from unfold.widgets import (
 )
 
 from catalogue.admin.rendering import badge, chip, table
-from catalogue.admin.sealed_import import seal, unseal
-from catalogue.changes import Change
+from catalogue.admin.sealed import seal, unseal
+from catalogue.changes import Change, tell_counts
 from catalogue.declared_workflows import (
     KIND,
     USUAL_NAME,
@@ -85,6 +85,12 @@ class ImportForm(forms.Form):
         widget=UnfoldBooleanSwitchWidget,
     )
 
+    def ask_for_secrets_again(self) -> None:
+        """A browser gets neither the file nor secrets back; only the file is asked for without this."""
+        for name in ("client_secret", "api_key"):
+            if self.data.get(name):
+                self.add_error(name, "Enter it again, with the file: it was not kept.")
+
     @property
     def asked(self) -> ImportRequest:
         given = self.cleaned_data
@@ -115,6 +121,8 @@ def show_import(request: HttpRequest, log: Log) -> HttpResponse:
             plan, sealed = plan_import(asked), _seal(asked)
         except ImportRefused as refused:
             problems = refused.reasons
+    if bound and plan is None:
+        form.ask_for_secrets_again()
     return _page(request, form, plan=plan, sealed=sealed, problems=problems)
 
 
@@ -164,8 +172,7 @@ def _tell(request: HttpRequest, outcome: Import) -> None:
 
 def _counts(outcome: Import) -> str:
     """`2 added, 1 updated`"""
-    counts = [f"{number} {change}" for change in Change if (number := outcome.count(change))]
-    return ", ".join(counts) or "no workflows"
+    return tell_counts(outcome.count) or "no workflows"
 
 
 def _page(

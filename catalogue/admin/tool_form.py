@@ -11,7 +11,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from catalogue.admin.value_fields import MONOSPACE, JsonValueField, LinesField, MultilineField
+from catalogue.admin.value_fields import MONOSPACE, CommasField, JsonValueField, MultilineField
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused
 from catalogue.http_tools.submissions import read_tool
 from catalogue.models import Source
@@ -28,10 +28,12 @@ PLACES = {
     "endpoint": "/api/endpoint",
     "body_format": "/api/body_format",
     "idempotency_header": "/api/idempotency_header",
+    "anonymous": "/api/anonymous",
     "input_schema": "/input_schema",
     "input_mappings": "/field_mappings/input",
     "constants": "/field_mappings/constants",
     "output_schema": "/output_schema",
+    "output_is_promised": "/output_is_promised",
     "output_mappings": "/field_mappings/output",
     "timeout_seconds": "/timeout_seconds",
     "cache_seconds": "/cache_seconds",
@@ -62,6 +64,16 @@ def _seconds(label: str, help_text: str) -> forms.IntegerField:
     )
 
 
+def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.BooleanField:
+    return forms.BooleanField(
+        label=label,
+        help_text=help_text,
+        required=False,
+        initial=initial,
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+
 def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
     """The first one unless another is chosen."""
     first = choices[0][0] if choices else None
@@ -82,12 +94,7 @@ class ToolForm(forms.Form):
         help_text="What it does, when to use it and what comes back: agents choose by this.",
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
     )
-    tags = LinesField(
-        label="Tags",
-        required=False,
-        help_text="One a line.",
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
-    )
+    tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
     method = _choice("Method", "", [(method, method) for method in get_args(Method)])
     endpoint = _text(
         "Endpoint",
@@ -102,6 +109,9 @@ class ToolForm(forms.Form):
         "Idempotency header",
         "Where the API promises that requests with the same value in it count once: such as Idempotency-Key.",
         length=100,
+    )
+    anonymous = _switch(
+        "Without credentials", "For an API that refuses the source's credentials with this call."
     )
     input_schema = _json(
         "Input schema",
@@ -132,16 +142,18 @@ class ToolForm(forms.Form):
         example='{\n  "state": "/state",\n  "total": "/amount/total"\n}',
     )
     output_schema = _json("Output schema", "JSON Schema of the result, where the API keeps to one.", rows=6)
+    output_is_promised = _switch(
+        "Promise it",
+        "Clients get the output schema, and a result that breaks it is an error. Off: it only describes.",
+        initial=True,
+    )
     timeout_seconds = _seconds("Timeout (s)", "Empty: the product's default.")
     cache_seconds = _seconds(
         "Cache results for (s)", "For what changes nothing and answers all callers alike. Empty: not at all."
     )
-    expose = forms.BooleanField(
-        label="Agents see it at once",
-        required=False,
-        initial=True,
-        help_text="Filters permitting. Off: once somebody enables it.",
-        widget=UnfoldBooleanSwitchWidget,
+    expose = _switch(
+        "Agents see it at once",
+        "Filters permitting. Off: once somebody enables it, as with workflows that are discovered.",
     )
 
     def __init__(self, *args: Any, tool: ToolConfig | None = None, **kwargs: Any) -> None:

@@ -21,9 +21,12 @@ from catalogue.models import Source, Workflow
 NEEDED = "catalogue.change_source"
 GROUPS = (
     ("What agents read", ("source", "name", "title", "description", "tags", "expose")),
-    ("The call", ("method", "endpoint", "body_format", "idempotency_header")),
+    ("The call", ("method", "endpoint", "body_format", "idempotency_header", "anonymous")),
     ("What goes in", ("input_schema", "input_mappings", "constants")),
-    ("What comes out", ("output_mappings", "output_schema", "timeout_seconds", "cache_seconds")),
+    (
+        "What comes out",
+        ("output_mappings", "output_schema", "output_is_promised", "timeout_seconds", "cache_seconds"),
+    ),
 )
 WIDE = {"description", "endpoint", "input_schema"}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 MONOSPACE = {
     "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",
@@ -28,6 +28,22 @@ class LinesField(forms.CharField):
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return self.to_python(initial) != self.to_python(data)
+
+
+class CommasField(forms.CharField):
+    """A list of short texts such as tags, separated by commas."""
+
+    widget = UnfoldAdminTextInputWidget
+
+    def prepare_value(self, value: Any) -> Any:
+        return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        parts = value if isinstance(value, list) else str(value or "").split(",")
+        return [part.strip() for part in parts if part.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(self.to_python(initial) != self.to_python(data))
 
 
 class MultilineField(forms.CharField):

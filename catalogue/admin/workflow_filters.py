@@ -75,6 +75,17 @@ class SchemaFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.exclude(schema_problem="") if self.value() == "replaced" else queryset
 
 
+class LookalikeFilter(DropdownFilter):  # type: ignore[misc]
+    title = "name and title"
+    parameter_name = "lookalike"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "can be mistaken for another tool's")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        return queryset.exclude(resembles="") if self.value() == "yes" else queryset
+
+
 class CategoryFilter(DropdownFilter):  # type: ignore[misc]
     title = "category"
     parameter_name = "category"

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from unfold.widgets import UnfoldAdminTextInputWidget
 
 from catalogue.admin.base import CatalogueForm
+from catalogue.admin.value_fields import CommasField
 from catalogue.curation import OVERRIDABLE
 from catalogue.models import Workflow
 from catalogue.presentation import CURATORS_HINTS
@@ -14,16 +14,14 @@ NO_TAGS = "-"
 TOLD = {True: "yes", False: "no", None: "unknown"}
 
 
-class TagsField(forms.CharField):
-    """`a, b`; empty for the engine's own, a hyphen for none."""
-
-    widget = UnfoldAdminTextInputWidget
+class TagsField(CommasField):
+    """Empty for the engine's own, a hyphen for none."""
 
     def prepare_value(self, value: Any) -> Any:
-        return (", ".join(value) or NO_TAGS) if isinstance(value, list) else value
+        return NO_TAGS if value == [] else super().prepare_value(value)
 
     def to_python(self, value: Any) -> list[str] | None:  # type: ignore[override]
-        tags = [tag.strip() for tag in str(value or "").split(",") if tag.strip()]
+        tags: list[str] = super().to_python(value)
         return [] if tags == [NO_TAGS] else tags or None
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce, NullIf
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import RelatedDropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -32,6 +32,7 @@ from catalogue.admin.workflow_filters import (
     CacheFilter,
     CategoryFilter,
     LimitFilter,
+    LookalikeFilter,
     SchemaFilter,
 )
 from catalogue.admin.workflow_form import WorkflowForm
@@ -45,7 +46,10 @@ from catalogue.curation import (
 )
 from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
 from catalogue.filters import FilterChain
+from catalogue.history import actor_of
 from catalogue.models import Workflow, WorkflowFilter
+from catalogue.portable_names import limit_for_tools
+from catalogue.portable_schemas import find_refusals
 from catalogue.querysets import WorkflowQuerySet
 
 VISIBILITY_BADGES = {
@@ -91,8 +95,9 @@ class WorkflowAdmin(ToolPagesMixin):
         "tool", "shown_title", "source", "category", "version", "state", "type_shown",
     )  # fmt: skip
     list_filter = (
-        ("source", RelatedDropdownFilter), "enabled", AvailabilityFilter, CategoryFilter, SchemaFilter,
-        LimitFilter, CacheFilter, "offered_as_prompt",
+        ("source", RelatedDropdownFilter), ("enabled", BooleanRadioFilter), AvailabilityFilter,
+        CategoryFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
+        ("offered_as_prompt", BooleanRadioFilter),
     )  # fmt: skip
     list_select_related = ("source",)
     list_per_page = 50
@@ -168,26 +173,29 @@ class WorkflowAdmin(ToolPagesMixin):
             override_workflow(obj, **decisions)
         if "tool_name" in decisions:
             old = form.initial["tool_name"]
-            messages.warning(request, f"Agents that still call {old} are told that there is no such tool.")
+            messages.warning(
+                request, f"Agents that still call {old} are told to call {obj.tool_name} instead."
+            )
         if "enabled" in form.changed_data:
             switch = enable_workflows if form.cleaned_data["enabled"] else disable_workflows
             switch(Workflow.objects.filter(pk=obj.pk))
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Enabled: {enable_workflows(queryset)}.")
+        messages.success(request, f"Enabled: {enable_workflows(queryset, by=actor_of(request))}.")
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Disabled: {disable_workflows(queryset)}.")
+        messages.success(request, f"Disabled: {disable_workflows(queryset, by=actor_of(request))}.")
 
     @admin.action(description="Mark as read-only: clients may call them unasked", permissions=["change"])
     def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Marked as read-only: {mark_read_only(queryset)}.")
+        messages.success(request, f"Marked as read-only: {mark_read_only(queryset, by=actor_of(request))}.")
 
     @admin.action(description="Take the engine's hints again", permissions=["change"])
     def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"The engine's hints count again: {clear_hints(queryset)}.")
+        cleared = clear_hints(queryset, by=actor_of(request))
+        messages.success(request, f"The engine's hints count again: {cleared}.")
 
     @admin.display(description="tool name", ordering="tool_name")
     def tool(self, workflow: Workflow) -> SafeString:
@@ -226,6 +234,7 @@ class WorkflowAdmin(ToolPagesMixin):
             "headline": [side_by_side([_state_badges(obj, explanation), _told_filter(explanation)])],
             "facts": [
                 ("Source", link(obj.source, "catalogue_source_change", obj.source_id)),
+                ("Can be mistaken for", obj.resembles),
                 ("Engine's name", obj.name),
                 ("Engine's id", obj.upstream_id),
                 (
@@ -239,6 +248,7 @@ class WorkflowAdmin(ToolPagesMixin):
                 ("Toolsets", _told_toolsets(obj)),
                 ("Clients are told", side_by_side(map(badge, _told_hints(obj)))),
                 ("Icon", side_by_side(icon_or_address(icon["src"]) for icon in obj.shown_icons)),
+                ("Some model providers refuse", _told_refusals(obj)),
                 ("In a list of tools", f"about {_tokens_as_tool(obj):,} tokens"),
                 ("What ran", executions),
                 *(tell(request, obj) for tell in self.further_facts),
@@ -274,6 +284,11 @@ def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     badges = [badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
     if workflow.schema_problem:
         badges.append(badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
+    if workflow.resembles:
+        told = f"Its name or title can be mistaken for {workflow.resembles}."
+        badges.append(badge("look-alike", "danger", title=told))
+    if not workflow.shown_description:
+        badges.append(badge("needs a description", "warning", title="Agents choose by it."))
     return side_by_side(badges)
 
 
@@ -290,6 +305,12 @@ def _told_filter(explanation: Explanation) -> str:
 def _told_hints(workflow: Workflow) -> list[str]:
     hints = workflow.effective_hints
     return [words[not hints[name]] for name, words in HINT_WORDS.items() if name in hints]
+
+
+def _told_refusals(workflow: Workflow) -> str:
+    """Empty where every provider takes its tool."""
+    refused = find_refusals(workflow.tool_name, workflow.input_schema, limit=limit_for_tools(None))
+    return f"{'; '.join(refused)}. Portable toolsets mend that." if refused else ""
 
 
 def _tokens_as_tool(workflow: Workflow) -> int:

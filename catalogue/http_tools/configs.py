@@ -51,9 +51,11 @@ def tool_config_of(workflow: Workflow) -> ToolConfig:
             authentication=authentication_of(source.config),
             body_format=operation.body_format,
             idempotency_header=operation.idempotency_header,
+            anonymous=operation.anonymous,
         ),
         input_schema=workflow.input_schema,
         output_schema=declared_output_schema(workflow),
+        output_is_promised=operation.output_is_promised,
         field_mappings=FieldMappings(
             input=operation.arguments, constants=operation.constants, output=operation.output
         ),

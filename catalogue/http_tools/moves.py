@@ -102,6 +102,11 @@ class Move:
             ToolFault(position=position_of[problem["id"]], path="/input_schema", message=problem["reason"])
             for problem in (*listing.skipped, *listing.flagged)
         ]
+        faults += [
+            fault
+            for name, tool in definitions.items()
+            for fault in _output_faults(listing, tool, position_of[name])
+        ]
         return cls(home, listing, position_of)
 
     def carry_out(self, stored: StoredTools, *, expose: bool, prune: bool, replace: bool) -> None:
@@ -189,13 +194,27 @@ class Move:
 def _definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     """Raises InvalidTool."""
     definition, schema = definition_of(tool, base_url=base_url), tool.output_schema
-    if schema is not None and (problem := find_schema_problem(schema)):
-        raise InvalidTool([ToolProblem("/output_schema", f"This cannot be used as JSON Schema: {problem}")])
+    # That of an object is looked at when the listing is read.
     if schema is None or schema.get("type") == "object":
         return definition
+    if problem := find_schema_problem(schema):
+        raise InvalidTool([_unusable_output(problem)])
     # MCP promises its clients objects only; whoever reads the tool is told of the list all the same.
     metadata = definition.metadata | {OUTPUT_SCHEMA: schema}
     return definition.model_copy(update={"output_schema": None, "metadata": metadata})
+
+
+def _output_faults(listing: Listing, tool: WorkflowDefinition, position: int) -> list[ToolFault]:
+    """That the promised output is no JSON Schema, which engines are forgiven."""
+    layer = listing.layers.get(tool.id)
+    if tool.output_schema is None or layer is None or layer["output_schema"] is not None:
+        return []
+    problem = _unusable_output(find_schema_problem(tool.output_schema))
+    return faults_of(InvalidTool([problem]), position)
+
+
+def _unusable_output(problem: str) -> ToolProblem:
+    return ToolProblem("/output_schema", f"This cannot be used as JSON Schema: {problem}")
 
 
 def _missing_secret(name: str, config: dict[str, Any], secrets: dict[str, str]) -> Iterator[str]:

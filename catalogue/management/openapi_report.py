@@ -23,6 +23,8 @@ def report_lines(outcome: OpenApiImport, *, all_names: bool) -> Iterator[str]:
         yield f"Deprecated, and so not imported without --deprecated: {outcome.deprecated}"
     if outcome.not_chosen:
         yield f"Not chosen: {outcome.not_chosen}"
+    if outcome.tools:
+        yield f"In tools/list: about {outcome.characters:,} characters, {outcome.tokens:,} tokens"
     yield from outcome.notes
     if outcome.count(Change.ADDED) and not any(tool.stored.exposed for tool in outcome.tools):
         yield "Agents see the added tools once somebody enables them (enable_workflows, or --expose)."

@@ -37,7 +37,7 @@ class DiscoveryRun(models.Model):
         default=list, help_text="Objects left out: [{position, id, name, reason}], at most 1,000."
     )
     flagged = JSONTextField(
-        default=list, help_text="Workflows of which something was replaced or left out: [{id, name, reason}]."
+        default=list, help_text="Workflows to look at, and why: [{id, name, reason}], at most 1,000."
     )
     error = models.TextField(blank=True)
 

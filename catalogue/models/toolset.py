@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.signals import m2m_changed
 from django.dispatch import receiver
@@ -16,6 +16,9 @@ SLUG = RegexValidator(
     SLUG_FORM,
     "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen.",
 )
+
+LONGEST_INLINE_WAIT = 3600
+"""Seconds."""
 
 
 class Toolset(Exposing):
@@ -35,6 +38,11 @@ class Toolset(Exposing):
     description = models.TextField(blank=True, help_text="What it is for; agents are told.")
     enabled = models.BooleanField(default=True, help_text="Off: its endpoint answers as if it did not exist.")
     mode = models.CharField(max_length=10, choices=Mode.choices, default=Mode.FULL)
+    portable = models.BooleanField(
+        default=False,
+        help_text="Tools are written so that every model provider takes them: plain names without dots, no "
+        "references, no recursion. Calls are translated back.",
+    )
     picked = models.ManyToManyField(
         Workflow,
         blank=True,
@@ -47,6 +55,14 @@ class Toolset(Exposing):
         blank=True,
         validators=[MinValueValidator(1)],
         help_text="Tokens that its list of tools should not exceed, or there is a warning. Empty: none.",
+    )
+    inline_wait_seconds = models.PositiveIntegerField(
+        "inline wait",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(LONGEST_INLINE_WAIT)],
+        help_text="Seconds that a call of its clients waits before it gets a handle: less than they wait. "
+        "Empty: the product's default.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

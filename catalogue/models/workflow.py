@@ -14,6 +14,7 @@ from catalogue.models.source import Source
 from catalogue.naming import RESERVED
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.querysets import WorkflowQuerySet
+from catalogue.served_schemas import serve_schema
 from connectors.protocol import WorkflowRef
 
 TOOL_NAME = RegexValidator(
@@ -53,6 +54,12 @@ class Workflow(Exposing):
     schema_problem = models.TextField(
         blank=True, editable=False, help_text="Why the engine's input schema was replaced by the generic one."
     )
+    resembles = models.CharField(
+        max_length=255,
+        blank=True,
+        editable=False,
+        help_text="What its name or title can be mistaken for: a built-in tool, or one of another source.",
+    )
     hints = JSONTextField(
         default=dict, editable=False, help_text="The engine's own MCP hints: {readOnlyHint: true, ...}."
     )
@@ -76,7 +83,10 @@ class Workflow(Exposing):
         max_length=64,
         unique=True,
         validators=[TOOL_NAME],
-        help_text="What agents call. Once it is changed, calls by the old name are refused.",
+        help_text="What agents call. Once it is changed, calls by the old name are refused with the new one.",
+    )
+    former_tool_names = JSONTextField(
+        default=list, editable=False, help_text="What agents called it before, the last name first."
     )
     enabled = models.BooleanField(default=False, db_index=True)
     title_override = models.CharField(
@@ -106,7 +116,8 @@ class Workflow(Exposing):
         max_length=10,
         blank=True,
         choices=ExecutionType.choices,
-        help_text="Synchronous: a call waits until the run ends, never for a handle. Empty: the engine's.",
+        help_text="Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
+        "wait. Empty: the engine's.",
     )
     on_disconnect = models.CharField(
         max_length=10,
@@ -215,6 +226,14 @@ class Workflow(Exposing):
         return shown
 
     @property
+    def served_input_schema(self) -> dict[str, Any]:
+        return serve_schema(self.input_schema)
+
+    @property
+    def served_output_schema(self) -> dict[str, Any] | None:
+        return None if self.output_schema is None else serve_schema(self.output_schema)
+
+    @property
     def effective_hints(self) -> dict[str, bool]:
         """MCP's annotations by their names there: the curator's word, else the engine's.
 
@@ -231,6 +250,16 @@ class Workflow(Exposing):
         """MCP's icons: `[{src, mimeType?, sizes?}]`."""
         shown: list[dict[str, Any]] = [{"src": self.icon_override}] if self.icon_override else self.icons
         return shown
+
+    @property
+    def promised_output_schema(self) -> dict[str, Any] | None:
+        """What results are held to. One that only describes them, as documents of APIs do, promises nothing,
+        unless the source's settings say so."""
+        promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
+            "promise_output_schemas"
+        )
+        schema: dict[str, Any] | None = self.output_schema if promises else None
+        return schema
 
     @property
     def ref(self) -> WorkflowRef:

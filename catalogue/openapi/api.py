@@ -6,6 +6,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.changes import tell_counts
 from catalogue.models import Source
 from catalogue.openapi.importing import (
     ImportRefused,
@@ -65,11 +66,17 @@ class NewOpenApiImportSerializer(StrictSerializer):
     settings = serializers.DictField(
         default=dict, help_text="Of a new source, besides what the document says: such as `username`."
     )
-    secrets = serializers.DictField(
+    credentials = serializers.DictField(
         child=serializers.CharField(trim_whitespace=False),
         default=dict,
         write_only=True,
         help_text="Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted.",
+    )
+    secrets = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False),
+        default=dict,
+        write_only=True,
+        help_text="An older name for `credentials`.",
     )
     dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would come.")
 
@@ -97,6 +104,7 @@ class OpenApiImportViewSet(ApiViewSet[Source]):
         asked = NewOpenApiImportSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
+        given["secrets"] = given.pop("secrets") | given.pop("credentials")
         _check_permissions(request, given["source"])
         selection = Selection(
             only=tuple(given.pop("only")), tags=tuple(given.pop("tags")), deprecated=given.pop("deprecated")
@@ -111,6 +119,9 @@ class OpenApiImportViewSet(ApiViewSet[Source]):
                 kind="configuration",
                 errors=[Problem("/document", reason) for reason in refused.reasons],
             ) from None
+        if not given["dry_run"]:
+            told = f"Imported an OpenAPI document: {tell_counts(outcome.count) or 'nothing'}."
+            self.record(told, *Source.objects.filter(name=outcome.source))
         return Response(OpenApiImportSerializer(outcome).data)
 
 

@@ -3,6 +3,10 @@
 An operation that cannot be a tool is told with its reason and stops no other one.
 """
 
+import gc
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +18,13 @@ from catalogue.declared_workflows import ImportRefused, permission_to_import
 from catalogue.http_tools.registry import KIND, StoredTools, ToolChange, ToolsRefused, store_tools
 from catalogue.models import Revision, Source
 from catalogue.openapi.sources import Target, find_target
-from catalogue.schemas import compile_pattern
+from catalogue.patterns import compile_pattern
 from catalogue.sources import create_source
+from catalogue.token_estimates import tokens_for
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.operations import Selection
 from connectors.http_tools.openapi.reading import ReadTool, ReadTools, read_tools, refusal_of
-from connectors.http_tools.openapi.refusals import RefusedOperation, UnusableDocument
+from connectors.http_tools.openapi.refusals import RefusedOperation, UnusableDocument, quoted
 from connectors.http_tools.openapi.servers import note_on_servers
 
 __all__ = [
@@ -31,6 +36,10 @@ __all__ = [
     "import_document",
     "permissions_to_import",
 ]
+
+
+LARGE_LIST = 20_000
+"""Tokens of `tools/list` from which agents are better served by a compact toolset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +97,14 @@ class OpenApiImport:
     deprecated: int
     """Operations left out because the document calls them deprecated."""
     not_chosen: int
+    characters: int
+    """What the tools take in `tools/list`, which fills agents' contexts."""
     notes: list[str]
     dry_run: bool
+
+    @property
+    def tokens(self) -> int:
+        return tokens_for(self.characters)
 
     def count(self, change: Change) -> int:
         return sum(tool.stored.change is change for tool in self.tools) + (
@@ -106,6 +121,23 @@ def permissions_to_import(source: str) -> list[str]:
 
 def import_document(request: ImportRequest) -> OpenApiImport:
     """Store what can be stored. Raises ImportRefused where the document or the settings are of no use."""
+    with _collection_paused():
+        return _import_document(request)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """All of a document's millions of values are needed: looking for garbage takes a quarter of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _import_document(request: ImportRequest) -> OpenApiImport:
     try:
         document = Document.read(request.content)
         found = _read(document, request, _find_target(document, request))
@@ -150,6 +182,7 @@ def _import(request: ImportRequest, document: Document, read: _Read) -> OpenApiI
     found = read.tools
     stored = _store(request, target, found)
     by_name = {change.name: change for change in stored.tools}
+    characters = sum(map(_size_in_list, found.tools))
     return OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),
@@ -160,7 +193,13 @@ def _import(request: ImportRequest, document: Document, read: _Read) -> OpenApiI
         refused=found.refused,
         deprecated=found.deprecated,
         not_chosen=found.not_chosen,
-        notes=[*_notes(document, target), *stored.notes],
+        characters=characters,
+        notes=[
+            *_notes(document, target),
+            *_idle_notes(found),
+            *stored.notes,
+            *_size_notes(characters, exposes=request.expose),
+        ],
         dry_run=request.dry_run,
     )
 
@@ -222,6 +261,27 @@ def _imported(tool: ReadTool, change: ToolChange) -> ImportedTool:
 def _notes(document: Document, target: Target) -> list[str]:
     told = f"Calls fail until source {target.name} has: {target.lacking}." if target.lacking else ""
     return [note for note in (note_on_servers(document, target.base_url), told) if note]
+
+
+def _idle_notes(found: ReadTools) -> Iterator[str]:
+    for name in found.idle:
+        yield f"No operation has {quoted(name)}: neither as its id or path nor as a tag."
+
+
+def _size_notes(characters: int, *, exposes: bool) -> Iterator[str]:
+    if exposes and tokens_for(characters) > LARGE_LIST:
+        yield (
+            f"In tools/list they take about {tokens_for(characters):,} tokens, more than agents should read "
+            "with every conversation. Make a toolset with the mode compact, in which agents look for tools, "
+            "and bind its token to the agent; or choose fewer operations (docs/toolsets.md)."
+        )
+
+
+def _size_in_list(tool: ReadTool) -> int:
+    """In characters, as near as it takes to choose."""
+    config = tool.config
+    listed = {"name": config.name, "title": config.title, "description": config.description}
+    return len(json.dumps(listed | {"inputSchema": config.input_schema}, separators=(",", ":")))
 
 
 def _is_usable(pattern: str) -> bool:

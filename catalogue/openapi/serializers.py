@@ -48,6 +48,8 @@ class OpenApiImportSerializer(serializers.Serializer[Any]):
     refused = RefusedOperationSerializer(many=True)
     deprecated = serializers.IntegerField(help_text="Left out because the document calls them so.")
     not_chosen = serializers.IntegerField()
+    characters = serializers.IntegerField(help_text="What the tools take in `tools/list`, about.")
+    tokens = serializers.IntegerField(help_text="The same in tokens of a model.")
     notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
 
     def get_counts(self, outcome: OpenApiImport) -> dict[str, int]:

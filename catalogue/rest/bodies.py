@@ -41,4 +41,13 @@ class StrictSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError(
                 {str(name)[:SHOWN_NAME]: [message] for name in unknown[:SHOWN_NAMES]}
             )
+        if isinstance(data, Mapping) and (
+            vague := [name for name in data if self._is_vague(name, data[name])]
+        ):
+            raise serializers.ValidationError({name: ["Say true or false."] for name in vague})
         return super().to_internal_value(data)
+
+    def _is_vague(self, name: str, value: Any) -> bool:
+        """REST framework takes 0, "no" and "off" for false, which only forms need."""
+        field = self.fields[name]
+        return isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)

@@ -1,5 +1,6 @@
 """REST's door to the catalogue."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -21,6 +22,7 @@ from catalogue.curation import (
 )
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.exposure import confirmed_catalogue
+from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.permissions import Access, is_administrator, toolset_of
 from catalogue.rest.description import ProblemSerializer
@@ -46,6 +48,10 @@ from catalogue.scopes import Scope
 from catalogue.sources import UPDATABLE, check_source, configure_source, create_source, update_source
 
 NAME = "[A-Za-z0-9_.-]+"
+CHANGED = {
+    200: ChangedSerializer,
+    404: OpenApiResponse(ProblemSerializer, "There is no such source or workflow; nothing was changed."),
+}
 NEW_SOURCE = {
     "name": "orders",
     "kind": "simplified",
@@ -96,6 +102,7 @@ class SourceViewSet(
         responses={201: SourceSerializer},
         examples=[OpenApiExample("An engine of kind simplified", NEW_SOURCE, request_only=True)],
     )
+    @transaction.atomic
     def create(self, request: Request) -> Response:
         asked = NewSourceSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
@@ -103,6 +110,7 @@ class SourceViewSet(
             source = create_source(**asked.validated_data)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
+        self.record("Added.", source)
         return self._shown(source, status.HTTP_201_CREATED)
 
     @extend_schema(
@@ -112,6 +120,7 @@ class SourceViewSet(
         responses=SourceSerializer,
         examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
     )
+    @transaction.atomic
     def partial_update(self, request: Request, name: str) -> Response:
         source = self.get_object()
         asked = SourceChangeSerializer(data=request.data, partial=True)
@@ -120,7 +129,13 @@ class SourceViewSet(
             _change(source, asked.validated_data)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
+        self.record(changed_fields(asked.validated_data), source)
         return self._shown(source)
+
+    @transaction.atomic
+    def perform_destroy(self, instance: Source) -> None:
+        self.record("Deleted.", instance)
+        instance.delete()
 
     @extend_schema(
         operation_id="sources_check",
@@ -146,8 +161,10 @@ class SourceViewSet(
     )
     @action(detail=True, methods=["post"])
     def refresh(self, request: Request, name: str) -> Response:
+        source = self.get_object()
+        self.record("Asked for a listing.", source)
         try:
-            run = refresh_source(self.get_object())
+            run = refresh_source(source)
         except RefreshRefused as refused:
             raise Refusal(status.HTTP_409_CONFLICT, str(refused), kind="discovery") from None
         return Response(DiscoveryRunDetailSerializer(run).data)
@@ -218,6 +235,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
             )
         ],
     )
+    @transaction.atomic
     def partial_update(self, request: Request, tool_name: str) -> Response:
         workflow = self.get_object()
         asked = OverridesSerializer(data=request.data, partial=True)
@@ -226,6 +244,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
             override_workflow(workflow, **asked.validated_data)
         except ValidationError as error:
             raise InvalidRequest(_by_field_of_request(error)) from None
+        self.record(changed_fields(_by_name_of_request(asked.validated_data)), workflow)
         return self._shown(workflow)
 
     @extend_schema(
@@ -237,7 +256,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, tool_name: str) -> Response:
         workflow = self.get_object()
-        enable_workflows(Workflow.objects.filter(pk=workflow.pk))
+        enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
         return self._shown(workflow)
 
     @extend_schema(
@@ -249,7 +268,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
         workflow = self.get_object()
-        disable_workflows(Workflow.objects.filter(pk=workflow.pk))
+        disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
         return self._shown(workflow)
 
     @extend_schema(
@@ -257,7 +276,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         summary="Enable workflows of a source",
         description="All or none: an unknown name changes nothing.",
         request=SelectionSerializer,
-        responses=ChangedSerializer,
+        responses=CHANGED,
         examples=[
             OpenApiExample("All", {"source": "orders", "all": True}, request_only=True),
             OpenApiExample("Some", {"source": "orders", "names": ["text_statistics"]}, request_only=True),
@@ -265,23 +284,27 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     )
     @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
     def enable_many(self, request: Request) -> Response:
-        return Response({"changed": enable_workflows(_chosen(request))})
+        return Response({"changed": enable_workflows(_chosen(request), by=actor_of(request))})
 
     @extend_schema(
         operation_id="workflows_disable_many",
         summary="Disable workflows of a source",
         description="All or none: an unknown name changes nothing.",
         request=SelectionSerializer,
-        responses=ChangedSerializer,
+        responses=CHANGED,
         examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
     )
     @action(detail=False, methods=["post"], url_path="disable", url_name="disable-many")
     def disable_many(self, request: Request) -> Response:
-        return Response({"changed": disable_workflows(_chosen(request))})
+        return Response({"changed": disable_workflows(_chosen(request), by=actor_of(request))})
 
     def _shown(self, workflow: Workflow) -> Response:
         workflow.refresh_from_db()
         return Response(self.get_serializer(workflow).data)
+
+
+def _by_name_of_request(given: Iterable[str]) -> list[str]:
+    return [name.removesuffix("_override") for name in given]
 
 
 def _by_field_of_request(error: ValidationError) -> dict[str, list[str]]:

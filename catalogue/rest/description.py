@@ -10,9 +10,10 @@ ANSWERS = {
     "400": "The request is not valid; nothing was changed.",
     "401": "No access token, or one that is unknown, expired or revoked.",
     "403": "The token lacks a scope, or the member of staff a permission; the answer names it.",
-    "404": "It does not exist, or this caller may not see it.",
+    "404": "It does not exist, or this caller may not see it; of a list, there is no such page.",
     "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
     "415": "The body is not declared as application/json.",
+    "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
 }
 
 
@@ -50,12 +51,13 @@ def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _codes(path: str, operation: dict[str, Any]) -> list[str]:
-    codes = ["401", "403"]
-    if "{" in path:
+    codes = ["401", "403", "429"]
+    queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
+    if "{" in path or "page" in queried:
         codes.append("404")
     if "requestBody" in operation:
         codes += ["400", "413", "415"]
-    elif any(parameter["in"] == "query" for parameter in operation.get("parameters", ())):
+    elif queried:
         codes.append("400")
     return codes
 

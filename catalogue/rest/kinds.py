@@ -82,7 +82,12 @@ class ConnectorViewSet(ApiViewSet[Source]):
         page = self.paginate_queryset(engine_kinds())
         return self.get_paginated_response(ConnectorSerializer(page, many=True).data)
 
-    @extend_schema(summary="Read a kind of engine", parameters=[KIND], responses=ConnectorSerializer)
+    @extend_schema(
+        summary="Read a kind of engine",
+        description="Whether it can be used on this server, and which settings its sources take.",
+        parameters=[KIND],
+        responses=ConnectorSerializer,
+    )
     def retrieve(self, request: Request, kind: str) -> Response:
         return Response(ConnectorSerializer(engine_kind(_known(kind))).data)
 

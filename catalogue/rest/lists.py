@@ -1,11 +1,12 @@
 """Lists: pages of a bounded size, and filters that are never ignored in silence."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from django import forms
 from django.db.models import QuerySet
-from django_filters import BooleanFilter, FilterSet, OrderingFilter  # type: ignore[import-untyped]
+from django_filters import BooleanFilter, ChoiceFilter, FilterSet, OrderingFilter  # type: ignore[import-untyped]
 from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.request import Request
@@ -53,7 +54,12 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         filterset: FilterSet | None = self.get_filterset(request, queryset, view)
         if filterset is None:
             return queryset
-        problems = _unknown_parameters(request, filterset) + _bad_page_size(request) + _bad_values(filterset)
+        problems = [
+            *_unknown_parameters(request, filterset),
+            *_bad_page_size(request),
+            *_empty_choices(request, filterset),
+            *_bad_values(filterset),
+        ]
         if problems:
             raise Refusal(400, REFUSED, kind="validation", errors=problems)
         narrowed: QuerySet[Any] = filterset.qs
@@ -72,6 +78,13 @@ def _bad_page_size(request: Request) -> list[Problem]:
     if re.fullmatch("[0-9]{1,9}", size) and 1 <= int(size) <= largest:
         return []
     return [Problem(f"?{name}", f"Say a whole number from 1 to {largest}.")]
+
+
+def _empty_choices(request: Request, filterset: FilterSet) -> Iterator[Problem]:
+    """Nothing chosen would be everything, which whoever sends it may not mean."""
+    for name, one in filterset.filters.items():
+        if isinstance(one, ChoiceFilter) and "" in request.query_params.getlist(name):
+            yield Problem(f"?{name}", "Choose a value, or leave the parameter out.")
 
 
 def _bad_values(filterset: FilterSet) -> list[Problem]:

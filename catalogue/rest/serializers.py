@@ -189,7 +189,8 @@ class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
     )
     flagged = FlaggedSerializer(
         many=True,
-        help_text="Workflows of which something, such as an invalid schema, was replaced or left out.",
+        help_text="Workflows to look at: something of them, such as an invalid schema, was replaced or left "
+        "out, or they can be mistaken for another tool.",
     )
 
     class Meta(DiscoveryRunSerializer.Meta):

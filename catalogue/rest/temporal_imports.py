@@ -8,7 +8,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.changes import Change
+from catalogue.changes import Change, tell_counts
 from catalogue.declared_workflows import (
     USUAL_NAME,
     Import,
@@ -127,6 +127,9 @@ class TemporalImportViewSet(ApiViewSet[Source]):
                 kind="configuration",
                 errors=problems,
             ) from None
+        if not given["dry_run"]:
+            told = f"Imported a Temporal file: {tell_counts(outcome.count) or 'no workflows'}."
+            self.record(told, *Source.objects.filter(name=outcome.source))
         return Response(ImportSerializer(outcome).data)
 
 

@@ -7,6 +7,7 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.viewsets import GenericViewSet
 
+from catalogue.history import actor_of, record_change
 from catalogue.rest.errors import Refusal
 
 Row = TypeVar("Row", bound=Model)
@@ -23,3 +24,7 @@ class ApiViewSet(GenericViewSet[Row]):
                 "Send the body with a Content-Length, not in chunks.",
                 kind="validation",
             )
+
+    def record(self, message: str, *objects: Model) -> None:
+        """Keep in their history what the request does to these objects."""
+        record_change(actor_of(self.request), objects, message)

@@ -61,6 +61,7 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
             "author",
             "tags",
             "execution_type",
+            "resembles",
             "first_seen_at",
             "changed_at",
             "missing_since",
@@ -174,9 +175,13 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
 class WorkflowDetailSerializer(WorkflowSerializer):
     """A workflow in full."""
 
-    input_schema = JSONObjectField(help_text="JSON Schema that arguments are checked with.")
+    input_schema = JSONObjectField(
+        source="served_input_schema", help_text="JSON Schema that arguments are checked with."
+    )
     output_schema = JSONObjectField(
-        allow_null=True, help_text="JSON Schema that results follow, where the engine vouches for one."
+        source="served_output_schema",
+        allow_null=True,
+        help_text="JSON Schema that results follow, where the engine vouches for one.",
     )
     icons = IconSerializer(many=True, source="shown_icons")
     curator = CuratorDetailSerializer(
@@ -191,7 +196,8 @@ class OverridesSerializer(StrictSerializer):
     """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
 
     tool_name = serializers.CharField(
-        max_length=64, help_text="What agents call. Once it is changed, calls by the old name are refused."
+        max_length=64,
+        help_text="What agents call. Once it is changed, calls by the old name are refused with the new one.",
     )
     title = serializers.CharField(
         source="title_override",
@@ -228,7 +234,8 @@ class OverridesSerializer(StrictSerializer):
         source="execution_type_override",
         choices=Workflow.ExecutionType.choices,
         allow_blank=True,
-        help_text="Synchronous: a call waits until the run ends, never for a handle.",
+        help_text="Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
+        "wait.",
     )
     on_disconnect = serializers.ChoiceField(
         choices=Workflow.OnDisconnect.choices,

@@ -6,12 +6,16 @@ import json
 import os
 import secrets
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 from django.core.management import CommandError
+
+from config.private_files import write_secret
 
 HOST = "127.0.0.1"
 USUAL_ENGINE_PORT = 8090
@@ -47,36 +51,59 @@ def claimed(data_dir: Path, *, port: int) -> Iterator[None]:
         yield
 
 
-def check_port(port: int) -> None:
-    if problem := _why_not(port):
-        another = port + 1 if port < 65535 else port - 1
-        raise CommandError(f"Port {port} {problem}. Choose another one, for example: PORT={another} make run")
+@contextmanager
+def reserved(port: int) -> Iterator[str | None]:
+    """Keep a port from other starts on this machine, which may look for one before anybody listens there.
+
+    Yields why it cannot be used; None: it is ours for the length of the block.
+    """
+    path = Path(tempfile.gettempdir()) / f"workflow-catalogue-port-{port}.lock"
+    problem: str | None
+    with ExitStack() as kept:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            kept.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # Another start holds it, or another user's start has made it.
+            problem = "is taken"
+        else:
+            problem = _why_not(port)
+        yield problem
 
 
-def choose_engine(data_dir: Path, *, taken: int) -> tuple[ExampleEngine | None, ExampleEngine]:
+@contextmanager
+def claimed_port(port: int) -> Iterator[None]:
+    """Reserve the web server's port. Raises CommandError where that is impossible."""
+    with reserved(port) as problem:
+        if problem:
+            another = port + 1 if port < 65535 else port - 1
+            raise CommandError(
+                f"Port {port} {problem}. Choose another one, for example: PORT={another} make run"
+            )
+        yield
+
+
+@contextmanager
+def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, ExampleEngine]]:
     """The engine of the start before, if there was one, and that of this start.
 
-    The key stays the same for ever, the port as long as nobody else listens there.
+    The key stays the same for ever, the port as long as nobody else has it. It is reserved for the length of
+    the block.
     """
     path = data_dir / "example-engine.json"
     before = _read(path)
     api_key = before.api_key if before else secrets.token_urlsafe(24)
     wanted = (before.port if before else USUAL_ENGINE_PORT, USUAL_ENGINE_PORT)
-    port = next((port for port in wanted if port != taken and _why_not(port) is None), None) or _free_port()
-    now = ExampleEngine(port=port, api_key=api_key)
-    if now != before:
-        write_secret(path, json.dumps(asdict(now)))
-    return before, now
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Replace a file that only its owner may read."""
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    fresh.replace(path)
+    for port in chain(wanted, iter(_free_port, None)):
+        with reserved(port) as problem:
+            if problem:
+                continue
+            now = ExampleEngine(port=port, api_key=api_key)
+            if now != before:
+                write_secret(path, json.dumps(asdict(now)))
+            yield before, now
+            return
 
 
 def _read(path: Path) -> ExampleEngine | None:

@@ -1,15 +1,16 @@
 """The order of a start: claim, migrate, run, connect, tell."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx2
 from django.conf import settings
-from django.core.management import CommandError, call_command
-from django.db import OperationalError, connection, connections
-from django.db.migrations.executor import MigrationExecutor
+from django.core.management import CommandError
+from django.db import OperationalError, connections
 
-from config.quickstart.place import HOST, ExampleEngine, check_port, choose_engine, claimed
+from catalogue.embedded_database import bring_up_to_date
+from config.quickstart.place import HOST, ExampleEngine, chosen_engine, claimed, claimed_port
 from config.quickstart.supervision import Supervisor, supervised
 from config.quickstart.welcome import (
     Welcome,
@@ -27,9 +28,7 @@ PROBE_SECONDS = 0.05
 
 def run_everything(*, data_dir: Path, port: int) -> None:
     """Until it is interrupted. Raises CommandError when it cannot start or ends by itself."""
-    with claimed(data_dir, port=port):
-        check_port(port)
-        before, engine = choose_engine(data_dir, taken=port)
+    with claimed(data_dir, port=port), claimed_port(port), chosen_engine(data_dir) as (before, engine):
         print(f"Starting on port {port}, with the data in {data_dir} ...", flush=True)
         migrate()
         with supervised(_variables(data_dir, port, engine)) as supervisor:
@@ -46,13 +45,9 @@ def run_everything(*, data_dir: Path, port: int) -> None:
 def migrate() -> None:
     """Bring the database up to date, silently when it is."""
     try:
-        executor = MigrationExecutor(connection)
+        bring_up_to_date(partial(print, flush=True))
     except OperationalError as error:
         raise CommandError(f"The database cannot be used: {error}") from None
-    if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
-        return
-    print("Bringing the database up to date ...", flush=True)
-    call_command("migrate", verbosity=0, interactive=False)
 
 
 def disconnect() -> None:

@@ -2,11 +2,9 @@
 
 import json
 import secrets
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.conf import settings
 from django.contrib.auth import get_user_model
 from loguru import logger
 
@@ -15,9 +13,9 @@ from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import DiscoveryRun, Source
 from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import configure_source, create_source
-from config.environment import BASE_DIR
-from config.quickstart.place import ExampleEngine, write_secret
-from mcp_bridge.client_configuration import http_client_configuration, stdio_client_configuration
+from config.private_files import write_secret
+from config.quickstart.place import ExampleEngine
+from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 
@@ -80,7 +78,8 @@ def count_tools() -> int:
 
 def banner(welcome: Welcome) -> str:
     url = f"{welcome.address}/mcp"
-    token = welcome.token or "YOUR-TOKEN"
+    token = welcome.token or TOKEN_HERE
+    server = HttpServer(token=token)
     shown_token = welcome.token or "make one: .venv/bin/python manage.py create_mcp_token NAME"
     if welcome.password:
         login = f"{ADMIN_NAME} / {welcome.password}   (shown only now: write it down)"
@@ -98,13 +97,16 @@ def banner(welcome: Welcome) -> str:
             f"  MCP     {url}",
             f"  Token   {shown_token}",
             "",
-            "  Configuration for an MCP client that speaks HTTP:",
+            "  Claude Code:",
             "",
-            http_client_configuration(token),
+            server.configure(McpClient.CLAUDE_CODE),
             "",
-            "  For one that starts its servers itself:",
+            "  Most other MCP clients:",
             "",
-            stdio_client_configuration(sys.executable, str(BASE_DIR / "manage.py"), variables=_variables()),
+            server.configure(McpClient.GENERIC),
+            "",
+            "  For VS Code, Cursor and Claude Desktop, or without a token over stdio:",
+            "  .venv/bin/python manage.py client_config [--stdio]",
             "",
             "  Or from another terminal:",
             "",
@@ -115,12 +117,6 @@ def banner(welcome: Welcome) -> str:
             "",
         ]
     )
-
-
-def _variables() -> dict[str, str]:
-    """A client starts its server without ours, so it would look for the data in the usual folder."""
-    folder = settings.DATA_DIR.absolute()
-    return {} if folder == BASE_DIR / "var" else {"CATALOGUE_DATA_DIR": str(folder)}
 
 
 _EXAMPLE_CALL = {

@@ -10,7 +10,7 @@ from connectors.http_tools.headers import objection_to_value
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.pointers import steps_of
 from connectors.http_tools.specs import HTTPRequestSpec, Scalar
-from connectors.http_tools.texts import NoText, scalars_of, text_of, with_commas
+from connectors.http_tools.texts import NoText, scalars_of, text_of, with_commas, written_json
 from connectors.http_tools.tool_config import ArgumentPlace, Place
 
 
@@ -38,7 +38,8 @@ def _can_be_said(operation: HttpOperation, argument: str, value: Any) -> bool:
     """Models write null for whatever they do not want; one that is required is refused as before."""
     if value is not None or argument in operation.required:
         return True
-    return operation.arguments[argument].place == "body" and operation.body_format == "json"
+    place = operation.arguments[argument]
+    return place.as_json or (place.place == "body" and operation.body_format == "json")
 
 
 def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
@@ -48,7 +49,7 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
     for argument, place in _placed(operation, "path"):
         if argument not in given:
             raise Rejected(f"{argument} is missing, and it is part of the address. Nothing was sent.")
-        texts[place.name] = _one_text(argument, given[argument])
+        texts[place.name] = _one_text(argument, place, given[argument])
         slashes |= {place.name} if place.slashes else set()
     return path_template.fill(operation.path, texts, with_slashes=frozenset(slashes))
 
@@ -61,12 +62,12 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, s
     }
     for argument, place in _placed(operation, "header"):
         if argument in arguments:
-            headers[place.name] = _header_text(argument, arguments[argument])
+            headers[place.name] = _header_text(argument, place, arguments[argument])
     return headers
 
 
-def _header_text(argument: str, value: Any) -> str:
-    text = _one_text(argument, value)
+def _header_text(argument: str, place: ArgumentPlace, value: Any) -> str:
+    text = _one_text(argument, place, value)
     if why := objection_to_value(text):
         raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
     return text
@@ -85,6 +86,8 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
 
 
 def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:
+    if place.as_json:
+        return written_json(value)
     try:
         scalars = scalars_of(value)
         # No item at all is no parameter at all, however the list is written.
@@ -95,7 +98,10 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
         raise _unsayable(argument, error) from None
 
 
-def _one_text(argument: str, value: Any) -> str:
+def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
+    if place.as_json:
+        # A header takes no other characters, and to everybody else it is the same.
+        return written_json(value, ascii_only=True)
     try:
         scalars = scalars_of(value)
         return with_commas(scalars) if isinstance(scalars, list) else text_of(scalars)
@@ -112,11 +118,20 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
     placed = _placed(operation, "body")
     fields = {
         constant.name: constant.value for constant in operation.constants if constant.place == "body"
-    } | {place.name: arguments[argument] for argument, place in placed if argument in arguments}
+    } | {
+        place.name: _body_value(operation, place, arguments[argument])
+        for argument, place in placed
+        if argument in arguments
+    }
     if "" in fields:
         return fields[""]
     has_fields = bool(fields) or any(place.name for _, place in placed)
     return _nested(fields) if has_fields else None
+
+
+def _body_value(operation: HttpOperation, place: ArgumentPlace, value: Any) -> Any:
+    """A body that is JSON says everything as it is."""
+    return written_json(value) if place.as_json and operation.body_format != "json" else value
 
 
 def _nested(fields: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from connectors.errors import Rejected
 from connectors.http_tools.argument_types import item_types_of, types_of
 from connectors.http_tools.headers import objection_to_name, objection_to_value
+from connectors.http_tools.multipart import MEDIA_TYPE
 from connectors.http_tools.pointers import pointer_of, steps_of
 from connectors.http_tools.problems import ToolProblem
 from connectors.http_tools.sending import form_pairs
@@ -48,6 +49,9 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
         yield ToolProblem(where, objection)
     schema, root = tool.input_schema["properties"][argument], tool.input_schema
     types, items = types_of(schema, root), item_types_of(schema, root)
+    yield from _file_problems(tool, argument, place, where)
+    if place.as_json:
+        return
     if place.place != "body" and types == {"object"}:
         yield ToolProblem(where, f"{argument} is an object, which only a body can carry.")
     elif place.place != "body" and types == {"array"} and items and items <= NESTED:
@@ -57,7 +61,21 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
 
 
 def _is_formless(tool: ToolConfig, place: ArgumentPlace) -> bool:
-    return tool.api.body_format == "form" and place.place == "body" and not place.name
+    return tool.api.body_format != "json" and place.place == "body" and not place.name
+
+
+def _file_problems(
+    tool: ToolConfig, argument: str, place: ArgumentPlace, where: str
+) -> Iterator[ToolProblem]:
+    if not place.file:
+        return
+    is_field = place.place == "body" and tool.api.body_format == "multipart" and place.name.count("/") == 1
+    if not is_field:
+        yield ToolProblem(where, f"{argument} is a file, which only a field of a multipart body can be.")
+    if place.as_json:
+        yield ToolProblem(where, f"{argument} cannot be a file and JSON at once.")
+    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
+        yield ToolProblem(where, f"The media type of {argument} is none.")
 
 
 def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:
@@ -93,7 +111,7 @@ def _value(tool: ToolConfig, constant: Constant) -> str:
                 return _header_value(tool, constant.name, text_of(scalar_of(constant.value)))
             case "query":
                 scalars_of(constant.value)
-            case "body" if tool.api.body_format == "form":
+            case "body" if tool.api.body_format != "json":
                 form_pairs({constant.name: constant.value})
     except NoText as error:
         return f"The value of {constant.name} {error}."

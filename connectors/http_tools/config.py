@@ -79,6 +79,13 @@ class HttpConfig(BaseModel):
         description="Credentials never go along to another host.",
         json_schema_extra=REQUESTS,
     )
+    promise_output_schemas: bool = Field(
+        default=False,
+        title="Promise documented answers",
+        description="Clients get the output schemas of imported documents too, and an answer that breaks its "
+        "schema is an error. Off: it is delivered as it is, and its execution's page says what is wrong.",
+        json_schema_extra=REQUESTS,
+    )
     verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
     ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
 

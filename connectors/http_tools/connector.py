@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from connectors.addresses import http_tool_addresses
 from connectors.answer import Answer
-from connectors.credentials import Credentials
+from connectors.credentials import NO_CREDENTIALS, Credentials
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
     InvalidAnswer,
@@ -118,7 +118,8 @@ class HttpConnector:
     ) -> Started:
         operation = HttpOperation.of(workflow)
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
-        self._authorization.refuse_overlap(spec)
+        if not operation.anonymous:
+            self._authorization.refuse_overlap(spec)
         started_at = datetime.now(UTC)
         # What only reads is broken off by whoever waits for it.
         seconds = None if operation.is_safe else workflow.timeout_seconds
@@ -139,7 +140,9 @@ class HttpConnector:
     async def cancel(self, run: RunRef) -> None:
         raise Unsupported("A request to an HTTP API cannot be taken back.")
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         raise Unsupported("An HTTP API cannot look a request up by its key.")
 
     async def aclose(self) -> None:
@@ -150,6 +153,8 @@ class HttpConnector:
         self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float | None
     ) -> Answer:
         until = None if seconds is None else monotonic() + seconds
+        if operation.anonymous:
+            return await self._exchange(operation, spec, key, NO_CREDENTIALS, until=until)
         credentials = await self._authorization.credentials()
         answer = await self._exchange(operation, spec, key, credentials, until=until)
         refused = answer.status == UNAUTHORIZED and not answer.carried_out
@@ -170,13 +175,14 @@ class HttpConnector:
         until: float | None,
     ) -> Answer:
         """`until`: by the monotonic clock. Errors about the answer have the request among their details."""
+        content, content_type = content_of(operation, spec)
         try:
             return await self._client.exchange(
                 spec.method,
                 spec.url,
                 query=query_of(spec),
-                content=content_of(operation, spec),
-                headers=headers_of(operation, spec, key=key),
+                content=content,
+                headers=headers_of(operation, spec, key=key, content_type=content_type),
                 credentials=credentials,
                 repeatable=operation.is_safe,
                 follow_redirects=self._config.follow_redirects,

@@ -33,6 +33,8 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
         body_format=tool.api.body_format,
         output=tool.field_mappings.output,
         idempotency_header=tool.api.idempotency_header,
+        anonymous=tool.api.anonymous,
+        output_is_promised=tool.output_is_promised,
         required=_never_null(tool, arguments),
         path_defaults={
             name: properties[name]["default"]
@@ -45,12 +47,13 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
 def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[str]:
     """Those that have to be given and may be null for the schema, though their place cannot say that."""
     required, properties = tool.input_schema.get("required", []), tool.input_schema.get("properties", {})
-    is_form = tool.api.body_format == "form"
+    is_form = tool.api.body_format != "json"
     return [
         name
         for name in required
         if name in arguments
         and (is_form or arguments[name].place != "body")
+        and not arguments[name].as_json
         and _may_be_null(properties[name])
     ]
 

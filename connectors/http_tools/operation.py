@@ -1,5 +1,6 @@
 """The part of a tool's definition that its connector needs: the call, relative to the API's base URL."""
 
+import operator
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +27,10 @@ class HttpOperation(BaseModel):
     idempotency_header: str = ""
     required: list[str] = []
     """Arguments that have to be given, may be null and go where null cannot be said."""
+    output_is_promised: bool = Field(default=True, exclude_if=bool)
+    """Results are held to the output schema, of which clients are told."""
+    anonymous: bool = Field(default=False, exclude_if=operator.not_)
+    """Sent without the source's credentials."""
     path_defaults: dict[str, Any] = {}
     """Of arguments in the path that may be left out."""
 

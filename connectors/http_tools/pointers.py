@@ -20,7 +20,7 @@ def steps_of(pointer: str) -> tuple[str, ...]:
 
 
 def pointer_of(steps: Iterable[str | int]) -> str:
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+    return "".join(["/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps])
 
 
 def value_at(document: Any, pointer: str) -> Any:

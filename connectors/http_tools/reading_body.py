@@ -98,7 +98,8 @@ def _value(operation: HttpOperation, argument: str, value: Any, input_schema: di
     if operation.body_format == "json" or isinstance(value, dict):
         return value
     try:
-        return argument_of(argument, scalars_of(value), input_schema, commas=False)
+        place = operation.arguments[argument]
+        return argument_of(argument, place, scalars_of(value), input_schema, commas=False)
     except NoText:
         return value
 

@@ -32,7 +32,11 @@ def read_query(
             raise NotThisTool(f"{shown(name)} in the query always has the value that the tool gives it.")
     return {
         argument: argument_of(
-            argument, query[name], input_schema, commas=not operation.arguments[argument].explode
+            argument,
+            operation.arguments[argument],
+            query[name],
+            input_schema,
+            commas=not operation.arguments[argument].explode,
         )
         for name, argument in arguments.items()
         if name in query
@@ -57,7 +61,9 @@ def read_headers(
     if strangers := headers.keys() - known:
         raise NotThisTool(_strange_headers(strangers))
     return {
-        argument: argument_of(argument, headers[name].strip(), input_schema, commas=True)
+        argument: argument_of(
+            argument, operation.arguments[argument], headers[name].strip(), input_schema, commas=True
+        )
         for name, argument in arguments.items()
         if name in headers
     }

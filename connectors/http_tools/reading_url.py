@@ -65,7 +65,7 @@ def read_path(
             text = texts[place.name]
             if why := path_template.objection_to_value(text, slashes=place.slashes):
                 raise NotThisTool(f"The part of the path in the place of {{{place.name}}} {why}.")
-            found[argument] = argument_of(argument, text, input_schema, commas=True)
+            found[argument] = argument_of(argument, place, text, input_schema, commas=True)
     return found
 
 

@@ -1,20 +1,21 @@
 """How a request is written on the wire."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from connectors.errors import Rejected
+from connectors.http_tools.multipart import write_multipart
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.http_tools.texts import NoText, scalar_of, text_of
+from connectors.http_tools.texts import NoText, scalar_of, text_of, written_json
 from connectors.http_tools.tool_config import BodyFormat
 
 ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
 MEDIA_TYPES: dict[BodyFormat, str] = {
     "json": "application/json",
     "form": "application/x-www-form-urlencoded",
+    "multipart": "multipart/form-data",
 }
 Pair = tuple[str, str]
 
@@ -23,11 +24,13 @@ def media_type_of(operation: HttpOperation) -> str:
     return MEDIA_TYPES[operation.body_format]
 
 
-def headers_of(operation: HttpOperation, spec: HTTPRequestSpec, *, key: str) -> dict[str, str]:
-    """All but credentials, by name in lower case."""
+def headers_of(
+    operation: HttpOperation, spec: HTTPRequestSpec, *, key: str, content_type: str
+) -> dict[str, str]:
+    """All but credentials, by name in lower case. `content_type`: of the body; empty: there is none."""
     usual = {"accept": ACCEPT}
-    if spec.body is not None:
-        usual["content-type"] = media_type_of(operation)
+    if content_type:
+        usual["content-type"] = content_type
     if operation.idempotency_header:
         usual[operation.idempotency_header.lower()] = key
     return usual | {name.lower(): value for name, value in spec.headers.items()}
@@ -41,16 +44,21 @@ def query_of(spec: HTTPRequestSpec) -> list[Pair]:
     ]
 
 
-def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> bytes | None:
-    """The body's bytes. Raises Rejected for what cannot be written."""
+def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes | None, str]:
+    """The body's bytes and their media type; None and nothing without a body.
+
+    Raises Rejected for what cannot be written.
+    """
     if spec.body is None:
-        return None
-    if operation.body_format == "form":
-        return urlencode(form_pairs(spec.body)).encode("ascii")
-    try:
-        return json.dumps(spec.body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise Rejected("The arguments cannot be written as JSON, so nothing was sent.") from None
+        return None, ""
+    media_type = media_type_of(operation)
+    match operation.body_format:
+        case "form":
+            return urlencode(form_pairs(spec.body)).encode("ascii"), media_type
+        case "multipart":
+            content, boundary = write_multipart(operation, spec.body)
+            return content, f"{media_type}; boundary={boundary}"
+    return written_json(spec.body).encode(), media_type
 
 
 def form_pairs(body: Any) -> list[Pair]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from connectors.errors import Rejected
 from connectors.http_tools.specs import Scalar
 
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -20,6 +21,14 @@ class NoText(ValueError):
 def text_of(value: Scalar) -> str:
     """`true`, `1.5`: as JSON writes it; a text as it is."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def written_json(value: Any, *, ascii_only: bool = False) -> str:
+    """Raises Rejected for what cannot be written."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=ascii_only, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        raise Rejected("The arguments cannot be written as JSON, so nothing was sent.") from None
 
 
 def scalar_of(value: Any) -> Scalar:

@@ -1,5 +1,6 @@
 """A tool that is one HTTP call, as whoever declares it writes it down (C1.4)."""
 
+import operator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -8,7 +9,7 @@ from connectors.common_settings import HeaderSecret
 from connectors.http_tools.specs import Method, Scalar
 
 Place = Literal["path", "query", "header", "body"]
-BodyFormat = Literal["json", "form"]
+BodyFormat = Literal["json", "form", "multipart"]
 IN = AliasChoices("in", "place")
 
 
@@ -79,6 +80,8 @@ class ApiConfig(_Strict):
     body_format: BodyFormat = "json"
     idempotency_header: str = Field(default="", max_length=100)
     """Where the API promises that requests with the same value in this header count once."""
+    anonymous: bool = Field(default=False, exclude_if=operator.not_)
+    """The call is made without the source's credentials, for an API that refuses them there."""
 
 
 class ArgumentPlace(_Strict):
@@ -93,6 +96,12 @@ class ArgumentPlace(_Strict):
     slashes: bool = False
     """In the path: the value may have slashes, which are sent percent-encoded. Some servers take those for
     steps of the path all the same."""
+    as_json: bool = Field(default=False, exclude_if=operator.not_)
+    """The value, whatever it is, is written as JSON, also in a query, a header or a field of a form."""
+    file: bool = Field(default=False, exclude_if=operator.not_)
+    """In a multipart body: the value is a file, as a `data:` URI in base64 or, of a text file, its text."""
+    media_type: str = Field(default="", max_length=200, exclude_if=operator.not_)
+    """Of a file that does not say itself what it is."""
 
 
 class Constant(_Strict):
@@ -125,6 +134,8 @@ class ToolConfig(_Strict):
     input_schema: dict[str, Any] = {"type": "object", "properties": {}}
     """JSON Schema of the arguments, an object."""
     output_schema: dict[str, Any] | None = None
+    output_is_promised: bool = Field(default=True, exclude_if=bool)
+    """Clients get the output schema, and a result that breaks it is an error. Off: it only describes."""
     field_mappings: FieldMappings = FieldMappings()
     timeout_seconds: int | None = Field(default=None, ge=1, le=2_592_000)
     cache_seconds: int | None = Field(default=None, ge=1, le=2_592_000)

@@ -131,7 +131,9 @@ class PrefectConnector:
                 raise Rejected(f"Prefect does not cancel the run: {reason}")
         raise InvalidAnswer("Prefect does not say what came of the cancellation.")
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         wanted = {"limit": 2, "flow_runs": {"idempotency_key": {"any_": [str(key)]}}}
         found = await self._api.runs(wanted)
         for run in found:

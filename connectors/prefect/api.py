@@ -129,7 +129,7 @@ class PrefectApi:
 
     async def _ask_once(self, method: str, path: str, body: Any, *, repeatable: bool) -> Any:
         return await self._client.request_json(
-            method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH
+            method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH, is_listing=True
         )
 
 

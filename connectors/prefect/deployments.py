@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.json_limits import TooDeep
 from connectors.prefect.evaluated import is_evaluated
 
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
@@ -20,7 +21,7 @@ def read_deployment(
 
     Nothing that changes with each restart of a worker may be told, or the workflow would seem changed.
     """
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or isinstance(raw, TooDeep):
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
     name = name_of(raw, flow_names)

@@ -5,7 +5,7 @@ from typing import Any
 
 from connectors.errors import InvalidAnswer
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import printable, shorten
+from connectors.redaction import printable, shorten, shorten_error
 
 STATES = {
     "SCHEDULED": RunState.RUNNING,
@@ -18,7 +18,6 @@ STATES = {
     "CRASHED": RunState.FAILED,
     "CANCELLED": RunState.CANCELLED,
 }
-ERROR_LIMIT = 2_000
 LINE_LIMIT = 500
 NO_REASON = {
     "FAILED": "The flow run failed and Prefect gave no reason.",
@@ -68,7 +67,7 @@ def message_of(flow_run: dict[str, Any]) -> str:
 def error_of(flow_run: dict[str, Any], kind: str) -> str:
     if kind not in NO_REASON:
         return ""
-    words = shorten(message_of(flow_run), ERROR_LIMIT) or NO_REASON[kind]
+    words = shorten_error(message_of(flow_run)) or NO_REASON[kind]
     return f"The flow run crashed. {words}" if kind == "CRASHED" else words
 
 

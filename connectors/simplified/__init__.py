@@ -1,7 +1,7 @@
 """Engines that speak the simplified workflow API: list, start, status and, at some, cancel over HTTP."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import UUID
@@ -10,7 +10,7 @@ import httpx2
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.errors import InvalidAnswer, NotFound, Unsupported
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Unsupported
 from connectors.health import health_of
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
@@ -31,6 +31,8 @@ from connectors.simplified.lookup import read_found_run
 
 LISTING_DEPTH = 250
 """More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
+NO_SUCH_OPERATION = (405, 501)
+"""Method Not Allowed, Not Implemented."""
 MAX_PAGES = 1_000
 MAX_WORKFLOWS = 10_000
 
@@ -72,6 +74,7 @@ class SimplifiedConnector:
             can_cancel=bool(self._config.cancel_path),
             can_find_runs=bool(self._config.run_lookup_path),
             min_poll_seconds=self._config.min_poll_seconds,
+            status_is_optional=True,
         )
 
     async def check(self) -> Health:
@@ -111,15 +114,21 @@ class SimplifiedConnector:
         return read_started(answer)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        answer = await self._client.request_json("GET", _run_path(self._config.status_path, run))
+        if not self._config.status_path:
+            raise Unsupported("Its settings name no status path.")
+        with _unsupported_where_the_engine_says_so():
+            answer = await self._client.request_json("GET", _run_path(self._config.status_path, run))
         return read_snapshot(answer)
 
     async def cancel(self, run: RunRef) -> None:
         if not self._config.cancel_path:
             raise Unsupported("This engine cannot cancel a run.")
-        await self._client.request("POST", _run_path(self._config.cancel_path, run))
+        with _unsupported_where_the_engine_says_so():
+            await self._client.request("POST", _run_path(self._config.cancel_path, run))
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         if not self._config.run_lookup_path:
             raise Unsupported("This engine cannot look a run up by the key of its start.")
         path = fill_path(self._config.run_lookup_path, workflow_id=workflow.id, key=str(key))
@@ -153,7 +162,7 @@ class SimplifiedConnector:
             target = page.following
 
     async def _page(self, target: str) -> _Page:
-        answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH)
+        answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
         items, link = read_listing(answer, self._config.list_keys)
         return _Page(items, self._following(link, found_at=target) if link else "")
 
@@ -172,6 +181,17 @@ def _limits(config: SimplifiedConfig) -> HttpLimits:
         total_seconds=config.request_timeout_seconds,
         max_response_bytes=config.max_response_bytes,
     )
+
+
+@contextmanager
+def _unsupported_where_the_engine_says_so() -> Iterator[None]:
+    """Its answers 405 and 501 are neither a refusal of what was asked nor a fault that passes."""
+    try:
+        yield
+    except ConnectorError as error:
+        if error.details.get("status") in NO_SUCH_OPERATION:
+            raise Unsupported(error.message, details=error.details) from None
+        raise
 
 
 def _run_path(path: str, run: RunRef) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown
 from connectors.protocol import RunSnapshot, RunState, Started
-from connectors.redaction import printable, shorten, words_in
+from connectors.redaction import printable, shorten, shorten_error, words_in
 
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 STATES = {
@@ -16,7 +16,7 @@ STATES = {
     "CANCELLED": RunState.CANCELLED,
     "CANCELED": RunState.CANCELLED,
 }
-ERROR_LIMIT = 2_000
+LINE_LIMIT = 500
 NO_REASON = {
     RunState.FAILED: "The workflow failed and the engine gave no reason.",
     RunState.CANCELLED: "The workflow was cancelled at the engine.",
@@ -161,7 +161,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    return shorten(printable(value), ERROR_LIMIT) if isinstance(value, str) else ""
+    return shorten(printable(value), LINE_LIMIT) if isinstance(value, str) else ""
 
 
 def _error_of(answer: dict[str, Any], state: RunState) -> str:
@@ -177,4 +177,4 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
         output.get("reasonForIncompletion"),
     )
     words = next(filter(None, map(words_in, candidates)), NO_REASON[state])
-    return shorten(words, ERROR_LIMIT)
+    return shorten_error(words)

@@ -47,9 +47,12 @@ def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
 
 def _placeholders(path: str) -> set[str]:
     try:
-        return {name for _, name, _, _ in Formatter().parse(path) if name is not None}
+        found = [part for part in Formatter().parse(path) if part[1] is not None]
     except ValueError:
         raise ValueError("has a brace without its partner") from None
+    if any(form or conversion for _, _, form, conversion in found):
+        raise ValueError("must have nothing but a name between braces")
+    return {str(name) for _, name, _, _ in found}
 
 
 def _http_word(text: str) -> str:
@@ -58,7 +61,18 @@ def _http_word(text: str) -> str:
     return text
 
 
+def _header_for_a_key(name: str) -> str:
+    # Only here, because it loads all that HTTP tools need.
+    from connectors.http_tools.headers import objection_to_name
+
+    if name and (why := objection_to_name(name)):
+        raise ValueError(f"{name} {why}")
+    return name
+
+
 HttpWord = Annotated[str, AfterValidator(_http_word)]
+KeyHeader = Annotated[HttpWord, AfterValidator(_header_for_a_key)]
+"""Of a request to the engine, beside those that make it a request."""
 
 
 class SimplifiedConfig(BaseModel):
@@ -95,10 +109,12 @@ class SimplifiedConfig(BaseModel):
         description="Answers POST with a new run; must contain {workflow_id}.",
         json_schema_extra=FORMATS,
     )
-    status_path: Annotated[str, _path("run_id")] = Field(
+    status_path: Annotated[str, _path("run_id", optional=True)] = Field(
         default=RUN_PATH + "/status",
         title="Status path",
-        description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}.",
+        description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}. "
+        "Empty: the engine does not tell how runs are; one that has not ended when its start is answered "
+        "becomes unconfirmed.",
         json_schema_extra=FORMATS,
     )
     cancel_path: Annotated[str, _path("run_id", optional=True)] = Field(
@@ -129,7 +145,7 @@ class SimplifiedConfig(BaseModel):
         description="Who we say that we are when we start a run.",
         json_schema_extra=FORMATS,
     )
-    idempotency_header: HttpWord = Field(
+    idempotency_header: KeyHeader = Field(
         default="",
         title="Idempotency header",
         description="Fill in (for example Idempotency-Key) only if the engine starts a single run however "
@@ -145,7 +161,7 @@ class SimplifiedConfig(BaseModel):
         "cannot tell.",
         json_schema_extra=STARTS,
     )
-    key_header: HttpWord = Field(
+    key_header: KeyHeader = Field(
         default="",
         title="Key header of the lookup",
         description="In which header a start carries the key that the lookup asks for, where no idempotency "

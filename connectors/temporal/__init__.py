@@ -99,8 +99,10 @@ class TemporalConnector:
     ) -> Started:
         return await (await self._service()).start(workflow, arguments, key=key)
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        return await (await self._service()).find_run(workflow, key=key)
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        return await (await self._service()).find_run(workflow, arguments, key=key)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         return await (await self._service()).poll(run)

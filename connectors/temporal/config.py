@@ -26,6 +26,8 @@ from connectors.hints import FieldProblem, hint
 
 USUAL_PORT = 7233
 TLS = hint(group="TLS")
+TRUST = hint(address=True, group="TLS")
+"""Who is believed to be the service decides who gets its key."""
 OAUTH = hint(group="OAuth")
 REQUESTS = hint(group="Requests and retries")
 RUNS = hint(group="Limits of runs")
@@ -79,12 +81,13 @@ class TemporalConfig(BaseModel):
         default="local",
         title="Environment",
         description="local: TLS only where it is asked for below; remote: TLS unless it is switched off.",
+        json_schema_extra=hint(address=True),
     )
     tls: bool | None = Field(
         default=None,
         title="TLS",
         description="Empty: on in the environment remote, or with an API key, OAuth or any TLS file below.",
-        json_schema_extra=hint(address=True, group="TLS"),
+        json_schema_extra=TRUST,
     )
     tls_cert_file: str = Field(
         default="",
@@ -104,14 +107,14 @@ class TemporalConfig(BaseModel):
         title="CA file",
         description="PEM file on this server with the authorities that the service's certificate is checked "
         "against. Empty: this machine's own.",
-        json_schema_extra=TLS,
+        json_schema_extra=TRUST,
     )
     tls_server_name: str = Field(
         default="",
         max_length=255,
         title="Server name",
         description="The name that the service's certificate must have. Empty: the address's host.",
-        json_schema_extra=TLS,
+        json_schema_extra=TRUST,
     )
     tls_insecure_skip_verify: bool = Field(
         default=False,

@@ -9,10 +9,9 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import RetryState, TimeoutType
 from temporalio.api.failure.v1 import Failure
 
-from connectors.redaction import printable, shorten
+from connectors.redaction import printable, shorten, shorten_error
 from connectors.temporal.payloads import is_readable, values_of
 
-ERROR_LIMIT = 2_000
 DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
 DETAILS_BYTES = 100_000
@@ -36,7 +35,7 @@ def words_of_failure(failure: Failure) -> str:
         told += words
         if link.HasField("cause"):
             told += ": " if holds_the_next else ", caused by "
-    return shorten(printable(told), ERROR_LIMIT)
+    return shorten_error(printable(told))
 
 
 def failure_as_json(failure: Failure) -> dict[str, Any]:

@@ -67,8 +67,10 @@ class TemporalService:
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
         return await start_run(self.connection, self._config, workflow, arguments, key=key)
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        return await find_run(self.connection, workflow, key=key)
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        return await find_run(self.connection, workflow, arguments, key=key)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         named = parse_run(run.run_id)

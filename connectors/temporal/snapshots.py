@@ -8,8 +8,8 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
 from connectors.errors import InvalidAnswer
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import printable, shorten
-from connectors.temporal.failures import ERROR_LIMIT, failure_as_json, words_of_failure
+from connectors.redaction import printable, shorten_error
+from connectors.temporal.failures import failure_as_json, words_of_failure
 from connectors.temporal.payloads import values_of
 from connectors.temporal.progress import Progress
 from connectors.temporal.reading import attributes_of, first_run_id, moment
@@ -74,7 +74,7 @@ def _terminated(attributes: Any) -> str:
     reason = printable(attributes.reason)
     by = printable(attributes.identity)
     told = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
-    return shorten(f"{told}: {reason}" if reason else f"{told}.", ERROR_LIMIT)
+    return shorten_error(f"{told}: {reason}" if reason else f"{told}.")
 
 
 def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:

@@ -90,11 +90,21 @@ async def start_run(
     )
 
 
-async def find_run(connection: Connection, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-    """By its workflow id where that follows from the key; else among the workflow's runs."""
+async def find_run(
+    connection: Connection, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+) -> Started | None:
+    """By its workflow id; where that does not follow from the key alone, else among the workflow's runs."""
     settings = settings_of(workflow.metadata)
-    if set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
-        return await _find_under(connection, workflow, _workflow_id(settings, workflow, {}, key), key)
+    try:
+        workflow_id = _workflow_id(settings, workflow, arguments, key)
+    except Rejected:
+        # Other arguments than those of the start, or a start that was never sent.
+        found = None
+    else:
+        found = await _find_under(connection, workflow, workflow_id, key)
+    if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
+        return found
+    # The recipe may have been another one when the run was started.
     return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
 
 

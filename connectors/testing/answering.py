@@ -58,13 +58,14 @@ class Answering:
         """A7.2: a caller that gets "none" starts the run once more."""
         if not capabilities_of(connector, harness.completing).can_find_runs:
             return
+        sample = harness.completing
         async with (
             harness.connector_without_answers() as mute,
             closing(harness.connector_to_nothing()) as gone,
         ):
             for unheard in (mute, gone):
                 with pytest.raises(Unreachable):
-                    await unheard.find_run(harness.completing.workflow, key=uuid4())
+                    await unheard.find_run(sample.workflow, sample.arguments, key=uuid4())
 
     async def test_a_start_whose_answer_is_garbage_has_an_unknown_outcome(
         self, harness: EngineHarness
@@ -120,8 +121,8 @@ class Answering:
             async for name, connector in answers:
                 if not capabilities_of(connector, harness.completing).can_find_runs:
                     return
-                workflow = harness.completing.workflow
-                answer = await ask(name, connector.find_run, workflow, key=uuid4())
+                sample = harness.completing
+                answer = await ask(name, connector.find_run, sample.workflow, sample.arguments, key=uuid4())
                 if not (answer is None and name == EMPTY_LIST):
                     assert_unreadable(answer, name, "find_run")
 

@@ -46,9 +46,10 @@ class Credentials:
             if intruder.capabilities.lists_workflows:
                 with pytest.raises(Rejected):
                     await anext(aiter(intruder.discover()))
-            if capabilities_of(intruder, harness.completing).can_find_runs:
+            sample = harness.completing
+            if capabilities_of(intruder, sample).can_find_runs:
                 with pytest.raises(Rejected):
-                    await intruder.find_run(harness.completing.workflow, key=uuid4())
+                    await intruder.find_run(sample.workflow, sample.arguments, key=uuid4())
 
     async def test_no_secret_shows_in_errors_logs_or_reprs(
         self,

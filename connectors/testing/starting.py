@@ -59,14 +59,14 @@ class Starting:
         self, connector: Connector, harness: EngineHarness
     ) -> None:
         """B3: a start whose answer was lost can be found out."""
-        workflow = harness.completing.workflow
+        workflow, arguments = harness.completing.workflow, harness.completing.arguments
         if not capabilities_of(connector, harness.completing).can_find_runs:
-            await is_unsupported(connector, "find_run", workflow, key=uuid4())
+            await is_unsupported(connector, "find_run", workflow, arguments, key=uuid4())
             return
         run, _ = await harness.ended(connector, harness.completing)
-        found = await connector.find_run(workflow, key=run.key)
+        found = await connector.find_run(workflow, arguments, key=run.key)
         assert found is not None and found.run_id == run.run_id
-        assert await connector.find_run(workflow, key=uuid4()) is None
+        assert await connector.find_run(workflow, arguments, key=uuid4()) is None
 
     async def test_the_key_of_another_workflows_run_finds_nothing(
         self, connector: Connector, harness: EngineHarness
@@ -76,4 +76,4 @@ class Starting:
         if another is None or not capabilities_of(connector, harness.completing).can_find_runs:
             return
         run, _ = await harness.ended(connector, harness.completing)
-        assert await connector.find_run(another, key=run.key) is None
+        assert await connector.find_run(another, harness.completing.arguments, key=run.key) is None

@@ -140,7 +140,9 @@ class McpConnector:
             raise Rejected("The call of the tool has already ended.")
         await self._tasks.cancel(run.run_id)
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         raise Unsupported("An MCP server cannot look a run up by the key of its start.")
 
     def tell_of_changes(self, listener: Callable[[], None]) -> None:

@@ -100,7 +100,9 @@ class ListedWorkflows:
     async def aclose(self) -> None:
         await self._runner.aclose()
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         raise Unsupported("A listed workflow's run cannot be looked up by the key of its start.")
 
     async def _page(self, cursor: str) -> tuple[list[Any], str]:

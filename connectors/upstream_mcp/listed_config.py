@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from connectors.common_settings import HeaderSecret, OptionalUrl
 from connectors.hints import hint
-from connectors.simplified.config import HttpWord, SimplifiedConfig
+from connectors.simplified.config import KeyHeader, SimplifiedConfig
 from connectors.upstream_mcp.config import McpConfig
 
 MAX_TOOL_NAME = 255
@@ -85,7 +85,7 @@ class McpSourceConfig(McpConfig):
         description="Sent to it in the Authorization header, after the word Api-Key.",
         json_schema_extra=LISTED,
     )
-    rest_idempotency_header: HttpWord = Field(
+    rest_idempotency_header: KeyHeader = Field(
         default="",
         title="Idempotency header of that API",
         description="Fill in (for example Idempotency-Key) only if it starts a single run however often it "

@@ -5,9 +5,8 @@ from collections import Counter
 from typing import Any
 
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import shorten
+from connectors.redaction import shorten_error
 
-ERROR_LIMIT = 2_000
 NO_REASON = "The tool failed and the server gave no reason."
 
 
@@ -27,7 +26,7 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
     return RunSnapshot(
         state=RunState.FAILED if failed else RunState.COMPLETED,
         output=output if has_structure or not failed else None,
-        error=(shorten(text, ERROR_LIMIT) or NO_REASON) if failed else "",
+        error=(shorten_error(text) or NO_REASON) if failed else "",
         # Without structure the blocks are the result, and the output only repeats their text.
         content=blocks if failed or not has_structure or _say_more_than(output, blocks) else None,
         # The rest stands in the output and the content.

@@ -7,9 +7,9 @@ from typing import Any
 
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
-from connectors.redaction import printable, shorten
+from connectors.redaction import printable, shorten, shorten_error
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
-from connectors.upstream_mcp.results import ERROR_LIMIT, read_result
+from connectors.upstream_mcp.results import read_result
 from connectors.upstream_mcp.session import McpSession
 from connectors.upstream_mcp.tools import wants_task
 
@@ -56,7 +56,7 @@ def read_task(task: dict[str, Any]) -> RunSnapshot:
         shown = printable(shorten(str(task.get("status")), 50))
         raise InvalidAnswer(f"The task has the status {shown!r}, which this connector does not know.")
     said = task.get("statusMessage")
-    words = shorten(printable(said), ERROR_LIMIT) if isinstance(said, str) else ""
+    words = shorten_error(printable(said)) if isinstance(said, str) else ""
     created, updated = _time(task.get("createdAt")), _time(task.get("lastUpdatedAt"))
     is_over = state is not RunState.RUNNING
     return RunSnapshot(
@@ -124,7 +124,7 @@ class ServerTasks:
             if not isinstance(answer, dict):
                 answer = await self._ask("tasks/result", task["taskId"])
         except (Rejected, Unsupported) as error:
-            return replace(told, state=RunState.FAILED, error=shorten(error.message, ERROR_LIMIT))
+            return replace(told, state=RunState.FAILED, error=shorten_error(error.message))
         result = read_result(answer)
         return replace(
             told,
@@ -140,7 +140,8 @@ class ServerTasks:
         if (await self._session.era()).is_modern:
             with contextlib.suppress(ConnectorError):
                 await self.cancel(task_id)
-            return replace(snapshot, state=RunState.FAILED, error=NEEDS_INPUT, progress_message="")
+            failed = replace(snapshot, state=RunState.FAILED, error=NEEDS_INPUT, progress_message="")
+            return replace(failed, depends_on_arguments=False)
         try:
             answer = await self._ask("tasks/result", task_id, seconds=INPUT_SECONDS)
         except (Unreachable, Rejected):

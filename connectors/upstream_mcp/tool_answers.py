@@ -3,7 +3,7 @@
 from typing import Any
 
 from connectors.errors import InvalidAnswer, NotFound, Rejected
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.json_limits import UnreadableJSON, parse_json, parse_listing
 from connectors.redaction import printable, shorten, words_in
 
 WORDS_LIMIT = 500
@@ -25,7 +25,7 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     texts = _texts(result)
     try:
         # Some SDKs write each item of a list into a block of its own.
-        answers = [parse_json(text.encode("utf-8", "replace"), max_depth=DEPTH) for text in texts]
+        answers = [parse_listing(text.encode("utf-8", "replace"), max_depth=DEPTH) for text in texts]
     except UnreadableJSON as error:
         raise InvalidAnswer(f"The tool {tool} answered with text that is not JSON: {error}") from None
     if not answers:

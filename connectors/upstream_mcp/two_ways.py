@@ -84,8 +84,10 @@ class McpSourceConnector:
     async def cancel(self, run: RunRef) -> None:
         await self._way_of(run.workflow).cancel(run)
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        return await self._way_of(workflow).find_run(workflow, key=key)
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        return await self._way_of(workflow).find_run(workflow, arguments, key=key)
 
     def tell_of_changes(self, listener: Callable[[], None]) -> None:
         self._tools.tell_of_changes(listener)

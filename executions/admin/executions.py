@@ -103,7 +103,7 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
 
     @admin.display(description="progress", ordering="progress")
     def progress_shown(self, execution: Execution) -> str:
-        return DASH if execution.progress is None else f"{execution.progress:g} %"
+        return DASH if execution.told_progress is None else f"{execution.told_progress:g} %"
 
     def get_buttons(self, request: HttpRequest, obj: Execution) -> list[Button]:
         return [] if obj.is_settled else super().get_buttons(request, obj)

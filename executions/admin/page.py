@@ -19,9 +19,11 @@ from catalogue.admin.rendering import (
     pretty_json,
     side_by_side,
     table,
+    text_block,
     to_the_millisecond,
 )
 from catalogue.models import Workflow
+from catalogue.schemas import find_argument_problems
 from executions.admin.callers import show_caller
 from executions.admin.content import show_content
 from executions.admin.http_exchange import HttpExchange, show_request, show_response
@@ -48,6 +50,7 @@ PAYLOADS = (
 RAW = ("start_answer", "status_answer")
 SHOWN_EVENTS = 500
 SHOWN_HASH = 12
+SHOWN_PROBLEMS = 10
 Facts = list[tuple[str, Any]]
 Titled = tuple[str, Any]
 
@@ -66,7 +69,7 @@ def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
     """Everything above the form: how it does, the facts, the timeline, the payloads."""
     payload = ExecutionPayload.objects.filter(pk=execution.pk).first()
     return {
-        "headline": _headline(execution),
+        "headline": _headline(execution, payload),
         "facts": [
             *_progress_facts(execution),
             *_time_facts(execution),
@@ -81,22 +84,44 @@ def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
     }
 
 
-def _headline(execution: Execution) -> list[Any]:
+def _headline(execution: Execution, payload: ExecutionPayload | None) -> list[Any]:
     kind = badge(execution.get_error_kind_display(), title="kind of error") if execution.error_kind else ""
     return [
         side_by_side([state_badge(execution), kind]),
-        paragraphs(execution.error) if execution.error else "",
+        _shown_error(execution.error),
+        paragraphs(unlike) if (unlike := _unlike_its_schema(execution, payload)) else "",
     ]
 
 
+def _shown_error(error: str) -> SafeString | str:
+    """Several lines are mostly a traceback, whose indentation tells something."""
+    if not error:
+        return ""
+    return text_block(error, unrolled=True) if "\n" in error else paragraphs(error)
+
+
+def _unlike_its_schema(execution: Execution, payload: ExecutionPayload | None) -> str:
+    """How the output differs from the schema that only describes it; whoever called got it all the same."""
+    workflow = execution.workflow
+    if workflow is None or workflow.output_schema is None or workflow.promised_output_schema is not None:
+        return ""
+    if execution.state != State.COMPLETED or payload is None or payload.output is None or payload.cut:
+        return ""
+    if not (problems := find_argument_problems(workflow.output_schema, payload.output)):
+        return ""
+    told = "\n".join(str(problem) for problem in problems[:SHOWN_PROBLEMS])
+    return f"The answer was delivered, though it is unlike the output schema that its API documents:\n{told}"
+
+
 def _progress_facts(execution: Execution) -> Facts:
-    percent = "" if execution.progress is None else f"{execution.progress:g} %"
+    percent = "" if execution.told_progress is None else f"{execution.told_progress:g} %"
     return [
         ("Took", duration(execution.duration_ms)),
         ("From the result cache", _origin(execution)),
         ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
         ("Caller waits", _waiting(execution)),
         ("Next step", _next_step(execution)),
+        ("Last poll", execution.doubt),
         ("Looked up since", exactly(execution.looked_up_since)),
     ]
 
@@ -150,7 +175,9 @@ def _cancel_facts(execution: Execution) -> Facts:
         outcome = f"{outcome}: {execution.cancel_refusal}" if outcome else execution.cancel_refusal
     return [
         ("Cancelling asked for", asked),
+        ("Timeout passed", exactly(execution.overdue_since)),
         ("The engine was told", exactly(execution.cancel_sent_at)),
+        ("Told to terminate it", exactly(execution.terminate_sent_at)),
         ("Outcome of cancelling", outcome),
     ]
 
@@ -161,8 +188,14 @@ def _engine_facts(execution: Execution) -> Facts:
         ("Engine: started", exactly(execution.engine_started_at)),
         ("Engine: updated", exactly(execution.engine_updated_at)),
         ("Engine: finished", exactly(execution.engine_finished_at)),
-        ("Status asked for", f"{execution.polls} times" if execution.polls else ""),
+        ("Status asked for", _times(execution.polls)),
     ]
+
+
+def _times(number: int) -> str:
+    if not number:
+        return ""
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def _identity_facts(request: HttpRequest, execution: Execution) -> Facts:
@@ -211,10 +244,19 @@ def _timeline(execution: Execution) -> dict[str, Any]:
     return table(
         ("When", "What", "Details"),
         (
-            [to_the_millisecond(event.at), event.kind.replace("_", " "), paragraphs(event.message)]
+            [
+                to_the_millisecond(event.at),
+                event.kind.replace("_", " "),
+                paragraphs(_shown_message(event.message, execution.error)),
+            ]
             for event in events
         ),
     )
+
+
+def _shown_message(message: str, error: str) -> str:
+    """Of an error of several lines, which stands whole above, the line that says what happened."""
+    return message.splitlines()[-1] if message == error and "\n" in error else message
 
 
 def _timeline_note(execution: Execution) -> SafeString | str:

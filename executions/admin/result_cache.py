@@ -15,6 +15,7 @@ from unfold.contrib.filters.admin import RelatedDropdownFilter
 from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
 from catalogue.admin.workflows import WorkflowAdmin
+from catalogue.history import actor_of, record_change
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse
 from executions.models.keeping import evict_excess, remove_results
@@ -125,6 +126,8 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
 
     @admin.action(description="Clear: forget their cached results", permissions=["clear"])
     def clear(self, request: HttpRequest, queryset: QuerySet[CacheUse]) -> None:
+        workflows = Workflow.objects.filter(cache_use__in=queryset)
+        record_change(actor_of(request), workflows.only("tool_name"), "Cleared its cached results.")
         cleared = clear_results(list(queryset.values_list("pk", flat=True)))
         messages.success(request, f"Cleared: {cleared} results.")
 
@@ -173,6 +176,8 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
 
     @admin.action(description="Forget the selected results", permissions=["clear"])
     def forget(self, request: HttpRequest, queryset: QuerySet[CachedResult]) -> None:
+        workflows = Workflow.objects.filter(cached_results__in=queryset).distinct()
+        record_change(actor_of(request), workflows.only("tool_name"), "Forgot some of its cached results.")
         removed = remove_results(queryset.values_list("pk", flat=True), counted_as="cleared")
         messages.success(request, f"Forgotten: {removed} results.")
 

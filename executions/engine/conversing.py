@@ -50,15 +50,23 @@ async def ask(
         raise otherwise("The connector failed; the log has the details.") from error
 
 
-def next_try_after(execution: Execution, error: ConnectorError | None = None) -> datetime:
+def next_try_after(
+    execution: Execution,
+    error: ConnectorError | None = None,
+    *,
+    failures: int | None = None,
+    by: datetime | None = None,
+) -> datetime:
     """Doubles from 1 s with each failure in a row, and is never before what the engine asked for.
 
-    Nor is it ever after the deadline, which has to be noticed.
+    Nor is it ever after `by`, which has to be noticed: without it, the deadline.
     """
     asked = error.retry_after if isinstance(error, Unreachable) else None
-    backoff: float = min(2.0 ** min(execution.attempts, 10), LONGEST_INTERVAL_SECONDS)
+    in_a_row = execution.attempts if failures is None else failures
+    backoff: float = min(2.0 ** min(in_a_row, 10), LONGEST_INTERVAL_SECONDS)
     now = timezone.now()
-    return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), execution.deadline_at))
+    latest = execution.deadline_at if by is None else by
+    return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), latest))
 
 
 def log_of(execution: Execution) -> Any:

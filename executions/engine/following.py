@@ -1,4 +1,8 @@
-"""Following a run at the engine: polls, cancels and the deadline."""
+"""Following a run at the engine: polls, cancels and the deadline.
+
+A run whose timeout has passed is cancelled, and polled on for the time that it may need to follow that. If it
+does not, it is terminated where its source wants that, and what the engine says last is recorded.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +26,7 @@ from executions.engine.conversing import (
     next_try_after,
 )
 from executions.engine.recording import record, record_together
-from executions.models import Execution
+from executions.models import ErrorKind, Execution
 from executions.models.polls import Poll, record_polls
 from executions.waking import woken_by
 
@@ -32,6 +36,10 @@ LONGEST_WAIT_SECONDS = 10.0
 record. Within these bounds a fifth of the run's age."""
 FORGIVEN_NOT_FOUND = 3
 """Engines that record a start late answer "not found" for a moment."""
+CANCELLATION_GRACE = timedelta(seconds=20)
+"""How long a run whose timeout has passed may go on after the engine was told to cancel it."""
+TERMINATION_GRACE = timedelta(seconds=10)
+"""The same after it was told to terminate it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +51,34 @@ class _Look:
 
 
 async def follow(execution: Execution, *, waited_for: bool) -> None:
-    """Ask the engine about a run. Past the deadline have it cancelled first, and end it by what is seen then.
+    """Ask the engine about a run, and past its deadline, or once somebody wants that, have it ended first.
 
-    So a run that ended in time, while nobody could ask, keeps its result (A7.2, A7.5). Of one that nobody
-    waits for the lease is given back with what is recorded.
+    It is ended by what the engine says, however late: a run that completed while nobody could ask keeps its
+    result (A7.2, A7.5). Of one that nobody waits for the lease is given back with what is recorded.
     """
-    overdue, let_go = execution.deadline_at <= timezone.now(), not waited_for
+    is_late = execution.overdue_since is None and execution.deadline_at <= timezone.now()
+    if is_late and not await record(execution.mark_overdue):
+        return  # Somebody else has gone on with it.
+    let_go, capabilities = not waited_for, Capabilities()
     try:
         async with connector_of(execution) as connector:
             capabilities = capabilities_of(connector, execution)
-            await _send_its_end(connector, execution, overdue=overdue)
-            if waited_for and not overdue and capabilities.can_wait:
-                look = await _wait(connector, execution)
+            await _send_its_end(connector, execution, capabilities)
+            if waited_for and capabilities.can_wait:
+                look = await _wait(connector, execution, until=_next_turn(execution, capabilities))
             else:
                 look = await _poll(connector, execution, waited_for=waited_for)
-            grace = capabilities.terminates_after_seconds
     except ConnectorError as error:
-        await record(_record_failed_poll, execution, error, overdue=overdue, let_go=let_go)
+        await record(_record_failed_poll, execution, error, capabilities, let_go=let_go)
         return
     if isinstance(look, datetime):
         await record(execution.wait_for_next_poll, next_attempt_at=look, let_go=let_go)
-    elif let_go and not overdue and _goes_on(execution, look.snapshot, look.interval):
+    elif let_go and _goes_on(execution, look.snapshot, look.interval):
         # Whole seconds, so that many have the same.
         seconds = ceil(look.interval.total_seconds())
         await record_together(_record_polls, (execution, look.snapshot), seconds=seconds)
     else:
-        interval = min(look.interval, _grace_left(execution, grace))
-        await record(_record_snapshot, execution, look.snapshot, interval, overdue=overdue, let_go=let_go)
+        await record(_record_snapshot, execution, look, capabilities, let_go=let_go)
 
 
 async def _poll(connector: Connector, execution: Execution, *, waited_for: bool) -> _Look | datetime:
@@ -81,13 +90,13 @@ async def _poll(connector: Connector, execution: Execution, *, waited_for: bool)
     return _Look(snapshot, poll_interval(execution, capabilities, waited_for=waited_for))
 
 
-async def _wait(connector: Connector, execution: Execution) -> _Look | datetime:
+async def _wait(connector: Connector, execution: Execution, *, until: datetime) -> _Look | datetime:
     """Have the engine say when the run ends, until its progress is to be shown or somebody stirs us.
 
     Who stirs us changed the record, so that it has to be read again at once.
     """
     asked_at = timezone.now()
-    seconds = max(0.0, min(_longest_wait(execution), (execution.deadline_at - asked_at).total_seconds()))
+    seconds = max(0.0, min(_longest_wait(execution), (until - asked_at).total_seconds()))
     stirred = asyncio.Event()
     waiting = asyncio.create_task(
         ask(
@@ -116,11 +125,16 @@ def _longest_wait(execution: Execution) -> float:
 
 
 def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_for: bool) -> timedelta:
-    """Never below the engine's minimum (B2); for a run that nobody waits for a tenth of its age."""
-    shortest = capabilities.min_poll_seconds
+    """Never below the engine's minimum (B2); for a run that nobody waits for a tenth of its age.
+
+    A run that is to end as its timeout has passed is looked at more often.
+    """
+    shortest, now = capabilities.min_poll_seconds, timezone.now()
     if waited_for:
         return timedelta(seconds=shortest)
-    age = (timezone.now() - (execution.started_at or execution.created_at)).total_seconds()
+    if execution.overdue_since is not None:
+        return max(timedelta(seconds=shortest), (now - execution.overdue_since) / 5)
+    age = (now - (execution.started_at or execution.created_at)).total_seconds()
     relaxed = max(settings.CATALOGUE["status_check_interval"], age / 10)
     return timedelta(seconds=max(shortest, min(relaxed, LONGEST_INTERVAL_SECONDS)))
 
@@ -132,22 +146,47 @@ def _earliest_poll(execution: Execution, capabilities: Capabilities) -> datetime
     return execution.polled_at + timedelta(seconds=capabilities.min_poll_seconds)
 
 
-async def _send_its_end(connector: Connector, execution: Execution, *, overdue: bool) -> None:
+async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> None:
     """Tell the engine to cancel a run that is to end; later, if that did not help, to terminate it."""
     if execution.cancel_sent_at is None:
-        if overdue or execution.cancel_requested_at is not None:
+        if execution.overdue_since is not None or execution.cancel_requested_at is not None:
             await _send_cancel(connector, execution)
         return
-    grace = capabilities_of(connector, execution).terminates_after_seconds
-    if _grace_left(execution, grace) <= timedelta():
+    terminated_at = _terminated_at(execution, capabilities)
+    if terminated_at is not None and terminated_at <= timezone.now():
         await _send_terminate(connector, execution)
 
 
-def _grace_left(execution: Execution, seconds: float | None) -> timedelta:
-    """How long a run that was cancelled may still go on before it is terminated."""
-    if seconds is None or execution.cancel_sent_at is None or execution.terminate_sent_at is not None:
-        return timedelta.max
-    return max(timedelta(), execution.cancel_sent_at + timedelta(seconds=seconds) - timezone.now())
+def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
+    """When a run that was cancelled is to be terminated if it still goes on; None: never, or that is done."""
+    grace, told_at = capabilities.terminates_after_seconds, execution.cancel_sent_at
+    if grace is None or told_at is None or execution.terminate_sent_at is not None:
+        return None
+    return told_at + timedelta(seconds=grace)
+
+
+def _given_up_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
+    """Until when a run whose timeout has passed is asked for its end; None before that.
+
+    Counted from when somebody noticed, or from when the engine could be told, whichever was later.
+    """
+    if (begun := execution.overdue_since) is None:
+        return None
+    begun = max(begun, execution.cancel_sent_at or begun)
+    if execution.terminate_sent_at is not None:
+        return max(begun, execution.terminate_sent_at) + TERMINATION_GRACE
+    if (grace := capabilities.terminates_after_seconds) is not None:
+        return begun + timedelta(seconds=grace) + TERMINATION_GRACE
+    # What the engine does not cancel it need not be given time for.
+    return begun if execution.cancel_refusal else begun + CANCELLATION_GRACE
+
+
+def _next_turn(execution: Execution, capabilities: Capabilities) -> datetime:
+    """When something is to be done about the run even if the engine has nothing new to say."""
+    given_up_at = _given_up_at(execution, capabilities) or execution.deadline_at
+    terminated_at = _terminated_at(execution, capabilities)
+    # One that could not be told in time is told at the next step.
+    return min(given_up_at, max(terminated_at, timezone.now())) if terminated_at else given_up_at
 
 
 async def _send_terminate(connector: Connector, execution: Execution) -> None:
@@ -187,53 +226,81 @@ def _record_polls(polls: Sequence[Poll], *, seconds: int) -> None:
     record_polls(polls, interval=timedelta(seconds=seconds))
 
 
-def _record_snapshot(
-    execution: Execution, snapshot: RunSnapshot, interval: timedelta, *, overdue: bool, let_go: bool
-) -> None:
-    if overdue and _ended_by_deadline(execution, snapshot):
-        record_timeout(execution, _fate(execution, snapshot), snapshot)
+def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabilities, *, let_go: bool) -> None:
+    snapshot, given_up_at = look.snapshot, _given_up_at(execution, capabilities)
+    if snapshot.state == RunState.CANCELLED and _is_our_cancellation(execution):
+        done = "cancelled" if execution.terminate_sent_at is None else "terminated"
+        record_timeout(execution, f"and was {done} at the engine.", snapshot=snapshot)
     elif snapshot.state != RunState.RUNNING:
         record_end(execution, snapshot)
+    elif given_up_at is not None and given_up_at <= timezone.now():
+        tried = "cancelled" if execution.terminate_sent_at is None else "ended"
+        record_timeout(
+            execution, f"and the engine has not {tried} it: it may go on there.", snapshot=snapshot
+        )
     else:
-        _record_running(execution, snapshot, interval, let_go=let_go)
-
-
-def _ended_by_deadline(execution: Execution, snapshot: RunSnapshot) -> bool:
-    """Still running, or cancelled because we said so and nobody else did."""
-    if snapshot.state == RunState.CANCELLED:
-        return execution.cancel_sent_at is not None and execution.cancel_requested_at is None
-    return snapshot.state == RunState.RUNNING
-
-
-def _fate(execution: Execution, snapshot: RunSnapshot) -> str:
-    if snapshot.state == RunState.CANCELLED:
-        return "and was cancelled at the engine."
-    return "and the engine has not cancelled it: it may go on there."
-
-
-def _record_running(
-    execution: Execution, snapshot: RunSnapshot, interval: timedelta, *, let_go: bool
-) -> None:
-    planned = min(timezone.now() + interval, execution.deadline_at)
-    if (
+        planned = min(timezone.now() + look.interval, _next_turn(execution, capabilities))
         execution.record_poll(snapshot, next_attempt_at=planned, let_go=let_go)
-        and snapshot.progress is not None
-    ):
-        log_of(execution).debug("Progress {} %: {}", snapshot.progress, snapshot.progress_message)
 
 
-def _record_failed_poll(execution: Execution, error: ConnectorError, *, overdue: bool, let_go: bool) -> None:
-    not_found = isinstance(error, NotFound)
-    if overdue:
+def _is_our_cancellation(execution: Execution) -> bool:
+    """It was cancelled for its timeout, and not because somebody had asked for that before."""
+    overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
+    return overdue_since is not None and (asked_at is None or asked_at > overdue_since)
+
+
+def _record_failed_poll(
+    execution: Execution, error: ConnectorError, capabilities: Capabilities, *, let_go: bool
+) -> None:
+    given_up_at = _given_up_at(execution, capabilities)
+    is_unknown = isinstance(error, NotFound | Unsupported)
+    if given_up_at is not None and given_up_at <= timezone.now():
         record_timeout(execution, f"and the engine does not say what became of it: {error.message}")
-    elif not_found and execution.not_found >= FORGIVEN_NOT_FOUND:
+    elif _is_never_told(execution, error, capabilities):
+        _record_untold(execution, error)
+    elif isinstance(error, NotFound) and execution.not_found >= FORGIVEN_NOT_FOUND:
         execution.fail(f"The engine does not know the run any more: {error.message}")
+        log_of(execution).warning("The engine does not know the run any more: {}", error.message)
     else:
-        next_try = next_try_after(execution, error)
+        # An engine that is back from an outage is not asked as seldom as one that is away.
+        failures = execution.not_found if is_unknown else None
+        next_try = next_try_after(execution, error, failures=failures, by=given_up_at)
         execution.record_failed_poll(
-            error.message, next_attempt_at=next_try, not_found=not_found, let_go=let_go
+            error.message, next_attempt_at=next_try, not_found=is_unknown, let_go=let_go
         )
         log_of(execution).warning("Poll failed, the run goes on: {}", error.message)
+
+
+def _is_never_told(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:
+    """Whether the engine has no way to ask about runs, by all that it has said so far."""
+    if isinstance(error, Unsupported) and not error.details:
+        # Not an answer of the engine: its settings say so.
+        return True
+    is_doubtful = isinstance(error, Unsupported) or (
+        isinstance(error, NotFound) and capabilities.status_is_optional
+    )
+    return is_doubtful and execution.not_found >= FORGIVEN_NOT_FOUND and not _has_told_of_runs(execution)
+
+
+def _has_told_of_runs(execution: Execution) -> bool:
+    """Whether the engine has ever said how a run is, of those started with the source's present settings."""
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    if execution.polls > execution.attempts:
+        return True
+    source = execution.workflow.source
+    others = Execution.objects.filter(workflow__source=source, created_at__gt=source.configured_at)
+    return others.filter(polled_at__isnull=False, poll_failure="").exclude(pk=execution.pk).exists()
+
+
+def _record_untold(execution: Execution, error: ConnectorError) -> None:
+    """Not failed: the run goes on, and only the engine's own people can see how it ends."""
+    why = (
+        f"Status is not supported: the engine behind {execution.source_name} does not tell how a run is "
+        f"({error.message.removesuffix('.')}). It took the start as run {execution.run_id}, which may go on "
+        "there. Do not start it again before somebody has looked."
+    )
+    if execution.lose_run(why, kind=ErrorKind.EXECUTION):
+        log_of(execution).warning("The engine does not tell how the run is: {}", error.message)
 
 
 def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None = None) -> None:

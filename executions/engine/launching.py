@@ -24,7 +24,7 @@ from executions.engine.conversing import (
 from executions.engine.following import log_end, record_timeout
 from executions.engine.lasting_starts import BrokenOff, hear_out
 from executions.engine.leases import LEASE
-from executions.engine.looking_up import begin_to_look_up, can_be_looked_up, look_up
+from executions.engine.looking_up import begin_to_look_up, can_be_looked_up, input_of, look_up
 from executions.models import Aftermath, ErrorKind, Execution
 
 FIRST_POLL = timedelta(milliseconds=200)
@@ -53,14 +53,19 @@ async def start(execution: Execution) -> None:
 
 
 async def start_again(execution: Execution) -> None:
-    """Find out what came of a start whose answer nobody recorded, or leave that to an admin."""
-    if await can_be_looked_up(execution):
+    """Find out what came of a start whose answer nobody recorded, or leave that to an admin.
+
+    It is repeated where that cannot make a second run. Once it is looked up it is never sent again: what the
+    engine said of it would not hold any more.
+    """
+    if not (why_not := await _why_not_again(execution)):
+        if (arguments := await run_in_database(_begin_again, execution)) is not None:
+            await send_start(execution, arguments, again=True)
+    elif await can_be_looked_up(execution):
         if (found := await look_up(execution)) is not None:
             await _keep(execution, found)
-    elif why_not := await _why_not_again(execution):
+    else:
         await run_in_database(_record_unconfirmed, execution, why_not)
-    elif (arguments := await run_in_database(_begin_again, execution)) is not None:
-        await send_start(execution, arguments, again=True)
 
 
 async def send_start(execution: Execution, arguments: dict[str, Any], *, again: bool = False) -> None:
@@ -77,6 +82,7 @@ async def send_start(execution: Execution, arguments: dict[str, Any], *, again: 
     except BrokenOff:
         await run_in_database(_record_broken_off, execution)
     except ConnectorError as error:
+        execution.raised = error
         await _record_failure(execution, error, unsure=again or isinstance(error, OutcomeUnknown))
     else:
         await _keep(execution, started, first_poll)
@@ -181,7 +187,7 @@ async def _why_not_again(execution: Execution) -> str:
         return "the source's settings were changed before that could be found out."
     if not await _starts_are_idempotent(execution):
         return "the start was broken off before the engine's answer was recorded."
-    return ""
+    return "" if execution.looked_up_since is None else "the engine cannot be asked about it any more."
 
 
 def switched_off(workflow: Workflow) -> str:
@@ -202,17 +208,12 @@ async def _starts_are_idempotent(execution: Execution) -> bool:
 
 def _begin(execution: Execution) -> dict[str, Any] | None:
     """The arguments; None where somebody was faster, or cancelled it."""
-    return _input_of(execution) if execution.begin_start() else None
+    return input_of(execution) if execution.begin_start() else None
 
 
 def _begin_again(execution: Execution) -> dict[str, Any] | None:
     held = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
-    return _input_of(execution) if held else None
-
-
-def _input_of(execution: Execution) -> dict[str, Any]:
-    arguments: dict[str, Any] = execution.payload.input
-    return arguments
+    return input_of(execution) if held else None
 
 
 @in_turn
@@ -251,6 +252,12 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
         why,
         kind=ErrorKind.CONFIGURATION if error.needs_operator else ErrorKind.EXECUTION,
         answer=error.details,
-        aftermath=Aftermath.NOTHING_DONE if isinstance(error, Unreachable) else None,
+        aftermath=_aftermath_of(error),
     )
     log_of(execution).error("The engine did not start it: {}", why)
+
+
+def _aftermath_of(error: ConnectorError) -> Aftermath | None:
+    if isinstance(error, Unreachable):
+        return Aftermath.NOTHING_DONE
+    return None if error.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS

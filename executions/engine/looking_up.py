@@ -1,11 +1,12 @@
 """Looking a start whose answer was lost up at an engine that knows runs by our key."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 
 from catalogue.database import run_in_database
-from connectors.errors import ConnectorError, Misconfigured, Unreachable
+from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
 from connectors.protocol import Connector, Started
 from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution
@@ -25,8 +26,7 @@ async def can_be_looked_up(execution: Execution) -> bool:
         return False
     try:
         async with connector_of(execution) as connector:
-            capabilities = capabilities_of(connector, execution)
-            return capabilities.can_find_runs and not capabilities.idempotent_start
+            return capabilities_of(connector, execution).can_find_runs
     except Misconfigured:
         return False
     except Exception:  # noqa: BLE001 - said in the next line
@@ -52,25 +52,39 @@ async def look_up(execution: Execution) -> Started | None:
 
 
 async def _find_run(connector: Connector, execution: Execution) -> Started | None:
-    looking = connector.find_run(execution.run.workflow, key=execution.pk)
+    arguments = await run_in_database(input_of, execution)
+    looking = connector.find_run(execution.run.workflow, arguments, key=execution.pk)
     return await ask(looking, seconds=READ_SECONDS, otherwise=Unreachable)
 
 
 async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:
     """An execution whose run the engine has and does not find either: then its "none" means nothing.
 
-    So a lookup path with a mistake in it calls no start failed that was not.
+    So a lookup path with a mistake in it calls no start failed that was not. What the engine has forgotten
+    altogether, as after its retention, proves nothing.
     """
     known = await run_in_database(_latest_with_run, execution)
-    return known if known is not None and await _find_run(connector, known) is None else None
+    if known is None or await _find_run(connector, known) is not None:
+        return None
+    try:
+        await ask(connector.poll(known.run), seconds=READ_SECONDS, otherwise=Unreachable)
+    except NotFound:
+        return None
+    return known
 
 
 def _latest_with_run(execution: Execution) -> Execution | None:
     """Of the same workflow, started with the source's settings as they are now."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
-    same = Execution.objects.filter(workflow=execution.workflow).exclude(run_id="")
+    same = Execution.objects.filter(workflow=execution.workflow, payload_pruned_at=None).exclude(run_id="")
     since = same.filter(created_at__gt=execution.workflow.source.configured_at).order_by("-created_at")
     return since.select_related("workflow__source").first()
+
+
+def input_of(execution: Execution) -> dict[str, Any]:
+    """The arguments of its start, which are kept whole."""
+    arguments: dict[str, Any] = execution.payload.input
+    return arguments
 
 
 def begin_to_look_up(execution: Execution, why: str) -> bool:
@@ -85,7 +99,8 @@ def _record_empty_look(execution: Execution, blind_to: Execution | None) -> None
     if blind_to is not None:
         execution.mark_unconfirmed(
             f"It is not known whether the run was started: the engine finds no run for it, but neither run "
-            f"{blind_to.run_id} of execution {blind_to.pk}. The source's run lookup path seems to be wrong."
+            f"{blind_to.run_id} of execution {blind_to.pk}, which it has. Looking runs up seems not to "
+            "work; where the source has a run lookup path, check that."
         )
         log_of(execution).warning("Start unconfirmed: the lookup does not even find a run that there is")
     elif not _looked_enough(execution):

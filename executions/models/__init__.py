@@ -3,6 +3,7 @@
 from executions.models.event import ExecutionEvent
 from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
+from executions.models.presence import WorkerPresence
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.retention import Retention
 from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, ErrorKind, State
@@ -22,4 +23,5 @@ __all__ = [
     "ExecutionPayload",
     "Retention",
     "State",
+    "WorkerPresence",
 ]

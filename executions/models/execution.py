@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from loguru import logger
 
 from connectors.protocol import RunSnapshot, Started
 from connectors.redaction import printable
@@ -155,6 +156,7 @@ class Execution(Moves):
             correlation_id="" if started is None else started.correlation_id,
             started_at=now,
             deadline_at=deadline,
+            overdue_since=None,
             next_attempt_at=next_attempt_at,
             attempts=0,
             not_found=0,
@@ -201,14 +203,14 @@ class Execution(Moves):
             **no_lease(),
         )
 
-    def lose_run(self, why: str) -> bool:
-        """It runs at the engine, and nobody can ask there any more what becomes of it."""
+    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
+        """It runs at the engine, and nobody can ask there (any more) what becomes of it."""
         return self._move(
             [State.RUNNING],
             ("unconfirmed", why),
             ours=True,
             state=State.UNCONFIRMED,
-            error_kind=ErrorKind.CONFIGURATION,
+            error_kind=kind,
             error=printable(why),
             **self._answer(),
             **no_lease(),
@@ -218,29 +220,36 @@ class Execution(Moves):
         """A poll that ended just now found it still running. `let_go` gives the lease back with it."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
-        return self._plan(
+        moved = self._plan(
             next_attempt_at,
             *([("progress", news)] if news else []),
             let_go=let_go,
             attempts=0,
             not_found=0,
+            poll_failure="",
             polled_at=now,
             polls=models.F("polls") + 1,
             **({"progress_noted_at": now} if news else {}),
             **self.shown_by(snapshot),
         )
+        if moved and news:
+            log_progress(self, news)
+        return moved
 
     def record_start_progress(self, snapshot: RunSnapshot) -> bool:
         """The engine tells how far it is, though its answer to the start, the result, is still to come."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
         noted = {"progress_noted_at": now} if news else {}
-        return self._move(
+        moved = self._move(
             [State.STARTING],
             *([("progress", news)] if news else []),
             ours=True,
             **{"polled_at": now, **noted, **self.shown_by(snapshot)},
         )
+        if moved and news:
+            log_progress(self, news)
+        return moved
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
         """The fields that repeat what the engine told last."""
@@ -264,13 +273,18 @@ class Execution(Moves):
     def record_failed_poll(
         self, why: str, *, next_attempt_at: datetime, not_found: bool = False, let_go: bool = False
     ) -> bool:
-        """The engine did not say how the run is; it goes on without us."""
+        """The engine did not say how the run is; it goes on without us.
+
+        `not_found`: it said that it knows no such run, or tells of none.
+        """
+        is_news = self.attempts == 0 or (not_found and self.not_found == 0)
         return self._plan(
             next_attempt_at,
-            *([("poll_failed", why)] if self.attempts == 0 else []),
+            *([("poll_failed", why)] if is_news else []),
             let_go=let_go,
             attempts=self.attempts + 1,
             not_found=self.not_found + 1 if not_found else 0,
+            poll_failure=printable(why),
             polled_at=timezone.now(),
             polls=models.F("polls") + 1,
         )
@@ -331,7 +345,13 @@ class Execution(Moves):
 
     def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
         """The engine says that the run has ended."""
-        return self._finish_as_reported(ACTIVE, snapshot, payload={"status_answer": snapshot.raw})
+        return self._finish_as_reported(
+            ACTIVE,
+            snapshot,
+            payload={"status_answer": snapshot.raw},
+            poll_failure="",
+            polled_at=timezone.now(),
+        )
 
     def request_cancel(self, by: str) -> bool:
         """Note that somebody wants it cancelled; whoever holds the lease tells the engine."""
@@ -380,6 +400,16 @@ class Execution(Moves):
             **self._end(state, kind=kind, why=why, snapshot=None),
         )
 
+    def mark_overdue(self) -> bool:
+        """Its timeout has passed while it runs: from now on it is to end, and has some time for that."""
+        return self._move(
+            [State.RUNNING],
+            ("overdue", f"Its timeout of {self.timeout_seconds} s has passed: it is to be cancelled."),
+            when=models.Q(overdue_since=None),
+            ours=True,
+            overdue_since=timezone.now(),
+        )
+
     def mark_cancel_sent(self) -> bool:
         return self._move(
             [State.RUNNING],
@@ -423,6 +453,11 @@ class Execution(Moves):
         gone = [("caller_gone", why)] if why else []
         # So far back that neither the end of the run nor a renewal under way takes it for waited for.
         return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
+
+
+def log_progress(execution: Execution, news: str) -> None:
+    """As often as the timeline tells of it."""
+    logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
 
 
 def _started_event(run_id: str) -> Event:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BATCH = 200
 """Results of a transaction: SQLite has one writer, which must not be kept from others for long."""
 READ = (
-    "cache_seconds", "upstream_cache_seconds", "content_hash", "output_schema",
+    "cache_seconds", "upstream_cache_seconds", "content_hash", "output_schema", "metadata",
     "source__kind", "source__config", "source__encrypted_credentials",
 )  # fmt: skip
 
@@ -64,7 +64,8 @@ def _is_worth_keeping(execution: Moves, workflow: Workflow, output: Any, content
         return False
     if cache_key(workflow, execution.arguments_hash) != execution.cache_key:
         return False
-    return workflow.output_schema is None or not find_argument_problems(workflow.output_schema, output)
+    promised = workflow.promised_output_schema
+    return promised is None or not find_argument_problems(promised, output)
 
 
 def evict_excess() -> int:

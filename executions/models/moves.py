@@ -41,13 +41,12 @@ class Moves(ExecutionRecord):
         elif snapshot.state == RunState.CANCELLED:
             state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
         kind = ErrorKind.CONFIGURATION if snapshot.needs_operator else ErrorKind.EXECUTION
-        effect = snapshot.may_have_effect and state == State.FAILED
         is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED
         with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
             moved = self._move(
                 allowed,
                 *events,
-                *_lines_of(Aftermath.MAY_HAVE_EFFECT if effect else None),
+                *_lines_of(_aftermath_of(snapshot) if state == State.FAILED else None),
                 (state.value, why),
                 payload={**_result_of(snapshot), **payload},
                 **self._end(state, kind=kind if why else None, why=why, snapshot=snapshot),
@@ -137,6 +136,12 @@ class Moves(ExecutionRecord):
 def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
     content = {} if snapshot.content is None else {"content": list(snapshot.content)}
     return {"output": snapshot.output, **content}
+
+
+def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:
+    if snapshot.may_have_effect:
+        return Aftermath.MAY_HAVE_EFFECT
+    return None if snapshot.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
 
 
 def _lines_of(aftermath: Aftermath | None) -> list[Event]:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from connectors.protocol import RunSnapshot
 from connectors.redaction import printable
 from executions.models.event import ExecutionEvent
-from executions.models.execution import Execution
+from executions.models.execution import Execution, log_progress
 from executions.models.states import State
 from executions.querysets import ExecutionQuerySet
 
@@ -37,6 +37,7 @@ def record_polls(polls: Sequence[Poll], *, interval: timedelta) -> None:
             next_attempt_at=Coalesce("cancel_requested_at", Value(now + interval)),
             attempts=0,
             not_found=0,
+            poll_failure="",
             polled_at=now,
             polls=F("polls") + 1,
             lease_holder="",
@@ -60,6 +61,7 @@ def _record_news(ours: ExecutionQuerySet, polls: Sequence[Poll], now: datetime) 
             continue
         message = execution.news_in(snapshot, now)
         if message:
+            log_progress(execution, message)
             events.append(ExecutionEvent(execution=execution, kind="progress", message=printable(message)))
         noted_at = now if message else execution.progress_noted_at
         rows.append({"id": execution.pk, "progress_noted_at": noted_at} | execution.shown_by(snapshot))

@@ -100,7 +100,11 @@ class ExecutionRecord(models.Model):
         default=0, help_text="Failed attempts in a row to reach the engine."
     )
     not_found = models.PositiveIntegerField(
-        default=0, help_text="Polls in a row to which the engine said that it knows no such run."
+        default=0,
+        help_text="Polls in a row to which the engine said that it knows no such run, or tells of none.",
+    )
+    poll_failure = models.TextField(
+        blank=True, help_text="Why the last poll did not tell how the run is. Empty: it did."
     )
     looked_up_since = models.DateTimeField(
         null=True,
@@ -113,16 +117,23 @@ class ExecutionRecord(models.Model):
     lease_expires_at = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_requested_by = models.CharField(max_length=255, blank=True)
+    overdue_since = models.DateTimeField(
+        null=True, help_text="When its timeout was seen to have passed, and its cancellation to be due."
+    )
     cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was told.")
     terminate_sent_at = models.DateTimeField(
         null=True, help_text="When the engine was told to end it, as it had not followed the cancellation."
     )
     cancel_refusal = models.TextField(blank=True, help_text="The engine's words where it refused to cancel.")
 
+    is_reattached = False
+    """Not stored: an earlier, identical call began it, and its caller went away without an answer."""
     in_hand = False
     """Not stored: a request of this process waits for it, and answers with what it becomes."""
     news: asyncio.Event | None = None
     """Not stored: set whenever that request has something to tell."""
+    raised: Exception | None = None
+    """Not stored: why its start failed, as the connector raised it in this process."""
 
     class Meta:
         abstract = True
@@ -234,7 +245,23 @@ class ExecutionRecord(models.Model):
     @property
     def told_state(self) -> str:
         """In words, for people and models."""
-        return "waiting in the queue" if self.is_queued else self.get_state_display()
+        if self.is_queued:
+            return "waiting in the queue"
+        if self.state == State.RUNNING and self.overdue_since is not None:
+            return "being ended, as its timeout has passed"
+        return self.get_state_display()
+
+    @property
+    def doubt(self) -> str:
+        """A sentence where the engine did not tell how the run is when it was last asked; else empty."""
+        if self.state != State.RUNNING or not self.poll_failure:
+            return ""
+        return f"When it was last asked, the engine did not tell how the run is: {self.poll_failure}"
+
+    @property
+    def told_progress(self) -> float | None:
+        """Percent. Engines seldom say of a run that has completed how far it is."""
+        return 100.0 if self.state == State.COMPLETED else self.progress
 
     @property
     def succeeded(self) -> bool:

@@ -1,17 +1,26 @@
 """How long records are kept: one row, which an admin edits while the product runs."""
 
+from datetime import timedelta
+
 from django.core.validators import MaxValueValidator
 from django.db import models
 
 LONGEST_DAYS = 36_500
+SHORTEST = timedelta(minutes=5)
+"""How long what is kept for 0 days is there all the same: whoever waits for a result has to get it."""
 
 
-def _days(default: int, verbose_name: str, help_text: str) -> "models.PositiveIntegerField[int, int]":
+def _days(
+    default: int, verbose_name: str, help_text: str
+) -> "models.PositiveIntegerField[int | None, int | None]":
     return models.PositiveIntegerField(
         verbose_name,
         default=default,
+        null=True,
+        blank=True,
         validators=[MaxValueValidator(LONGEST_DAYS)],
-        help_text=f"{help_text} In days; 0 = kept for ever.",
+        help_text=f"{help_text} In days; 0 = not kept: removed within a quarter of an hour; empty = kept for "
+        "ever.",
     )
 
 
@@ -46,6 +55,17 @@ class Retention(models.Model):
 
     def __str__(self) -> str:
         return "Retention"
+
+    def keeps_for(self, kind: str) -> timedelta | None:
+        """Of "records", "payloads", "events" or "discovery_runs", from the end on; None: for ever."""
+        days: int | None = getattr(self, f"keep_{kind}_days")
+        return None if days is None else max(timedelta(days=days), SHORTEST)
+
+    @property
+    def keeps_results_for(self) -> timedelta | None:
+        """A result goes with the payloads or the record, whichever goes first."""
+        limits = (self.keeps_for("payloads"), self.keeps_for("records"))
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @classmethod
     def current(cls) -> "Retention":

@@ -32,6 +32,7 @@ class Aftermath(models.TextChoices):
     """What a failure left behind, told by a line of the timeline; what may be done next depends on it."""
 
     MAY_HAVE_EFFECT = "may_have_effect", "What was asked for may have been done all the same."
+    NO_OTHER_ARGUMENTS = "no_other_arguments", "Other arguments would not help."
     NOTHING_DONE = "nothing_done", "The engine was not reached, or wants to be asked later. Nothing was done."
 
 

@@ -113,7 +113,8 @@ class ExecutionViewSet(
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
-        "retrieve": Access(Scope.READ, "executions.view_execution"),
+        # Who may start runs may see what becomes of them.
+        "retrieve": Access(Scope.READ, "executions.view_execution", Scope.RUN),
         "create": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
         "resolve": Access(Scope.ADMIN, "executions.change_execution"),

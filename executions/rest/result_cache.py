@@ -17,7 +17,7 @@ from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
-from executions.models import CacheUse
+from executions.models import CachePolicy, CacheUse
 from executions.result_cache import CacheFigures, cache_figures, clear_results
 
 WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with this tool name.")
@@ -96,10 +96,16 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         asked = ClearSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         name = asked.validated_data["workflow"]
-        cleared = clear_results({_key_of(name, place="/workflow")} if name else None)
+        keys = {_key_of(name, place="/workflow")} if name else None
+        self._record(keys)
+        cleared = clear_results(keys)
         return Response(
             ClearedSerializer({"success": True, "entriesCleared": cleared, "workflow": name}).data
         )
+
+    def _record(self, keys: set[int] | None) -> None:
+        cleared = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)
+        self.record("Cleared its cached results.", *cleared)
 
 
 def _key_of(tool_name: str, *, place: str) -> int:

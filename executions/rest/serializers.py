@@ -39,6 +39,11 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
         allow_null=True, help_text="By the engine's clock where it tells both times, else by ours."
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
+    progress = serializers.FloatField(
+        source="told_progress",
+        allow_null=True,
+        help_text="Percent, as the engine reports it; 100 once it has completed.",
+    )
     queued = serializers.BooleanField(
         source="is_queued", help_text="It waits until the limits have room; no engine has got it yet."
     )
@@ -111,10 +116,11 @@ class ExecutionDetailSerializer(ExecutionSerializer):
     )
     payload_removed_at = serializers.DateTimeField(
         source="payload_pruned_at",
+        allow_null=True,
         help_text="When the retention removed input, output and raw answers, which are null since then.",
     )
     events_removed_at = serializers.DateTimeField(
-        source="events_pruned_at", help_text="When the retention removed the timeline."
+        source="events_pruned_at", allow_null=True, help_text="When the retention removed the timeline."
     )
     input = AnyJSONField(source="payload.input", help_text="The arguments.")
     output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
@@ -143,6 +149,8 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "engine_finished_at",
             "polls",
             "polled_at",
+            "poll_failure",
+            "overdue_since",
             "cancel_requested_at",
             "cancel_requested_by",
             "cancel_sent_at",

@@ -1,6 +1,6 @@
 """Access tokens: made here, shown once, revoked here."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -14,10 +14,22 @@ from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, button
-from catalogue.admin.rendering import DASH, ago, badge, chip, exactly, link, link_if_allowed, one_a_line
+from catalogue.admin.rendering import (
+    DASH,
+    ago,
+    badge,
+    chip,
+    exactly,
+    link,
+    link_if_allowed,
+    one_a_line,
+    side_by_side,
+)
+from catalogue.history import actor_of, record_change
+from catalogue.permissions import grantable_scopes
 from catalogue.scopes import Scope
 from executions.admin.callers import caller_pages
-from mcp_bridge.client_configuration import http_client_configuration
+from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
 
@@ -27,20 +39,26 @@ else:
     AccessTokenModelForm = forms.ModelForm
 
 
-FIELDS = ("name", "scopes", "toolset", "expires_at")
+FIELDS = ("name", "scopes", "toolset", "inline_wait_seconds", "expires_at")
 
 
 class AccessTokenForm(AccessTokenModelForm):
-    scopes = forms.MultipleChoiceField(
-        choices=[(scope.value, f"{scope.value}: {scope.label}") for scope in Scope],
-        initial=default_scopes,
-        widget=UnfoldAdminCheckboxSelectMultipleWidget(),
-    )
+    maker: Any = None
+    """The user in front of the form, who can give away only what they have."""
+    scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
 
     class Meta:
         model = AccessToken
         fields = FIELDS
         help_texts: ClassVar[dict[str, str]] = {"expires_at": "In UTC. Empty: it never expires."}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        granted, scopes = grantable_scopes(self.maker), cast(forms.MultipleChoiceField, self.fields["scopes"])
+        scopes.choices = [(scope.value, f"{scope.value}: {scope.label}") for scope in granted]
+        scopes.initial = [scope for scope in default_scopes() if scope in granted]
+        if missing := [scope.value for scope in Scope if scope not in granted]:
+            scopes.help_text = f"You lack permissions that {', '.join(missing)} would give."
 
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
@@ -54,12 +72,18 @@ class UsableFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "usable"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "usable"), ("no", "revoked or expired")]
+        return [
+            ("yes", "usable"),
+            ("orphaned", "usable, though its maker is disabled"),
+            ("no", "revoked or expired"),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> QuerySet[AccessToken]:
         usable = AccessToken.objects.usable()
         if self.value() == "yes":
             return queryset & usable
+        if self.value() == "orphaned":
+            return queryset & usable.filter(created_by__is_active=False)
         return queryset.exclude(pk__in=usable.values("pk")) if self.value() == "no" else queryset
 
 
@@ -88,6 +112,12 @@ class AccessTokenAdmin(ButtonsMixin):
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return self.may_press_buttons(request)
 
+    def get_form(
+        self, request: HttpRequest, obj: AccessToken | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)
+        return type(form.__name__, (form,), {"maker": request.user})
+
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
         return [] if obj else [(None, {"fields": FIELDS})]
 
@@ -111,7 +141,7 @@ class AccessTokenAdmin(ButtonsMixin):
             "title": f"Token {obj.name}",
             "opts": self.opts,
             "token": obj.shown_once,
-            "client_config": http_client_configuration(obj.shown_once, toolset=obj.caller.toolset),
+            "configurations": configurations_of(HttpServer(token=obj.shown_once, toolset=obj.caller.toolset)),
         }
         return TemplateResponse(request, "mcp_bridge/admin/token_created.html", context)
 
@@ -130,6 +160,7 @@ class AccessTokenAdmin(ButtonsMixin):
         tokens = list(queryset.filter(revoked_at=None))
         for token in tokens:
             token.revoke()
+        record_change(actor_of(request), tokens, "Revoked.")
         messages.success(request, f"Revoked: {len(tokens)}.")
 
     @admin.display(description="token")
@@ -150,8 +181,13 @@ class AccessTokenAdmin(ButtonsMixin):
     def state(self, token: AccessToken) -> SafeString:
         if token.revoked_at is not None:
             return badge("revoked", "danger")
-        expired = token.expires_at is not None and token.expires_at <= timezone.now()
-        return badge("expired", "warning") if expired else badge("usable", "success")
+        if token.expires_at is not None and token.expires_at <= timezone.now():
+            return badge("expired", "warning")
+        usable = badge("usable", "success")
+        if token.created_by is None or token.created_by.is_active:
+            return usable
+        told = f"{token.created_by} made it, and cannot sign in any more. It goes on until it is revoked."
+        return side_by_side([usable, badge("maker disabled", "warning", title=told)])
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: AccessToken) -> str:
@@ -173,6 +209,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Scopes", self.scopes_shown(obj)),
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
                 ("Address", resource_url(obj.caller.toolset)),
+                ("Inline wait", f"{obj.inline_wait_seconds} s" if obj.inline_wait_seconds else "the usual"),
                 ("Created", exactly(obj.created_at)),
                 ("Created by", obj.created_by or DASH),
                 ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget
 
@@ -16,8 +16,9 @@ from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import badge, chip, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
-from mcp_bridge.client_configuration import http_client_configuration
+from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.lists.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_toolset
+from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import resource_url
 from mcp_bridge.toolsets import ToolsetInUse, delete_toolset, tokens_bound_to
 
@@ -34,7 +35,6 @@ SHOWN_NAMES = 20
 POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}
 """Columns of rules in which choices would be cut."""
-TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
 Group = tuple[str, int, list[SafeString], int]
 """Heading, number, the first names, how many more there are."""
 
@@ -49,6 +49,7 @@ class RuleForm(RuleModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["position"].widget.attrs["aria-label"] = "Position of the rule"
         if self.instance._state.adding:
             self.initial["position"] = None
 
@@ -80,6 +81,13 @@ class RulesInline(RuleInline):
             field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
         return field
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Named for who does not see the column's heading."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None:
+            field.widget.attrs["aria-label"] = f"{db_field.verbose_name} of the rule".capitalize()
+        return field
+
 
 class ToolsetChangeList(ChangeList):  # type: ignore[misc]
     """Asks once what is exposed, and tells each row on the page what its toolset makes of it."""
@@ -95,7 +103,9 @@ class ToolsetChangeList(ChangeList):  # type: ignore[misc]
 @admin.register(Toolset)
 class ToolsetAdmin(ButtonsMixin):
     list_display = ("slug", "address", "mode_shown", "workflows", "tokens_of_list", "bound_tokens", "enabled")
-    list_filter = (("mode", ChoicesDropdownFilter), "enabled")
+    list_filter = (
+        ("mode", ChoicesDropdownFilter), ("portable", BooleanRadioFilter), ("enabled", BooleanRadioFilter),
+    )  # fmt: skip
     list_per_page = 50
     list_before_template = "mcp_bridge/admin/toolset_list.html"
     search_fields = ("slug", "title", "description")
@@ -105,9 +115,13 @@ class ToolsetAdmin(ButtonsMixin):
     change_form_outer_after_template = "mcp_bridge/admin/toolset_contents.html"
     fieldsets = (
         (None, {"fields": (("slug", "title"), "description", "enabled")}),
-        ("What it shows", {"fields": ("mode", "picked")}),
+        ("What it shows", {"fields": (("mode", "portable"), "picked")}),
         ("What it may cost", {"fields": ("token_budget",)}),
+        ("Its clients", {"fields": ("inline_wait_seconds",)}),
     )
+
+    class Media:
+        js = ("mcp_bridge/admin/toolset_form.js",)
 
     # The list
 
@@ -161,14 +175,15 @@ class ToolsetAdmin(ButtonsMixin):
             "headline": [_state_badges(obj, cost), cost.warning],
             "facts": [
                 ("Address", chip(resource_url(obj.slug))),
-                ("Shows", f"{len(shown_by(obj, catalogue))} workflows"),
+                ("Shows", _counted(len(shown_by(obj, catalogue)))),
                 ("List in full", str(cost.full)),
                 ("List if compact", str(cost.compact)),
                 ("Budget", cost.compared),
                 ("Bound tokens", _link_to_tokens(obj, len(tokens_bound_to(obj)))),
             ],
             "contents": _contents(obj, catalogue),
-            "client_config": http_client_configuration(TOKEN_HERE, toolset=obj.slug),
+            "refused": find_refused(obj, catalogue),
+            "configurations": configurations_of(HttpServer(toolset=obj.slug)),
         }
 
     # Deleting
@@ -193,7 +208,8 @@ class ToolsetAdmin(ButtonsMixin):
 
 def _state_badges(toolset: Toolset, cost: ToolsetCost) -> SafeString:
     switched = badge("on", "success") if toolset.enabled else badge("off: its address answers 404")
-    return side_by_side([switched, badge(toolset.mode, "info"), _budget_badge(cost)])
+    portable = badge("portable", "info") if toolset.portable else ""
+    return side_by_side([switched, badge(toolset.mode, "info"), portable, _budget_badge(cost)])
 
 
 def _budget_badge(cost: ToolsetCost) -> str:
@@ -202,6 +218,10 @@ def _budget_badge(cost: ToolsetCost) -> str:
     if cost.is_over_budget:
         return badge(f"{cost.percent_over:,} % over budget", "warning", title=cost.warning)
     return badge("within budget", "success", title=cost.compared)
+
+
+def _counted(workflows: int) -> str:
+    return "1 workflow" if workflows == 1 else f"{workflows:,} workflows"
 
 
 def _link_to_tokens(toolset: Toolset, count: int) -> SafeString:

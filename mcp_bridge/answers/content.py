@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from executions.encoded import decode
 from executions.models import Execution
 from mcp_bridge.answers.outputs import result_address
+from mcp_bridge.declarations import NOTE
 
 Pictured = ImageContent | AudioContent
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
@@ -127,6 +128,11 @@ def text_of(block: ContentBlock) -> str | None:
     if isinstance(block, EmbeddedResource):
         return block.resource.text if isinstance(block.resource, TextResourceContents) else None
     return block.text if isinstance(block, TextContent) else None
+
+
+def is_note(block: ContentBlock) -> bool:
+    """Whether it is a text of ours that tells of the result and is no part of it."""
+    return bool((block.meta or {}).get(NOTE))
 
 
 def encoded_data(block: ContentBlock) -> str | None:

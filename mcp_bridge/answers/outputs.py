@@ -69,12 +69,11 @@ def result_address(execution: Execution, *, offset: int = 0) -> str:
     return f"execution://{execution.pk}/result" + (f"?offset={offset}" if offset else "")
 
 
-def promised_output_schema(workflow: Workflow) -> dict[str, Any] | None:
-    """The output schema of the workflow's tool. Only of synchronous ones: others may answer with a handle,
-    which breaks it."""
-    promises = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
-    schema: dict[str, Any] | None = workflow.output_schema if promises else None
-    return schema
+def promises_output(workflow: Workflow) -> bool:
+    """Whether the workflow's tool has an output schema. Only synchronous ones can: others may answer with a
+    handle, which breaks it."""
+    is_synchronous = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
+    return is_synchronous and workflow.promised_output_schema is not None
 
 
 def has_structure(execution: Execution) -> bool:

@@ -1,6 +1,7 @@
 """An execution as the result of a tool call."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
@@ -15,18 +16,19 @@ from mcp_bridge.answers.outputs import (
     fits_inline,
     has_structure,
     media_type,
-    promised_output_schema,
+    promises_output,
     result_address,
     what_was_cut,
     why_no_output,
     write_output,
 )
 from mcp_bridge.answers.showing import Room, show_blocks
-from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID
+from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 ToolAnswer = CallToolResult | dict[str, Any]
 """A tool's result, or the task that stands for it."""
-PROPOSED_WAIT_SECONDS = 30
+PROPOSED_WAIT_SECONDS = 25
+"""For `get_execution_status`; the clients with the least patience by default that get so far wait for 30."""
 
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
@@ -41,22 +43,48 @@ def document_result(document: dict[str, Any]) -> CallToolResult:
 
 
 def execution_result(
-    execution: Execution, *, protocol_version: str, may_be_large: bool = False
+    execution: Execution,
+    *,
+    protocol_version: str,
+    may_be_large: bool = False,
+    patience: int | None = None,
 ) -> CallToolResult:
     """The workflow's output; or what went wrong and what to do; or how to ask for a run that goes on.
 
     Of an output that would flood a model's context only its beginning, unless it `may_be_large`.
+    `patience`: see `next_step`.
     """
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
     elif execution.is_settled:
         result = _failure_result(execution, protocol_version, may_be_large)
     else:
-        result = _handle_result(execution)
+        result = _handle_result(execution, patience)
     result.meta = {EXECUTION_ID: str(execution.pk)}
     if execution.cached_at is not None:
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
+    if execution.is_reattached:
+        result.meta[REATTACHED] = execution.created_at.isoformat()
+    if note := _origin(execution):
+        result.content.append(TextContent(text=note, _meta={NOTE: True}))
     return result
+
+
+def _origin(execution: Execution) -> str:
+    """When it ran, for what did not run for this call; empty for all else."""
+    if execution.cached_at is not None:
+        return f"(From the result cache: the workflow ran before, until {_moment(execution.cached_at)}.)"
+    if not execution.is_reattached:
+        return ""
+    ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
+    return (
+        f"(An identical call at {_moment(execution.created_at)}, which had gone without an answer, began "
+        f"this run; it was not started again.{ended})"
+    )
+
+
+def _moment(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
@@ -99,7 +127,7 @@ def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> 
 
 def _broken_promise(execution: Execution) -> str:
     """How the output breaks the schema that its workflow has; empty where it does not."""
-    promised = execution.workflow.output_schema if execution.workflow else None
+    promised = execution.workflow.promised_output_schema if execution.workflow else None
     if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
         return ""
     if what_was_cut(execution):
@@ -148,7 +176,7 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 def _is_promised(execution: Execution) -> bool:
     """Whether the workflow's own tool has an output schema."""
-    return execution.workflow is not None and promised_output_schema(execution.workflow) is not None
+    return execution.workflow is not None and promises_output(execution.workflow)
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
@@ -200,17 +228,23 @@ def _advice_on_failure(execution: Execution) -> str:
         return "Other arguments do not help: tell the person who runs this product."
     if aftermath == Aftermath.NOTHING_DONE:
         return "Nothing was done. Try again later, or tell the person who runs the workflow."
-    return "Check the arguments and try again, or tell the person who runs the workflow."
+    if aftermath == Aftermath.NO_OTHER_ARGUMENTS:
+        return "Other arguments do not help: tell the person who runs the workflow."
+    return (
+        "If the arguments are the reason, try again with others; "
+        "if not, tell the person who runs the workflow."
+    )
 
 
-def _handle_result(execution: Execution) -> CallToolResult:
+def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
     """Not an error: the run goes on, and this is how to get at its result."""
-    document = describe_execution(execution) | next_step(execution)
+    document = describe_execution(execution) | next_step(execution, patience=patience)
     asking = json.dumps(document["next"]["arguments"])
-    progress = "" if execution.progress is None else f", {execution.progress:g} % done"
+    progress = "" if execution.told_progress is None else f", {execution.told_progress:g} % done"
+    doubt = f"{_closed(execution.doubt)} " if execution.doubt else ""
     told = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
-        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{told}')} "
+        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{told}')} {doubt}"
         "It goes on and its result is kept: do not start it again. "
         f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
         "or tells how far it is."
@@ -223,9 +257,13 @@ def _closed(words: str) -> str:
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
-def next_step(execution: Execution) -> dict[str, Any]:
-    """How to go on with a run that goes on, for programs."""
-    arguments = {"execution_id": str(execution.pk), "wait_seconds": PROPOSED_WAIT_SECONDS}
+def next_step(execution: Execution, *, patience: int | None) -> dict[str, Any]:
+    """How to go on with a run that goes on, for programs, by a call that its client survives.
+
+    `patience`: the seconds that the client waits, where they are known.
+    """
+    seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
+    arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}
 
 

@@ -1,24 +1,60 @@
 """The tools of our own: find a workflow, run it, ask how far it is, talk to it, cancel it."""
 
+from collections.abc import Collection
+from typing import Any
+
+from catalogue.database import run_in_database
+from catalogue.models import Workflow
 from catalogue.scopes import Scope
+from executions.refusals import UnknownTool
+from mcp_bridge.answers.results import ToolAnswer
 from mcp_bridge.builtin_tools.for_caching import CACHING_TOOLS
 from mcp_bridge.builtin_tools.for_executions import EXECUTION_TOOLS
 from mcp_bridge.builtin_tools.for_interactions import INTERACTION_TOOLS
 from mcp_bridge.builtin_tools.for_workflows import WORKFLOW_TOOLS
 from mcp_bridge.builtin_tools.tool import BuiltInTool, call_built_in
+from mcp_bridge.calls import ToolCall, run_workflow
 
 BUILT_IN_TOOLS = {
     tool.name: tool for tool in (*WORKFLOW_TOOLS, *EXECUTION_TOOLS, *CACHING_TOOLS, *INTERACTION_TOOLS)
 }
 
+OTHER_SPELLINGS = {"clear_cache": "ClearCache"}
+"""What agents call built-in tools besides their names, where no workflow has that name."""
 
-def scope_of_tool(name: str) -> Scope:
-    """What a caller needs to call the tool; names that no tool has are not told apart from workflows."""
-    return BUILT_IN_TOOLS[name].scope if name in BUILT_IN_TOOLS else Scope.RUN
+
+async def call_tool(call: ToolCall, name: str, arguments: dict[str, Any]) -> ToolAnswer:
+    """A built-in tool or a workflow's. Raises UnknownTool."""
+    if (built_in := BUILT_IN_TOOLS.get(name)) is not None:
+        return await call_built_in(built_in, call, arguments)
+    try:
+        return await run_workflow(call, name, arguments)
+    except UnknownTool:
+        meant = OTHER_SPELLINGS.get(name)
+        if meant is None or await run_in_database(Workflow.objects.filter(tool_name=name).exists):
+            raise
+        return await call_built_in(BUILT_IN_TOOLS[meant], call, arguments)
+
+
+def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
+    """What a caller with these scopes lacks to call the tool.
+
+    Names that no tool has are not told apart from workflows.
+    """
+    if (tool := BUILT_IN_TOOLS.get(name)) is not None:
+        return None if tool.is_open_to(scopes) else tool.scope
+    return None if Scope.RUN in scopes else Scope.RUN
 
 
 def describe_missing_scope(name: str, needed: Scope) -> str:
     return f"This token may not call {name}: it lacks the scope {needed.value}."
 
 
-__all__ = ["BUILT_IN_TOOLS", "BuiltInTool", "call_built_in", "describe_missing_scope", "scope_of_tool"]
+__all__ = [
+    "BUILT_IN_TOOLS",
+    "BuiltInTool",
+    "call_built_in",
+    "call_tool",
+    "describe_missing_scope",
+    "missing_scope",
+]

@@ -44,6 +44,7 @@ CACHING_TOOLS = (
                 "description": "The workflow's tool name. Left out: all workflows.",
             }
         },
+        names_workflow="workflowName",
         read_only=False,
         hints=ToolAnnotations(
             read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False

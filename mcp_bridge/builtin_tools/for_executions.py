@@ -17,25 +17,30 @@ from mcp_bridge.answers.outputs import BEGINNING, NoSuchPart, Part, take_part, w
 from mcp_bridge.answers.results import document_result, next_step
 from mcp_bridge.answers.showing import Room, rest_of_block, show_blocks
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
-from mcp_bridge.calls import ProgressNotifications, ToolCall
+from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
 
 LONGEST_WAIT_SECONDS = 50
 """Below the 60 s after which common clients give up."""
 USUAL_PAGE = 10
+ANY = "any"
+"""State: for models that fill in every argument."""
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
 
 
 async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    asked, patience = arguments.get("wait_seconds", 0), await patience_of(call.access)
     execution = await watch_until_settled(
         arguments["execution_id"],
         caller=call.access.caller,
-        seconds=arguments.get("wait_seconds", 0),
+        seconds=asked if patience is None else min(asked, patience),
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
-    return await run_in_database(_status, execution, arguments, call.protocol_version)
+    return await run_in_database(_status, execution, arguments, call.protocol_version, patience)
 
 
-def _status(execution: Execution, arguments: Arguments, protocol_version: str) -> CallToolResult:
+def _status(
+    execution: Execution, arguments: Arguments, protocol_version: str, patience: int | None
+) -> CallToolResult:
     """The document, then what of the result is no text."""
     blocks: list[Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
@@ -46,7 +51,7 @@ def _status(execution: Execution, arguments: Arguments, protocol_version: str) -
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
     else:
-        document = _describe(execution)
+        document = _describe(execution, patience)
     result = document_result(document)
     without_text = [block for block in blocks if block.size]
     result.content += show_blocks(
@@ -55,7 +60,7 @@ def _status(execution: Execution, arguments: Arguments, protocol_version: str) -
     return result
 
 
-def _describe(execution: Execution) -> dict[str, Any]:
+def _describe(execution: Execution, patience: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
         return described | _rest(execution, BEGINNING)
@@ -63,7 +68,7 @@ def _describe(execution: Execution) -> dict[str, Any]:
         described["note"] = (
             "It may be running at the engine; an administrator has to find out. Do not start it again."
         )
-    return described if execution.is_settled else described | next_step(execution)
+    return described if execution.is_settled else described | next_step(execution, patience=patience)
 
 
 def _block(blocks: list[Block], number: int) -> Block:
@@ -116,9 +121,10 @@ async def _list_executions(call: ToolCall, arguments: Arguments) -> CallToolResu
 
 
 def _listing(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    state = arguments.get("state", ANY)
     page = list_own_executions(
         call.access.caller,
-        state=arguments.get("state", ""),
+        state="" if state == ANY else state,
         tool_name=arguments.get("tool", ""),
         limit=int(arguments.get("limit", USUAL_PAGE)),
         cursor=arguments.get("cursor", ""),
@@ -146,6 +152,7 @@ EXECUTION_TOOLS = (
             "it answers as soon as the run has ended, so that you need not ask again and again."
         ),
         scope=Scope.READ,
+        other_scope=Scope.RUN,
         properties={
             "execution_id": EXECUTION_ID,
             "wait_seconds": {
@@ -178,8 +185,13 @@ EXECUTION_TOOLS = (
         ),
         scope=Scope.READ,
         properties={
-            "state": {"type": "string", "enum": State.values, "description": "Only runs in this state."},
-            "tool": {"type": "string", "minLength": 1, "description": "Only runs of this workflow's tool."},
+            "state": {
+                "type": "string",
+                "enum": [ANY, *State.values],
+                "default": ANY,
+                "description": "Only runs in this state.",
+            },
+            "tool": {"type": "string", "description": "Only runs of this workflow's tool."},
             "limit": {
                 "type": "integer",
                 "minimum": 1,
@@ -189,10 +201,10 @@ EXECUTION_TOOLS = (
             },
             "cursor": {
                 "type": "string",
-                "minLength": 1,
                 "description": "next_cursor of the page before, for the page after it.",
             },
         },
+        names_workflow="tool",
         call=_list_executions,
     ),
     BuiltInTool(

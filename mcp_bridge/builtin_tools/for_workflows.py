@@ -6,12 +6,14 @@ from mcp_types import CallToolResult
 
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow
+from catalogue.exposure import current_catalogue
 from catalogue.scopes import Scope
 from executions.starting import exposed_workflow
 from mcp_bridge.answers.results import ToolAnswer, document_result
 from mcp_bridge.builtin_tools.listing import LIST_WORKFLOWS
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.portability import portable_view
 
 NAME = {
     "type": "string",
@@ -25,7 +27,9 @@ async def _get_workflow_info(call: ToolCall, arguments: Arguments) -> CallToolRe
 
 
 def _everything_about(name: str, call: ToolCall) -> dict[str, Any]:
-    return describe_workflow(exposed_workflow(name, caller=call.access.caller))
+    described = describe_workflow(exposed_workflow(name, caller=call.access.caller))
+    portable = portable_view(current_catalogue(), call.access.toolset)
+    return described if portable is None else described | {"name": portable.shown_name(name)}
 
 
 async def _execute_workflow(call: ToolCall, arguments: Arguments) -> ToolAnswer:
@@ -44,6 +48,7 @@ WORKFLOW_TOOLS = (
         scope=Scope.READ,
         properties={"name": NAME},
         required=("name",),
+        names_workflow="name",
         call=_get_workflow_info,
     ),
     BuiltInTool(
@@ -62,7 +67,9 @@ WORKFLOW_TOOLS = (
             },
         },
         required=("name",),
+        names_workflow="name",
         read_only=False,
+        starts=True,
         call=_execute_workflow,
     ),
 )

@@ -21,6 +21,7 @@ from mcp_bridge.answers.results import text_result
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.cursors import page_bounds, read_cursor
+from mcp_bridge.portability import portable_view
 
 NAME = "list_workflows"
 USUAL_LIMIT = 200
@@ -34,11 +35,16 @@ DEPRECATED = (
 
 
 async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    bound = logger.bind(caller=call.access.caller.key, client=call.client)
     if "detailed" in arguments:
-        logger.bind(caller=call.access.caller.key, client=call.client).warning(DEPRECATED)
+        bound.warning(DEPRECATED)
     document = await run_in_database(list_for, call, arguments)
     # What models read is this text, and white space costs them as much as words do.
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    workflows = len(document["workflows"])
+    bound.bind(mode=_mode(arguments).value, workflows=workflows, characters=len(text)).info(
+        "Listed workflows"
+    )
     return text_result(text, structured=document)
 
 
@@ -52,8 +58,11 @@ def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     selection = select_workflows(catalogue, wish, toolset=toolset)
     begin, end, following = _page(selection.workflows, wish, arguments)
     mode = _mode(arguments)
+    entries = [summarise_workflow(workflow, mode) for workflow in selection.workflows[begin:end]]
+    if (portable := portable_view(catalogue, toolset)) is not None:
+        entries = [entry | {"name": portable.shown_name(entry["name"])} for entry in entries]
     document = {
-        "workflows": [summarise_workflow(workflow, mode) for workflow in selection.workflows[begin:end]],
+        "workflows": entries,
         "total": len(selection.workflows),
         "next_cursor": following,
         **_instead(selection),
@@ -64,10 +73,10 @@ def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
 
 
 def _mode(arguments: Arguments) -> Mode:
-    """`mode` wins: some models fill in every argument that a schema names."""
-    if "mode" in arguments or "detailed" not in arguments:
-        return Mode(arguments.get("mode", Mode.COMPACT))
-    return Mode.DETAILED if arguments["detailed"] else Mode.STANDARD
+    """`detailed` wins: who says it was written for it, and `mode` may be a default that a client fills in."""
+    if "detailed" in arguments:
+        return Mode.DETAILED if arguments["detailed"] else Mode.STANDARD
+    return Mode(arguments.get("mode", Mode.COMPACT))
 
 
 def _instead(selection: Selection) -> dict[str, Any]:
@@ -112,7 +121,7 @@ def _ranked_by(wish: Wish) -> str:
 
 def _unknown_cursor() -> InvalidArguments:
     problem = "unknown: begin again without one, or repeat the last call with its next_cursor"
-    return InvalidArguments(NAME, [ArgumentProblem("/cursor", problem)])
+    return InvalidArguments(NAME, [ArgumentProblem("/cursor", problem)], starts=False)
 
 
 LIST_WORKFLOWS = BuiltInTool(
@@ -121,7 +130,8 @@ LIST_WORKFLOWS = BuiltInTool(
     description=(
         "List the workflows that can be run, with what each is for and takes. get_workflow_info tells all "
         "about one. next_cursor is there if there are more, unavailable_sources if an engine cannot be "
-        "listed at present: its workflows are those of its last good list."
+        "listed at present: its workflows are those of its last good list. The argument detailed is "
+        "deprecated: use mode."
     ),
     scope=Scope.READ,
     properties={
@@ -147,12 +157,12 @@ LIST_WORKFLOWS = BuiltInTool(
         "limit": {"type": "integer", "minimum": 1, "maximum": MOST_AT_A_TIME, "default": USUAL_LIMIT},
         "cursor": {
             "type": "string",
-            "minLength": 1,
             "description": "next_cursor of the page before, with the same other arguments.",
         },
         "detailed": {
             "type": "boolean",
-            "description": "Deprecated, use mode. true: detailed, false: standard; mode wins over it.",
+            "deprecated": True,
+            "description": "true: mode detailed, false: standard.",
         },
     },
     call=_list_workflows,

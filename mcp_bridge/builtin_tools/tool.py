@@ -1,13 +1,13 @@
 """What a built-in tool consists of, and how it is called."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from mcp_types import Tool, ToolAnnotations
 
 from catalogue.interactions import InteractionKind
-from catalogue.schemas import find_argument_problems
+from catalogue.schemas import check_arguments
 from catalogue.scopes import Scope
 from executions.interacting import InteractionRefused
 from executions.listing import UnknownCursor
@@ -16,6 +16,7 @@ from executions.refusals import InvalidArguments, StartRefused
 from mcp_bridge.answers.outputs import NoSuchPart
 from mcp_bridge.answers.results import ToolAnswer, text_result
 from mcp_bridge.calls import ToolCall
+from mcp_bridge.portability import find_portable_view
 
 Arguments = dict[str, Any]
 
@@ -28,14 +29,23 @@ class BuiltInTool:
     title: str
     description: str
     scope: Scope
+    other_scope: Scope | None = None
+    """One that will do as well."""
     properties: dict[str, Any]
     required: tuple[str, ...] = ()
     read_only: bool = True
+    starts: bool = False
+    """Whether it starts runs."""
     hints: ToolAnnotations | None = None
     """Where they differ from what `read_only` stands for."""
     takes_part_in: InteractionKind | None = None
     """Listed only for callers who see a workflow that declares such; can be called at any time."""
+    names_workflow: str = ""
+    """The argument that is the name of a workflow's tool."""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
+
+    def is_open_to(self, scopes: Collection[str]) -> bool:
+        return self.scope in scopes or self.other_scope in scopes
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -56,9 +66,26 @@ class BuiltInTool:
 
 async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> ToolAnswer:
     """Check the arguments, call it, and tell refusals in-band, where the model can correct itself."""
-    if problems := find_argument_problems(tool.input_schema, arguments):
-        return text_result(str(InvalidArguments(tool.name, problems)), is_error=True)
     try:
-        return await tool.call(call, arguments)
+        return await tool.call(call, await _read_arguments(tool, call, arguments))
     except (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
         return text_result(str(error), is_error=True)
+
+
+async def _read_arguments(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> Arguments:
+    """Raises InvalidArguments."""
+    portable = await find_portable_view(call.access)
+    if portable is not None:
+        arguments = portable.read(tool.name, tool.input_schema, arguments)
+    checked = check_arguments(tool.input_schema, _without_empty_texts(tool, arguments))
+    if checked.problems:
+        raise InvalidArguments(tool.name, checked.problems, starts=tool.starts)
+    if portable is None or tool.names_workflow not in checked.arguments:
+        return checked.arguments
+    named = checked.arguments[tool.names_workflow]
+    return checked.arguments | {tool.names_workflow: portable.meant_name(named)}
+
+
+def _without_empty_texts(tool: BuiltInTool, arguments: Arguments) -> Arguments:
+    """Clients that make every argument required have models write "" for one that is left out."""
+    return {name: given for name, given in arguments.items() if given != "" or name in tool.required}

@@ -12,6 +12,7 @@ from mcp_types.methods import serialize_server_result
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
 from mcp_bridge.lists.tools import workflow_tool
+from mcp_bridge.portability import PortableView
 
 METHOD = "tools/list"
 
@@ -29,16 +30,18 @@ class SerialisedTools:
     """The tools of workflows, for all lists of a process: most outlive most revisions."""
 
     def __init__(self) -> None:
-        self._by_version: defaultdict[str, dict[int, SerialisedTool]] = defaultdict(dict)
+        self._by_version: defaultdict[tuple[str, str], dict[int, SerialisedTool]] = defaultdict(dict)
+        """By the protocol's version, and the slug of a portable toolset."""
         self._changing = threading.Lock()
 
-    def of(self, workflow: Workflow, version: str) -> SerialisedTool:
-        known, made_of = self._by_version.get(version, {}).get(workflow.pk), _what_shows(workflow)
+    def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
+        key = (version, portable.entry.toolset.slug if portable else "")
+        known, made_of = self._by_version.get(key, {}).get(workflow.pk), _what_shows(workflow, portable)
         if known is None or known.made_of != made_of:
-            tool = serialise_tool(workflow_tool(workflow), version)
+            tool = serialise_tool(workflow_tool(workflow, portable=portable), version)
             known = SerialisedTool(made_of, tool, len(tool.decode()))
             with self._changing:
-                self._by_version[version][workflow.pk] = known
+                self._by_version[key][workflow.pk] = known
         return known
 
     def forget_gone(self, catalogue: ExposedCatalogue) -> None:
@@ -56,14 +59,15 @@ class SerialisedTools:
 serialised_tools = SerialisedTools()
 
 
-def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
+def _what_shows(workflow: Workflow, portable: PortableView | None) -> tuple[Any, ...]:
     """Changes whenever the tool does; the hash stands for all that upstream says, the schemas above all."""
     return (
         workflow.content_hash,
-        workflow.tool_name,
+        portable.shown_name(workflow.tool_name) if portable else workflow.tool_name,
         workflow.title,
         workflow.shown_description,
         workflow.effective_execution_type,
+        workflow.promised_output_schema is None,
         workflow.effective_hints,
         workflow.shown_icons,
     )

@@ -24,6 +24,7 @@ from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
 from mcp_bridge.lists.serialised_tools import list_on_the_wire, serialise_tool, serialised_tools, write_json
 from mcp_bridge.lists.tools import built_in_tools, forget_left_out, listed_workflows, make_of_each
+from mcp_bridge.portability import portable_view
 
 STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
 """How long a list is still served while the next one is made; agents see a change at most 1 s later."""
@@ -165,9 +166,13 @@ class ToolLists:
                 self.current(view)
 
     def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
-        built_in = built_in_tools(catalogue.seen_through(view.toolset), view.scopes).values()
+        built_in = [*built_in_tools(catalogue.seen_through(view.toolset), view.scopes).values()]
         workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
-        serialised = [*make_of_each(partial(serialised_tools.of, version=view.version), workflows, catalogue)]
+        portable = portable_view(catalogue, view.toolset)
+        serialise = partial(serialised_tools.of, version=view.version, portable=portable)
+        serialised = [*make_of_each(serialise, workflows, catalogue)]
+        if portable is not None:
+            built_in = [*map(portable.show, built_in)]
         return ToolList(
             view=view,
             catalogue=catalogue,

@@ -1,7 +1,7 @@
 """The tools that a caller sees: the built-in ones, then its workflows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from loguru import logger
@@ -12,8 +12,9 @@ from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.scopes import Scope
 from mcp_bridge.access import Access
-from mcp_bridge.answers.outputs import promised_output_schema
+from mcp_bridge.answers.outputs import promises_output
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from mcp_bridge.portability import PortableView, portable_view
 
 Made = TypeVar("Made")
 
@@ -21,8 +22,11 @@ Made = TypeVar("Made")
 def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     """What `tools/list` shows, in a stable order."""
     workflows = listed_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
-    tools = (tool for _, tool in make_of_each(workflow_tool, workflows.values(), catalogue))
-    return [*built_in_tools(catalogue.seen_through(access.toolset), access.scopes).values(), *tools]
+    portable = portable_view(catalogue, access.toolset)
+    make = partial(workflow_tool, portable=portable)
+    tools = (tool for _, tool in make_of_each(make, workflows.values(), catalogue))
+    built_in = built_in_tools(catalogue.seen_through(access.toolset), access.scopes).values()
+    return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
 def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
@@ -41,7 +45,7 @@ def _built_in_tools(scopes: frozenset[str], kinds: frozenset[InteractionKind]) -
     return {
         name: tool.tool
         for name, tool in BUILT_IN_TOOLS.items()
-        if tool.scope in scopes and tool.takes_part_in in useful
+        if tool.is_open_to(scopes) and tool.takes_part_in in useful
     }
 
 
@@ -78,18 +82,19 @@ _told_at: dict[int, int] = {}
 forget_left_out = _told_at.clear
 
 
-def workflow_tool(workflow: Workflow) -> Tool:
+def workflow_tool(workflow: Workflow, *, portable: PortableView | None = None) -> Tool:
     """The workflow as clients see it."""
     hints = workflow.effective_hints
-    return Tool(
+    tool = Tool(
         name=workflow.tool_name,
         title=workflow.title,
         description=workflow.shown_description,
-        input_schema=workflow.input_schema,
-        output_schema=promised_output_schema(workflow),
+        input_schema=workflow.served_input_schema,
+        output_schema=workflow.served_output_schema if promises_output(workflow) else None,
         annotations=ToolAnnotations.model_validate(hints) if hints else None,
         icons=icons_of(workflow),
     )
+    return tool if portable is None else portable.show(tool)
 
 
 def icons_of(workflow: Workflow) -> list[Icon] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from loguru import logger
-from mcp_types import LATEST_PROTOCOL_VERSION
+from mcp_types import LATEST_PROTOCOL_VERSION, Tool
 
 from catalogue.exposure import ExposedCatalogue, Workflows, shown_by
 from catalogue.models import Toolset
@@ -15,6 +15,7 @@ from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.lists.serialised_tools import serialise_tool, serialised_tools
 from mcp_bridge.lists.tools import built_in_tools, make_of_each
 from mcp_bridge.models import default_scopes
+from mcp_bridge.portability import PortableView, portable_view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +98,29 @@ def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCos
         catalogue,
         toolset.pk,
         lambda: _weigh(
-            shown_by(toolset, catalogue), catalogue, mode=toolset.mode, budget=toolset.token_budget
+            shown_by(toolset, catalogue),
+            catalogue,
+            mode=toolset.mode,
+            budget=toolset.token_budget,
+            portable=portable_view_of(toolset, catalogue),
         ),
     )
 
 
 def _weigh(
-    workflows: Workflows, catalogue: ExposedCatalogue, *, mode: str, budget: int | None
+    workflows: Workflows,
+    catalogue: ExposedCatalogue,
+    *,
+    mode: str,
+    budget: int | None,
+    portable: PortableView | None = None,
 ) -> ToolsetCost:
     listed = built_in_tools(workflows, frozenset(default_scopes()))
-    built_in = [_size_of_built_in_tool(name) for name in listed]
-    serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
+    if portable is None:
+        built_in = [_size_of_built_in_tool(name) for name in listed]
+    else:
+        built_in = [_size_of(portable.show(tool)) for tool in listed.values()]
+    serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION, portable=portable)
     sizes = [tool.characters for _, tool in make_of_each(serialise, workflows.values(), catalogue)]
     return ToolsetCost(
         full=_cost_of_array([*built_in, *sizes]),
@@ -124,7 +137,11 @@ def _cost_of_array(sizes: list[int]) -> ListCost:
 
 @cache
 def _size_of_built_in_tool(name: str) -> int:
-    return len(serialise_tool(BUILT_IN_TOOLS[name].tool, LATEST_PROTOCOL_VERSION).decode())
+    return _size_of(BUILT_IN_TOOLS[name].tool)
+
+
+def _size_of(tool: Tool) -> int:
+    return len(serialise_tool(tool, LATEST_PROTOCOL_VERSION).decode())
 
 
 class _Remembered:

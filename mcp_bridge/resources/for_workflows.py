@@ -5,7 +5,7 @@ from typing import Any
 
 from mcp.shared.uri_template import UriTemplate
 
-from catalogue.describing import describe_workflow, summarise_inputs, summarise_workflow, unavailable_sources
+from catalogue.describing import describe_workflow, summarise_inputs, unavailable_sources
 from catalogue.exposure import Workflows, current_catalogue
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
@@ -28,11 +28,12 @@ def schema_address(workflow: Workflow) -> str:
 
 
 def _read_list(reading: Reading) -> Found:
+    """Names only (D8): whoever wants to know more of one reads its metadata."""
     catalogue, toolset = current_catalogue(), reading.access.toolset
     wish = Wish(tags=_split(reading.variables.get("tags", "")))
     selection = select_workflows(catalogue, wish, toolset=toolset)
     document: dict[str, Any] = {
-        "workflows": [summarise_workflow(workflow) for workflow in selection.workflows],
+        "workflows": [workflow.tool_name for workflow in selection.workflows],
         "total": len(selection.workflows),
         "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
     }
@@ -55,8 +56,8 @@ def _read_schema(reading: Reading) -> Found:
     workflow = _find_workflow(reading)
     document = {
         "name": workflow.tool_name,
-        "input_schema": workflow.input_schema,
-        "output_schema": workflow.output_schema,
+        "input_schema": workflow.served_input_schema,
+        "output_schema": workflow.served_output_schema,
     }
     return reading.holds(write_output(document))
 
@@ -100,8 +101,9 @@ WORKFLOW_RESOURCES = (
         name="workflow_list",
         title="Workflows",
         description=(
-            "The workflows that can be run, with what each is for and takes. `tags` is a list with commas: "
-            "only workflows that carry all of these tags. Also names the engines that cannot be reached."
+            "The names of the workflows that can be run; workflow://metadata/{name} tells what one is for. "
+            "`tags` is a list with commas: only workflows that carry all of these tags. Also names the "
+            "engines that cannot be reached."
         ),
         scopes=frozenset({Scope.READ}),
         read=_read_list,

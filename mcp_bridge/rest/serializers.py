@@ -8,14 +8,20 @@ from rest_framework import serializers
 from catalogue.exposure import shown_by
 from catalogue.filters import find_pattern_problem
 from catalogue.models import Toolset, ToolsetRule
+from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.rest.bodies import StrictSerializer
 from mcp_bridge.lists.toolset_costs import cost_of_toolset
+from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import resource_url
 
 LONGEST_DESCRIPTION = 20_000
 HIGHEST_BUDGET = 1_000_000_000
 MOST_RULES = 200
 MOST_PICKED = 10_000
+INLINE_WAIT_HELP = (
+    "Seconds that a call of its clients waits before it gets a handle: less than they wait. "
+    "Null: the product's default."
+)
 
 
 class RuleSerializer(StrictSerializer):
@@ -74,7 +80,9 @@ class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
             "description",
             "enabled",
             "mode",
+            "portable",
             "token_budget",
+            "inline_wait_seconds",
             "url",
             "workflow_count",
             "cost",
@@ -102,9 +110,12 @@ class ToolsetDetailSerializer(ToolsetSerializer):
     workflows = serializers.SerializerMethodField(
         help_text="Tool names of the exposed workflows that it shows, or would if it were enabled."
     )
+    refused = serializers.SerializerMethodField(
+        help_text="What some model providers refuse of these tools, by name; nothing in portable mode."
+    )
 
     class Meta(ToolsetSerializer.Meta):
-        fields = (*ToolsetSerializer.Meta.fields, "picked", "rules", "workflows")
+        fields = (*ToolsetSerializer.Meta.fields, "picked", "rules", "workflows", "refused")
         read_only_fields = fields
 
     def get_picked(self, toolset: Toolset) -> list[str]:
@@ -112,6 +123,9 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 
     def get_workflows(self, toolset: Toolset) -> list[str]:
         return list(shown_by(toolset, self.context["catalogue"]))
+
+    def get_refused(self, toolset: Toolset) -> dict[str, list[str]]:
+        return find_refused(toolset, self.context["catalogue"])
 
 
 class ToolsetChangeSerializer(StrictSerializer):
@@ -136,12 +150,22 @@ class ToolsetChangeSerializer(StrictSerializer):
         required=False, help_text="Off: its address answers as if it did not exist."
     )
     mode = serializers.ChoiceField(required=False, choices=Toolset.Mode.choices)
+    portable = serializers.BooleanField(
+        required=False, help_text="Tools are written so that every model provider takes them."
+    )
     token_budget = serializers.IntegerField(
         required=False,
         allow_null=True,
         min_value=1,
         max_value=HIGHEST_BUDGET,
         help_text="Tokens that its list of tools should not exceed, or there is a warning. Null: none.",
+    )
+    inline_wait_seconds = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=LONGEST_INLINE_WAIT,
+        help_text=INLINE_WAIT_HELP,
     )
     picked = serializers.ListField(
         required=False,
@@ -172,12 +196,22 @@ class NewToolsetSerializer(ToolsetChangeSerializer):
         default=True, help_text="Off: its address answers as if it did not exist."
     )
     mode = serializers.ChoiceField(choices=Toolset.Mode.choices, default=Toolset.Mode.FULL.value)
+    portable = serializers.BooleanField(
+        default=False, help_text="Tools are written so that every model provider takes them."
+    )
     token_budget = serializers.IntegerField(
         allow_null=True,
         default=None,
         min_value=1,
         max_value=HIGHEST_BUDGET,
         help_text="Tokens that its list of tools should not exceed, or there is a warning. Null: none.",
+    )
+    inline_wait_seconds = serializers.IntegerField(
+        allow_null=True,
+        default=None,
+        min_value=1,
+        max_value=LONGEST_INLINE_WAIT,
+        help_text=INLINE_WAIT_HELP,
     )
     picked = serializers.ListField(
         child=serializers.CharField(max_length=64),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Prefetch, QuerySet
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import mixins, status
@@ -9,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.exposure import confirmed_catalogue
+from catalogue.history import changed_fields
 from catalogue.models import Toolset, Workflow
 from catalogue.permissions import Access
 from catalogue.rest.description import ProblemSerializer
@@ -79,7 +81,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     def create(self, request: Request) -> Response:
         asked = NewToolsetSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED)
+        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED, told="Added.")
 
     @extend_schema(
         summary="Change a toolset",
@@ -92,7 +94,8 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         toolset = self.get_object()
         asked = ToolsetChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        return self._written(toolset, asked.validated_data, status.HTTP_200_OK)
+        told = changed_fields(asked.validated_data)
+        return self._written(toolset, asked.validated_data, status.HTTP_200_OK, told=told)
 
     @extend_schema(
         summary="Delete a toolset",
@@ -102,14 +105,18 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
             409: OpenApiResponse(ProblemSerializer, "Tokens are bound to it. Nothing was changed."),
         },
     )
+    @transaction.atomic
     def destroy(self, request: Request, slug: str) -> Response:
+        toolset = self.get_object()
+        self.record("Deleted.", toolset)
         try:
-            delete_toolset(self.get_object())
+            delete_toolset(toolset)
         except ToolsetInUse as error:
             raise Refusal(status.HTTP_409_CONFLICT, str(error), kind="configuration") from None
         return Response(status=status.HTTP_204_NO_CONTENT)
 
-    def _written(self, toolset: Toolset, asked: dict[str, Any], code: int) -> Response:
+    @transaction.atomic
+    def _written(self, toolset: Toolset, asked: dict[str, Any], code: int, *, told: str) -> Response:
         try:
             written = write_toolset(toolset, **asked)
         except UnknownPicks as unknown:
@@ -118,5 +125,6 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
                 for name in unknown.names
             ]
             raise Refusal(400, NOT_VALID, kind="validation", errors=problems) from None
+        self.record(told, written)
         shown = self.get_serializer(self.get_queryset().get(pk=written.pk))
         return Response(shown.data, code)

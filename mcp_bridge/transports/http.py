@@ -20,10 +20,11 @@ from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalo
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.scopes import Scope as AccessScope
 from mcp_bridge.access import Access, OtherToolset
-from mcp_bridge.builtin_tools import describe_missing_scope, scope_of_tool
+from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
 from mcp_bridge.models import AccessToken
 from mcp_bridge.notifications.change_stream import ChangeStreams
 from mcp_bridge.server import CatalogueServer
+from mcp_bridge.throttling import TooManyFailures, client_address, note_wrong_token
 from mcp_bridge.tokens import authenticate, metadata_url, recognise, resource_url
 from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
 from mcp_bridge.transports.http_checks import check_headers, refusal, without_padding
@@ -74,7 +75,7 @@ class McpEndpoint:
             return refused
         slug, headers = _slug_of(scope), Headers(scope=scope)
         if (token := await _find_token(headers)) is None:
-            return _unauthorized(slug, has_sent_one="authorization" in headers)
+            return await _refuse_token(scope, headers, slug)
         try:
             access = Access.by_token(token, toolset=slug)
         except OtherToolset:
@@ -131,10 +132,26 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
 
 
 async def _find_token(headers: Headers) -> AccessToken | None:
-    scheme, _, text = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not (text := text.strip()):
+    if not (text := _bearer_token(headers)):
         return None
     return recognise(text) or await run_in_database(_authenticate_and_look, text)
+
+
+async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Response:
+    if text := _bearer_token(headers):
+        peer = (scope.get("client") or (None,))[0]
+        address = client_address(peer, headers.get("x-forwarded-for", ""))
+        try:
+            await run_in_database(note_wrong_token, text, address=address)
+        except TooManyFailures as problem:
+            return refusal(429, str(problem), headers={"Retry-After": str(problem.seconds)})
+    return _unauthorized(slug, has_sent_one="authorization" in headers)
+
+
+def _bearer_token(headers: Headers) -> str:
+    """Empty if there is none."""
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
 
 
 def _authenticate_and_look(text: str) -> AccessToken | None:
@@ -168,7 +185,7 @@ def _missing_scope(message: dict[str, Any], access: Access, slug: str | None) ->
     if message.get("method") != "tools/call" or "id" not in message or not isinstance(params, dict):
         return None
     name = params.get("name")
-    if not isinstance(name, str) or access.allows(needed := scope_of_tool(name)):
+    if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
         return None
     return refusal(
         403,

@@ -7,18 +7,19 @@ from contextlib import suppress
 import anyio
 from mcp.server.stdio import stdio_server
 
+from executions.local_worker import LocalWorker
 from mcp_bridge.access import Access
 from mcp_bridge.server import CatalogueServer
 
 
-async def serve_stdio(access: Access) -> None:
-    """Serve until the client closes our standard input, or is gone altogether.
+async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> None:
+    """Serve until the client closes our standard input, or is gone altogether; `worker` ends with that.
 
     At a signal all is put in order first; then it does what it usually does, and this does not return.
     """
     try:
         async with stdio_server() as (read_stream, write_stream):
-            server = CatalogueServer(local_access=access)
+            server = CatalogueServer(local_access=access, worker=worker)
             received: list[signal.Signals] = []
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_note_signal, received, tasks.cancel_scope)

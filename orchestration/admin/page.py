@@ -58,7 +58,8 @@ def outcome_badge(record: WorkflowRequest) -> SafeString:
 
 def is_lost(record: WorkflowRequest) -> bool:
     """Its process ended before it did."""
-    return record.status == WorkflowRequest.Status.RUNNING and record.deadline_at < timezone.now()
+    deadline = record.deadline_at
+    return record.is_running and deadline is not None and deadline < timezone.now()
 
 
 def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:

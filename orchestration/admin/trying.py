@@ -33,6 +33,7 @@ from orchestration.admin.stages import told_of_stages
 from orchestration.admin.try_form import SendForm, TryForm, blank_form, tool_choices
 from orchestration.asked import MOST_TOOLS, Asked
 from orchestration.asking import answer_request
+from orchestration.interrupting import end_with_runs
 from orchestration.models import WorkflowRequest
 from orchestration.refusals import RequestRefused
 from orchestration.sending import ask_to_send
@@ -89,6 +90,7 @@ class TryItMixin(ButtonsMixin):
 
     def _visible(self, request: HttpRequest, key: uuid.UUID) -> WorkflowRequest | None:
         """Who may only try sees what they asked for themselves."""
+        end_with_runs()
         record = WorkflowRequest.objects.select_related("execution").filter(pk=key).first()
         if record is None or self.has_view_permission(request) or record.caller == caller_of(request).key:
             return record

@@ -15,6 +15,7 @@ from executions.admin.filters import CreatedFilter
 from orchestration.admin.filters import DryRunFilter, ToolFilter
 from orchestration.admin.page import describe_asked, describe_request, outcome_badge
 from orchestration.admin.trying import TryItMixin
+from orchestration.interrupting import end_with_runs
 from orchestration.models import WorkflowRequest
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RequestList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRequest]:
+        end_with_runs()
+        return super().get_queryset(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
         """None: the panel shows the record, and better."""

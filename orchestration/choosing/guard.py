@@ -10,7 +10,7 @@ from typing import Any
 
 from catalogue.http_tools.configs import is_http_tool
 from catalogue.models import Workflow
-from catalogue.schemas import find_argument_problems
+from catalogue.schemas import check_arguments
 from connectors.errors import ConnectorError
 from connectors.http_tools.building import build_request
 from connectors.http_tools.operation import HttpOperation
@@ -51,7 +51,8 @@ def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approve
 
 def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
     tool = _HttpTool(workflow)
-    arguments = proposal.arguments
+    # Without what is null for nothing, which the request does not say.
+    arguments = check_arguments(workflow.input_schema, proposal.arguments or {}).arguments
     if proposal.http_request is not None:
         read_back = tool.read(proposal.http_request)
         if not arguments:
@@ -61,17 +62,18 @@ def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
             raise ProposalRefused(
                 f"The arguments and the http_request for {workflow.tool_name} do not mean the same call."
             )
-    arguments = _checked(workflow, arguments or {})
+    arguments = _checked(workflow, arguments)
     return Approved(
         workflow=workflow, arguments=arguments, http_spec=tool.build(arguments), reason=proposal.reason
     )
 
 
 def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
-    if problems := find_argument_problems(workflow.input_schema, arguments):
-        listed = "; ".join(map(str, problems))
+    checked = check_arguments(workflow.input_schema, arguments)
+    if checked.problems:
+        listed = "; ".join(map(str, checked.problems))
         raise ProposalRefused(f"The arguments for {workflow.tool_name} are not valid: {listed}.")
-    return arguments
+    return checked.arguments
 
 
 class _HttpTool:

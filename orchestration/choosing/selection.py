@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 from loguru import logger
@@ -48,10 +49,12 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, spend
     """Raises StageFailed. What the model costs goes to `spending`, whatever comes of it."""
     # Hundreds of tools take most of a second, in which nobody else may be kept waiting.
     context = await run_in_database(_describe, list(tools.values()), instructions)
-    has_endpoints = any(map(is_http_tool, tools.values()))
-    schema = proposal_schema(list(context.described), has_endpoints=has_endpoints)
-    asked: list[Message] = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
+    asked, schema = _question(instructions, context, tools)
     reply = await spending.ask(asked, schema=schema)
+    if known_by_name := _chosen_by_name(reply.text, context):
+        context = await run_in_database(_describe, list(tools.values()), instructions, known_by_name)
+        asked, schema = _question(instructions, context, tools)
+        reply = await spending.ask(asked, schema=schema)
     first = _judge(reply.text, tools)
     if isinstance(first, Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(context))
@@ -67,9 +70,32 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, spend
     return Selection(approved=second, rounds=2, warnings=_warnings(context))
 
 
-def _describe(tools: Sequence[Workflow], instructions: str) -> ToolContext:
+def _describe(tools: Sequence[Workflow], instructions: str, first: str = "") -> ToolContext:
     room = _room_for_tools(instructions)
-    return describe_tools(tools, instructions=instructions, tokens=room, catalogue=current_catalogue())
+    return describe_tools(
+        tools, instructions=instructions, tokens=room, catalogue=current_catalogue(), first=first
+    )
+
+
+def _question(
+    instructions: str, context: ToolContext, tools: Mapping[str, Workflow]
+) -> tuple[list[Message], dict[str, Any]]:
+    """What the model is asked, and the JSON Schema of its answer."""
+    has_endpoints = any(map(is_http_tool, tools.values()))
+    schema = proposal_schema([*context.described, *context.named], has_endpoints=has_endpoints)
+    prompt = selection_prompt(
+        instructions, context.text, has_endpoints=has_endpoints, has_names_only=bool(context.named)
+    )
+    return prompt, schema
+
+
+def _chosen_by_name(text: str, context: ToolContext) -> str:
+    """The tool that the model chose by name and title alone; empty where it knows what it chose."""
+    try:
+        chosen = read_proposal(text).tool
+    except UnreadableProposal:
+        return ""
+    return chosen if chosen and chosen in context.named else ""
 
 
 def approve_anew(approved: Approved, *, caller: Caller) -> Approved:

@@ -8,12 +8,16 @@ from typing import Any
 from catalogue.exposure import ExposedCatalogue
 from catalogue.http_tools.configs import declared_output_schema, is_http_tool
 from catalogue.models import Workflow
-from catalogue.search import search_among
+from catalogue.search import rank_for_instructions
 from catalogue.token_estimates import CHARACTERS_PER_TOKEN
 from connectors.http_tools.operation import HttpOperation
 from orchestration.choosing.schema_lines import Detail, one_line, schema_lines
 
 LONGEST_TITLE = 200
+LONGEST_SHOWN_TITLE = 80
+"""Of a tool that is told by name and title only."""
+NAMES_SHARE = 0.5
+"""Of the room, for names and titles."""
 LONGEST_ENDPOINT = 2_000
 BETWEEN = "\n\n"
 REMEMBERED_ENTRIES = 2_000
@@ -25,6 +29,8 @@ class ToolContext:
     text: str
     described: Sequence[str]
     """Tool names, the likeliest first where not all fit."""
+    named: Sequence[str] = ()
+    """Those of which only name and title are told, since their descriptions do not fit."""
     left_out: Sequence[str]
     """What did not fit."""
 
@@ -60,43 +66,77 @@ DEPTHS = (
 
 
 def describe_tools(
-    workflows: Sequence[Workflow], *, instructions: str, tokens: int, catalogue: ExposedCatalogue
+    workflows: Sequence[Workflow],
+    *,
+    instructions: str,
+    tokens: int,
+    catalogue: ExposedCatalogue,
+    first: str = "",
 ) -> ToolContext:
     """Name, description, endpoint, parameters and expected output of each, in at most so many tokens.
 
-    Where not all fit they are ranked, as the catalogue's search finds them by the instructions.
+    Where not all fit they are ranked by the instructions, with the tool called `first` before all others;
+    of those whose descriptions do not fit only name and title are told.
     """
     *longer, shortest = DEPTHS
     for depth in longer:
-        context = _describe(workflows, depth, tokens, all_or_nothing=True)
-        if context.described:
+        context = _describe(workflows, depth, tokens)
+        if context is not None:
             return context
-        workflows = _ranked(workflows, instructions, catalogue)
-    return _describe(workflows, shortest, tokens, all_or_nothing=False)
+        workflows = _ranked(workflows, instructions, catalogue, first)
+    return _describe_or_name(workflows, shortest, tokens)
 
 
-def _describe(
-    workflows: Sequence[Workflow], depth: _Depth, tokens: int, *, all_or_nothing: bool
-) -> ToolContext:
-    """All that still fit, in this order."""
+def _describe(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> ToolContext | None:
+    """All of them; None where they do not fit."""
     left = tokens * CHARACTERS_PER_TOKEN
     entries: dict[str, str] = {}
     for workflow in workflows:
+        entry = entries[workflow.tool_name] = _entry(workflow, depth)
+        left -= len(entry) + len(BETWEEN)
+        if left < 0:
+            return None
+    return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries), left_out=[])
+
+
+def _describe_or_name(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> ToolContext:
+    """All that fit, in this order: names and titles first, which may take half of the room."""
+    room = tokens * CHARACTERS_PER_TOKEN
+    lines: dict[str, str] = {}
+    named_size = len(BETWEEN)
+    for workflow in workflows:
+        line = _name_line(workflow)
+        if named_size + len(line) + 1 <= room * NAMES_SHARE:
+            named_size += len(line) + 1
+            lines[workflow.tool_name] = line
+    entries: dict[str, str] = {}
+    left = room - named_size
+    for workflow in workflows:
         entry = _entry(workflow, depth)
-        if (size := len(entry) + len(BETWEEN)) <= left:
+        # What is described is not named as well.
+        size = len(entry) + len(BETWEEN) - len(lines.get(workflow.tool_name, "")) - 1
+        if size <= left:
             left -= size
             entries[workflow.tool_name] = entry
-        elif all_or_nothing:
-            entries.clear()
-            break
-    left_out = [workflow.tool_name for workflow in workflows if workflow.tool_name not in entries]
-    return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries), left_out=left_out)
+            lines.pop(workflow.tool_name, None)
+    left_out = [one.tool_name for one in workflows if one.tool_name not in entries.keys() | lines.keys()]
+    parts = [*entries.values(), *(["\n".join(lines.values())] if lines else [])]
+    return ToolContext(
+        text=BETWEEN.join(parts), described=list(entries), named=list(lines), left_out=left_out
+    )
 
 
-def _ranked(workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue) -> list[Workflow]:
+def _name_line(workflow: Workflow) -> str:
+    title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
+    return f"name only: {workflow.tool_name}" + (f" ({title})" if title else "")
+
+
+def _ranked(
+    workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue, first: str
+) -> list[Workflow]:
     """Those that the instructions speak of first; the others as they were."""
-    found = search_among(catalogue, instructions, [workflow.tool_name for workflow in workflows])
-    rank = {name: place for place, name in enumerate(found)}
+    found = rank_for_instructions(catalogue, instructions, [workflow.tool_name for workflow in workflows])
+    rank = {name: place for place, name in enumerate(found)} | {first: -1}
     return sorted(workflows, key=lambda workflow: rank.get(workflow.tool_name, len(rank)))
 
 

@@ -34,7 +34,11 @@ class WorkflowRequest(models.Model):
     request_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of what was asked.")
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True)
-    deadline_at = models.DateTimeField(help_text="Whoever worked on it has given up by then.")
+    deadline_at = models.DateTimeField(
+        null=True,
+        help_text="When the process that works on it has given up. Empty: it waits for its run, and ends as "
+        "that does.",
+    )
     payload_pruned_at = models.DateTimeField(
         null=True, help_text="When the retention removed the instructions and what was made of them."
     )
@@ -106,6 +110,11 @@ class WorkflowRequest(models.Model):
         return self.status == self.Status.RUNNING
 
     @property
+    def awaits_run(self) -> bool:
+        """It was answered before its run was over, and ends with it."""
+        return self.is_running and self.deadline_at is None
+
+    @property
     def seconds(self) -> float | None:
         """From the request to its answer; None while it goes on."""
         return None if self.finished_at is None else (self.finished_at - self.created_at).total_seconds()
@@ -123,11 +132,22 @@ class WorkflowRequest(models.Model):
         self.stages = [*self.stages, begun(stage, now)]
         return self._change(stages=self.stages, deadline_at=now + within, **found)
 
-    def succeed(self, *, message: str = "", state: StageState = StageState.DONE, **found: Any) -> bool:
-        """`state` is that of the last stage, which may have failed without the request."""
-        return self._finish(self.Status.SUCCESS, state, message, **found)
+    def await_run(self, execution_id: uuid.UUID, **found: Any) -> bool:
+        """The run takes longer than the answer can wait: no process works on the request any more."""
+        return self._change(deadline_at=None, execution_id=execution_id, **found)
 
-    def fail(self, why: str, *, failure: Failure, **found: Any) -> bool:
+    def succeed(
+        self,
+        *,
+        message: str = "",
+        state: StageState = StageState.DONE,
+        at: datetime | None = None,
+        **found: Any,
+    ) -> bool:
+        """`state` is that of the last stage, which may have failed without the request; `at`: now."""
+        return self._finish(self.Status.SUCCESS, state, message, at, **found)
+
+    def fail(self, why: str, *, failure: Failure, at: datetime | None = None, **found: Any) -> bool:
         """In the stage that it is at. A request that surely started nothing leaves its key to another try."""
         why, stage = printable(why), self.stage
         may_run = stage == Stage.API_EXECUTION and failure in (Failure.INTERNAL, Failure.INTERRUPTED)
@@ -137,19 +157,22 @@ class WorkflowRequest(models.Model):
             self.Status.ERROR,
             StageState.FAILED,
             why,
+            at,
             error=why,
             error_stage=stage,
             failure=failure,
             **found,
         )
 
-    def _finish(self, status: Status, state: StageState, message: str, **found: Any) -> bool:
-        now = timezone.now()
-        self._end_stage(state, message, now)
+    def _finish(
+        self, status: Status, state: StageState, message: str, at: datetime | None, **found: Any
+    ) -> bool:
+        at = at or timezone.now()
+        self._end_stage(state, message, at)
         known = {entry["stage"] for entry in self.stages}
         skipped = {"state": StageState.SKIPPED.value, "started_at": None, "seconds": None, "message": ""}
         left_out = [{"stage": stage.value, **skipped} for stage in Stage if stage.value not in known]
-        return self._change(status=status, finished_at=now, stages=[*self.stages, *left_out], **found)
+        return self._change(status=status, finished_at=at, stages=[*self.stages, *left_out], **found)
 
     def _end_stage(self, state: StageState, message: str, now: datetime) -> None:
         if not self.stages:

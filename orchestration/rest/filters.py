@@ -2,7 +2,7 @@
 
 import django_filters  # type: ignore[import-untyped]
 
-from catalogue.rest.lists import StableOrdering
+from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
 from orchestration.models import WorkflowRequest
 from orchestration.stages import Failure, Stage
 
@@ -14,7 +14,7 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
     error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
     failure = django_filters.ChoiceFilter(choices=Failure.choices)
-    dry_run = django_filters.BooleanFilter()
+    dry_run = StrictBooleanFilter()
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
     ordering = StableOrdering(

@@ -1,5 +1,7 @@
 """REST's door to requests in words."""
 
+from typing import Any
+
 from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import (
@@ -30,6 +32,7 @@ from executions.rest.headers import (
 from executions.rest.waits import waiting_places
 from orchestration.answers import WITH_RUN
 from orchestration.asking import Answered, Asked, answer_request
+from orchestration.interrupting import end_with_runs
 from orchestration.models import WorkflowRequest
 from orchestration.refusals import RequestRefused, StillGoingOn
 from orchestration.rest.filters import WorkflowRequestFilters
@@ -106,8 +109,12 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "orchestration.view_workflowrequest"),
-        "retrieve": Access(Scope.READ, "orchestration.view_workflowrequest"),
+        "retrieve": Access(Scope.READ, "orchestration.view_workflowrequest", Scope.RUN),
     }
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        end_with_runs()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
         visible = WorkflowRequest.objects.visible_to(caller_of(self.request))
@@ -139,7 +146,8 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         responses={
             200: OpenApiResponse(WorkflowAnswerSerializer, "Done; of a dry run: this is what would be done."),
             202: OpenApiResponse(
-                WorkflowAnswerSerializer, "The run goes on; `warnings` says where to read the rest."
+                WorkflowAnswerSerializer,
+                "The run goes on, and the request ends as it does; `warnings` says where to read the rest.",
             ),
             404: OpenApiResponse(
                 WorkflowAnswerSerializer,

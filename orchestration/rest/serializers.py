@@ -89,7 +89,7 @@ class WorkflowAnswerSerializer(serializers.Serializer[Answered]):
     status = serializers.ChoiceField(
         choices=WorkflowRequest.Status.choices,
         source="request.status",
-        help_text="`running` only in records.",
+        help_text="`running`: the run takes longer than the answer can wait; the request ends as it does.",
     )
     dry_run = serializers.BooleanField(source="request.dry_run")
     selected_tool = OrNull(source="request.selected_tool", allow_null=True)
@@ -125,7 +125,7 @@ class WorkflowAnswerSerializer(serializers.Serializer[Answered]):
     )
     failure = serializers.ChoiceField(choices=Failure.choices, source="request.failure", allow_null=True)
     invalid_tool_ids = serializers.ListField(child=serializers.CharField())
-    warnings = serializers.ListField(child=serializers.CharField(), source="request.warnings")
+    warnings = serializers.ListField(child=serializers.CharField())
     stages = StageEntrySerializer(many=True, source="request.stages")
     usage = ModelUsageSerializer(source="request")
 
@@ -178,6 +178,7 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
     response_format_instructions = serializers.CharField(source="format_instructions")
     payload_removed_at = serializers.DateTimeField(
         source="payload_pruned_at",
+        allow_null=True,
         help_text="When the retention removed the instructions and what was made of them.",
     )
     answer = serializers.SerializerMethodField(

@@ -1,10 +1,10 @@
 """Executions in the admin: what ran, what came of it, and cancelling it."""
 
+import html
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
-from catalogue.models import Workflow
+from catalogue.history import command, record_change
+from catalogue.models import HistoryEntry, Workflow
 from executions.callers import Caller
 from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.polling import advance_due_executions
@@ -121,6 +122,20 @@ def test_an_executions_page_tells_the_whole_story(admin_client: Client) -> None:
         assert part.replace("\N{NO-BREAK SPACE}", " ") in shown, part
     for part in ('"csv": "a,b"', '"status": "FAILED"', "The engine runs it as run-1.", "token:1"):
         assert part in shown, part
+
+
+def test_a_traceback_is_shown_once_with_its_own_lines(admin_client: Client) -> None:
+    """A8.4, B3: above; the timeline tells what its last line says."""
+    last = "ValueError: 3 columns instead of 4"
+    error = f'Traceback (most recent call last):\n  File "/app/step.py", line 7, in run\n{last}'
+    execution = make_execution(state=State.FAILED, error=error, error_kind="execution", polls=1)
+    make_event(execution, "failed", error)
+    page = admin_client.get(page_url(execution))
+    shown = html.unescape(page.content.decode())
+    assert f">{error}</pre>" in shown
+    assert shown.count("Traceback (most recent call last)") == 1
+    assert f"failed {last}" in text_of(page)
+    assert "Status asked for once" in text_of(page)
 
 
 def test_a_large_payload_is_cut_and_says_how_large_it_is(admin_client: Client) -> None:
@@ -267,14 +282,16 @@ def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Clie
 def test_the_retention_is_one_page_that_is_edited(admin_client: Client) -> None:
     """B7, E6: without a restart, and within bounds."""
     page = admin_client.get(list_url(Retention), follow=True)
-    assert "0 = kept for ever" in text_of(page)
+    assert "0 = not kept: removed within a quarter of an hour; empty = kept for ever" in text_of(page)
     form = form_values(page)
     assert form["keep_records_days"] == 90
     url = page_url(Retention.current())
     assert admin_client.post(url, form | {"keep_records_days": -1}).status_code == 200
     admin_client.post(url, form | {"keep_records_days": 7})
     assert Retention.current().keep_records_days == 7
-    assert LogEntry.objects.filter(content_type__model="retention").exists()
+    admin_client.post(url, form | {"keep_records_days": "", "keep_payloads_days": 0})
+    assert (Retention.current().keep_records_days, Retention.current().keep_payloads_days) == (None, 0)
+    assert HistoryEntry.objects.filter(model="executions.retention").exists()
     assert admin_client.get(add_url(Retention)).status_code == 403
 
 
@@ -336,7 +353,7 @@ def test_an_admin_resolves_it_with_the_run_that_the_engine_has(
     assert f"the engine runs it as {run_id}" in told(answer)
     execution.refresh_from_db()
     assert (execution.state, execution.run_id) == (State.RUNNING, run_id)
-    assert LogEntry.objects.get(object_id=execution.pk).user.username == "admin"
+    assert HistoryEntry.objects.get(object_id=execution.pk).actor_name == "admin"
     Execution.objects.update(next_attempt_at=timezone.now())
     advance_due_executions()
     execution.refresh_from_db()
@@ -363,7 +380,7 @@ def test_a_run_that_the_engine_does_not_know_changes_nothing(
     assert "has no run mistyped" in told(resolve(admin_client, execution, "it_ran", run_id="mistyped"))
     execution.refresh_from_db()
     assert execution.state == State.UNCONFIRMED
-    assert not LogEntry.objects.exists()
+    assert not HistoryEntry.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -408,7 +425,7 @@ def test_an_admin_says_that_a_lost_request_was_carried_out(
     execution.refresh_from_db()
     assert (execution.state, execution.error, execution.payload.output) == (State.COMPLETED, "", output)
     assert "admin: it ran." in text_of(admin_client.get(page_url(execution)))
-    assert LogEntry.objects.get(object_id=execution.pk).user.username == "admin"
+    assert HistoryEntry.objects.get(object_id=execution.pk).actor_name == "admin"
     assert "nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
 
 
@@ -436,7 +453,7 @@ def test_an_admin_resolves_it_as_not_started(admin_client: Client) -> None:
     assert "did not start it" in told(resolve(admin_client, execution, "it_did_not_run"))
     execution.refresh_from_db()
     assert (execution.state, execution.error) == (State.FAILED, "admin: the engine did not start it.")
-    assert LogEntry.objects.get(object_id=execution.pk).user.username == "admin"
+    assert HistoryEntry.objects.get(object_id=execution.pk).actor_name == "admin"
     assert "nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
 
 
@@ -586,7 +603,5 @@ def test_the_history_of_an_execution_is_offered_once_somebody_did_something(admi
     """B8."""
     execution = make_execution(state=State.COMPLETED)
     assert "/history/" not in admin_client.get(page_url(execution)).content.decode()
-    LogEntry.objects.log_actions(
-        user_id=User.objects.get().pk, queryset=[execution], action_flag=2, change_message="Pressed it."
-    )
+    record_change(command("somebody"), [execution], "Pressed it.")
     assert "/history/" in admin_client.get(page_url(execution)).content.decode()

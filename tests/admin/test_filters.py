@@ -1,12 +1,16 @@
 """Filters in the admin: the order that decides, and what each of them does."""
 
+import re
+from typing import Any
+
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Revision, WorkflowFilter
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, list_url, page_url, run_action, text_of
+from tests.admin.pages import add_url, form_values, list_url, page_url, run_action, text_of
 from tests.factories import make_filter, make_source, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
@@ -21,11 +25,71 @@ NEW = {
 }
 
 
+def save_twice(client: Client, url: str, given: dict[str, Any]) -> Any:
+    """The first time the page shows what would change."""
+    asked = client.post(url, given)
+    assert asked.status_code == 200 and "Nothing was saved yet." in text_of(asked)
+    found = re.search(r'name="seen" value="([0-9a-f]+)"', asked.content.decode())
+    assert found
+    return client.post(url, given | {"seen": found[1]})
+
+
+def test_an_include_filter_shows_what_it_hides_before_it_is_saved(admin_client: Client) -> None:
+    """A4.2: it hides all that it does not name."""
+    make_workflow(name="pay_all")
+    make_workflow(name="report")
+    include = NEW | {"action": "include"}
+    asked = admin_client.post(add_url(WorkflowFilter), include)
+    shown = text_of(asked)
+    assert "Nothing was saved yet. 1 workflow would be hidden: report. Save again" in shown
+    assert "1 would be hidden report" in shown
+    assert set(load_exposed_catalogue().workflows) == {"pay_all", "report"}
+    confirmed = form_values(asked)
+    assert admin_client.post(add_url(WorkflowFilter), confirmed).status_code == 302
+    assert set(load_exposed_catalogue().workflows) == {"pay_all"}
+
+
+def test_what_was_shown_before_is_shown_again_once_it_differs(admin_client: Client) -> None:
+    """A4.2: a workflow that came in between is not hidden unseen."""
+    make_workflow(name="report")
+    include = NEW | {"action": "include"}
+    asked = form_values(admin_client.post(add_url(WorkflowFilter), include))
+    make_workflow(name="another")
+    again = admin_client.post(add_url(WorkflowFilter), asked)
+    assert "2 workflows would be hidden: another, report." in text_of(again)
+    assert not WorkflowFilter.objects.exists()
+
+
+def test_a_filter_is_previewed_without_being_saved(admin_client: Client) -> None:
+    """A4.2: also one that is there, with another pattern; it counts at its own place in the order."""
+    make_workflow(name="pay_all")
+    make_workflow(name="report")
+    make_filter("report", action="include", position=1)
+    rule = make_filter("pay*", action="include", position=2)
+    assert "Preview" in text_of(admin_client.get(page_url(rule)))
+    given = NEW | {"action": "include", "pattern": "*port", "position": "2", "_preview": "1"}
+    shown = text_of(admin_client.post(page_url(rule), given))
+    assert "1 would be hidden pay_all" in shown
+    assert "Nothing was saved yet." not in shown
+    rule.refresh_from_db()
+    assert rule.pattern == "pay*"
+
+
+def test_deleting_a_filter_tells_what_that_lets_through(admin_client: Client) -> None:
+    """A4.2: one and several."""
+    make_workflow(name="pay_all")
+    rule = make_filter("pay*", action="exclude")
+    lets_through = "1 workflow would be let through: pay_all."
+    page = admin_client.get(reverse("admin:catalogue_workflowfilter_delete", args=[rule.pk]))
+    assert lets_through in text_of(page)
+    assert lets_through in text_of(run_action(admin_client, "delete_selected", rule))
+
+
 def test_a_filter_is_added_and_applies_at_once(admin_client: Client) -> None:
     """A4.2, A4.4."""
     make_workflow(name="pay_all")
     revision = Revision.current()
-    assert admin_client.post(add_url(WorkflowFilter), NEW).status_code == 302
+    assert save_twice(admin_client, add_url(WorkflowFilter), NEW).status_code == 302
     assert not load_exposed_catalogue().workflows
     assert Revision.current() > revision
 
@@ -64,7 +128,7 @@ def test_the_order_is_changed_in_the_list(admin_client: Client) -> None:
         "form-1-enabled": "on",
         "_save": "Save",
     }
-    admin_client.post(list_url(WorkflowFilter), given)
+    assert save_twice(admin_client, list_url(WorkflowFilter), given).status_code == 302
     assert list(load_exposed_catalogue().workflows) == ["pay_all"]
 
 
@@ -85,7 +149,7 @@ def test_a_filter_that_cannot_be_used_is_marked_and_can_be_switched_off_in_the_l
         "form-0-position": "1",
         "_save": "Save",
     }
-    assert admin_client.post(list_url(WorkflowFilter), given).status_code == 302
+    assert save_twice(admin_client, list_url(WorkflowFilter), given).status_code == 302
     assert list(load_exposed_catalogue().workflows) == ["pay_all"]
 
 

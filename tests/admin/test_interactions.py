@@ -3,11 +3,10 @@
 import re
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
 
-from catalogue.models import Workflow
+from catalogue.models import HistoryEntry, Workflow
 from connectors.errors import OutcomeUnknown, Rejected
 from executions.models import Execution, State
 from tests.admin.conftest import StaffWith
@@ -77,7 +76,7 @@ def test_a_signal_leads_back_to_the_execution_and_is_logged(
     assert page.status_code == 302 and page["location"] == page_url(running)
     shown = text_of(admin_client.get(page_url(running)))
     assert "The run was told approve." in shown and "admin told it approve." in shown
-    assert "approve" in LogEntry.objects.get(user=User.objects.get()).change_message
+    assert "approve" in HistoryEntry.objects.get(actor=f"user:{User.objects.get().pk}").message
     assert talker.heard == [("run-1", "approve", {"text": "yes"})]
 
 

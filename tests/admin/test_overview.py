@@ -107,6 +107,46 @@ def test_people_and_groups_are_managed_in_the_same_place(admin_client: Client) -
     assert [admin_client.get(url).status_code for url in urls] == [200] * len(urls)
 
 
+def test_the_search_over_everything_finds_what_one_may_see(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """B8: workflows, sources and toolsets besides the pages; and that there is nothing is told, too."""
+    workflow = make_workflow(make_source("orders-engine"), name="collect_orders", title_override="Collect")
+    make_toolset("orders-only")
+    found = admin_client.get("/admin/search/", {"s": "orders", "extended": "1"})
+    shown = text_of(found)
+    assert "collect_orders • Workflow of orders-engine: Collect" in shown
+    assert "orders-engine • Source" in shown and "orders-only • Toolset" in shown
+    assert page_url(workflow) in found.content.decode()
+    member = staff_with("view_source")
+    shown = text_of(member.get("/admin/search/", {"s": "orders", "extended": "1"}))
+    assert "orders-engine" in shown and "collect_orders" not in shown and "orders-only" not in shown
+    nothing = admin_client.get("/admin/search/", {"s": "nothing-is-called-that", "extended": "1"})
+    assert "No results matching your query" in text_of(nothing)
+    assert 'id="command-results-list"' in nothing.content.decode()
+
+
+def test_pages_that_are_refused_or_missing_look_like_the_others(
+    admin_client: Client, staff_with: StaffWith, client: Client
+) -> None:
+    """B8: with the way back, and the reason where there is one."""
+    missing = admin_client.get("/admin/catalogue/nowhere/")
+    assert missing.status_code == 404
+    assert "There is no such page" in text_of(missing) and "To the overview" in text_of(missing)
+    refused = staff_with("view_source").get(list_url(Workflow))
+    assert refused.status_code == 403
+    assert "An administrator can grant it." in text_of(refused) and "Sources" in text_of(refused)
+    assert "Users" not in text_of(refused)
+    assert client.get("/nowhere/").content == b"There is nothing at this address.\n"
+
+
+def test_browsers_get_the_products_symbol(client: Client) -> None:
+    """B8."""
+    symbol = client.get("/favicon.ico", follow=True)
+    assert (symbol.status_code, symbol["content-type"]) == (200, "image/svg+xml")
+    symbol.close()
+
+
 def _make_bound_toolset(*, enabled: bool) -> None:
     toolset = make_toolset(picked=[make_workflow()], rules=["x*"], token_budget=5, enabled=enabled)
     create_token(name=f"token of {toolset}", toolset=toolset)

@@ -1,5 +1,6 @@
 """The form of a source, made from the settings of its connector, and trying them before they are saved."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
 
-from catalogue.models import Source
+from catalogue.models import HistoryEntry, Source
 from connectors.registry import forget_connectors, usable_connectors
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, form_values, list_url, page_url, press, text_of, told
-from tests.admin.test_sources import KEY, LEDGER, NEW, errors_of
+from tests.admin.test_sources import KEY, LEDGER, NEW, SETTINGS, errors_of
 from tests.factories import make_source
 from tests.packages import declare_package
 from tests.processes import ExampleEngine
@@ -20,6 +21,8 @@ from tests.processes import ExampleEngine
 pytestmark = pytest.mark.django_db
 
 SEAL = "-----BEGIN SEAL-----\nc2VjcmV0\n-----END SEAL-----"
+LOST = "The secrets that were entered here are no longer kept: enter them again."
+FILLED_IN = NEW | SETTINGS
 BY_SCRIPT = {"x-requested-with": "XMLHttpRequest"}
 
 
@@ -317,3 +320,62 @@ def test_sources_whose_connector_broke_stay_readable_and_tell_why(
     assert "No module named" in listed and "erp" in listed
     source.refresh_from_db()
     assert source.credentials == {"api_key": KEY}
+
+
+# Secrets in a form that is refused
+
+
+def test_a_key_typed_into_a_form_that_is_refused_is_stored_once_the_form_is_mended(
+    admin_client: Client,
+) -> None:
+    """B4, B8: the page does not show the key, and the next Save does not lose it."""
+    refused = admin_client.post(add_url(Source), FILLED_IN | {"name": "two words"})
+    assert refused.status_code == 200
+    assert KEY not in refused.content.decode()
+    assert "entered; leave empty to keep" in refused.content.decode()
+    mended = form_values(refused) | {"name": "orders"}
+    assert "setting_api_key" not in mended
+    assert admin_client.post(add_url(Source), mended).status_code == 302
+    assert Source.objects.get().credentials == {"api_key": KEY}
+
+
+def test_a_new_key_typed_into_a_refused_change_replaces_the_stored_one(admin_client: Client) -> None:
+    """B4, B8."""
+    source = make_source("orders", base_url="http://engine.example.com", api_key="the-old-key-0123456789")
+    page = form_values(admin_client.get(page_url(source)))
+    refused = admin_client.post(
+        page_url(source), page | {"name": "two words", "setting_api_key": "the-new-key-0123456789"}
+    )
+    again = admin_client.post(page_url(source), form_values(refused))
+    assert again.status_code == 200, "refused a second time, it still has the key"
+    assert admin_client.post(page_url(source), form_values(again) | {"name": "orders"}).status_code == 302
+    source.refresh_from_db()
+    assert source.credentials == {"api_key": "the-new-key-0123456789"}
+    assert "API key" in HistoryEntry.objects.get().message
+
+
+def test_a_key_kept_in_a_refused_form_opens_in_no_other_form(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """B8: not for another source, nor for another person; and that it is lost does not go unnoticed."""
+    source = make_source("orders", api_key="")
+    refused = admin_client.post(add_url(Source), FILLED_IN | {"name": "two words"})
+    kept = {"kept_entries": form_values(refused)["kept_entries"]}
+    page = form_values(admin_client.get(page_url(source)))
+    assert LOST in text_of(admin_client.post(page_url(source), page | kept))
+    member = staff_with("add_source", "view_source")
+    assert LOST in text_of(member.post(add_url(Source), form_values(refused) | {"name": "mine"}))
+    assert [one.credentials for one in Source.objects.all()] == [{}]
+
+
+def test_a_key_kept_in_a_refused_form_is_forgotten_after_an_hour(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: a page that was left open is no store of keys."""
+    refused = admin_client.post(add_url(Source), FILLED_IN | {"name": "two words"})
+    later = time.time() + 3601
+    monkeypatch.setattr(time, "time", lambda: later)
+    late = admin_client.post(add_url(Source), form_values(refused) | {"name": "orders"})
+    assert LOST in text_of(late)
+    assert admin_client.post(add_url(Source), form_values(late)).status_code == 302
+    assert Source.objects.get().credentials == {}

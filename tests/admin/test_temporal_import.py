@@ -89,6 +89,13 @@ def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
     assert not sealed_in(page)
 
 
+def test_a_secret_typed_with_a_file_that_is_refused_is_asked_for_again(admin_client: Client) -> None:
+    """B4, E1: the browser keeps neither."""
+    page = upload(admin_client, "temporal: [", api_key=SECRET)
+    assert "Enter it again, with the file: it was not kept." in text_of(page)
+    assert SECRET not in page.content.decode()
+
+
 def test_what_changed_since_it_was_looked_at_is_checked_again(admin_client: Client) -> None:
     """E5."""
     page = upload(admin_client)

@@ -1,15 +1,19 @@
 """Access tokens in the admin: made, shown once, revoked."""
 
-import json
 import re
 from datetime import timedelta
 from html import unescape
+from io import StringIO
 
 import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
+from catalogue.scopes import Scope
 from executions.models import Execution
+from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import authenticate, create_token
 from tests.admin.conftest import StaffWith
@@ -31,10 +35,8 @@ def test_a_new_token_is_shown_once_with_a_configuration_to_paste(admin_client: C
     assert token is not None
     assert (token.name, token.scopes) == ("claude", NEW["scopes"])
     assert token.created_by is not None
-    config = json.loads(re.findall(r"\{\s+\"mcpServers\".*?\n\}", page, re.DOTALL)[0])
-    server = config["mcpServers"]["workflow-catalogue"]
-    assert server["headers"] == {"Authorization": f"Bearer {text}"}
-    assert server["url"].endswith("/mcp")
+    for client in McpClient:
+        assert client.label in page and HttpServer(token=text).configure(client) in page
     assert "no-store" in response["Cache-Control"]
     for url in (list_url(AccessToken), page_url(token)):
         assert not TOKEN.findall(admin_client.get(url).content.decode())
@@ -43,7 +45,7 @@ def test_a_new_token_is_shown_once_with_a_configuration_to_paste(admin_client: C
 def test_the_scopes_are_explained(admin_client: Client) -> None:
     """B8: who makes a token reads what it allows."""
     shown = text_of(admin_client.get(add_url(AccessToken)))
-    assert "workflows:run: start and cancel executions" in shown
+    assert "workflows:run: start executions, and read and cancel those" in shown
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,7 @@ def test_the_scopes_are_explained(admin_client: Client) -> None:
     [
         ({"name": "taken"}, "name"),
         ({"scopes": []}, "scopes"),
+        ({"inline_wait_seconds": "0"}, "inline_wait_seconds"),
         ({"scopes": ["everything"]}, "scopes"),
         ({"expires_at_0": "2020-01-01", "expires_at_1": "00:00:00"}, "expires_at"),
     ],
@@ -65,6 +68,37 @@ def test_a_token_that_makes_no_sense_is_refused(
     assert AccessToken.objects.count() == 1
 
 
+@pytest.mark.parametrize(
+    ("permissions", "scopes"),
+    [
+        ((), ()),
+        (("view_workflow", "view_execution", "view_workflowrequest"), ("workflows:read",)),
+        (("add_execution", "change_execution", "add_workflowrequest"), ()),
+        (
+            (
+                "add_execution",
+                "change_execution",
+                "view_execution",
+                "add_workflowrequest",
+                "view_workflowrequest",
+            ),
+            ("workflows:run",),
+        ),
+        (("view_source", "change_source", "change_workflow"), ()),
+    ],
+)
+def test_nobody_makes_a_token_that_may_more_than_they_may(
+    staff_with: StaffWith, permissions: tuple[str, ...], scopes: tuple[str, ...]
+) -> None:
+    """B8: the form offers the scopes whose permissions the maker has, and takes no others."""
+    client = staff_with("add_accesstoken", "view_accesstoken", *permissions)
+    form = client.get(add_url(AccessToken)).context["adminform"].form
+    assert tuple(value for value, _ in form.fields["scopes"].choices) == scopes
+    for scope in Scope:
+        client.post(add_url(AccessToken), {"name": scope.value, "scopes": [scope.value]})
+    assert {token.name for token in AccessToken.objects.all()} == set(scopes)
+
+
 def test_a_token_can_have_an_end(admin_client: Client) -> None:
     """E6: access for a while."""
     end = (timezone.now() + timedelta(days=30)).replace(microsecond=0)
@@ -72,6 +106,18 @@ def test_a_token_can_have_an_end(admin_client: Client) -> None:
     admin_client.post(add_url(AccessToken), given)
     assert AccessToken.objects.get().expires_at == end
     assert "in 4 weeks" in text_of(admin_client.get(list_url(AccessToken)))
+
+
+def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None:
+    """A8.4"""
+    admin_client.post(add_url(AccessToken), NEW | {"inline_wait_seconds": "4"})
+    token = AccessToken.objects.get()
+    assert token.inline_wait_seconds == 4
+    assert "Inline wait 4 s" in " ".join(text_of(admin_client.get(page_url(token))).split())
+    call_command("create_mcp_token", "hasty", "--inline-wait", "8", stdout=StringIO())
+    assert AccessToken.objects.get(name="hasty").inline_wait_seconds == 8
+    with pytest.raises(CommandError, match="greater than or equal to 1"):
+        call_command("create_mcp_token", "none", "--inline-wait", "0", stdout=StringIO())
 
 
 def test_a_token_is_revoked_on_its_page_and_in_bulk(admin_client: Client) -> None:
@@ -132,3 +178,17 @@ def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_clie
     assert "In UTC. Empty: it never expires." in text_of(admin_client.get(add_url(AccessToken)))
     page = admin_client.post(add_url(AccessToken), NEW).content.decode()
     assert ">Token claude</h2>" in page
+
+
+def test_a_token_whose_maker_can_no_longer_sign_in_is_marked_and_found(admin_client: Client) -> None:
+    """B8: it goes on, since programs depend on it, until somebody decides."""
+    leaver = User.objects.create(username="leaver", is_staff=True, is_superuser=True)
+    token, text = create_token(name="theirs", created_by=leaver)
+    create_token(name="of the command")
+    assert "maker disabled" not in text_of(admin_client.get(list_url(AccessToken)))
+    User.objects.filter(pk=leaver.pk).update(is_active=False)
+    assert authenticate(text) is not None
+    for address in (list_url(AccessToken), page_url(token)):
+        assert "maker disabled" in text_of(admin_client.get(address))
+    found = admin_client.get(list_url(AccessToken), {"usable": "orphaned"}).context["cl"].result_list
+    assert list(found) == [token]

@@ -54,7 +54,7 @@ FILLED_IN = {
     "source": "orders",
     "name": "place_order",
     "description": "Places an order.",
-    "tags": "orders\nmoney",
+    "tags": "orders, money",
     "method": "POST",
     "endpoint": f"{API}/v1/customers/{{customer}}/orders",
     "body_format": "json",
@@ -80,6 +80,7 @@ def test_a_tool_is_added_from_its_sources_page(admin_client: Client, source: Sou
     form = admin_client.get(add_url("orders"))
     assert shown_values(form)["source"] == "orders"
     assert shown_values(form)["endpoint"] == f"{API}/v1/"
+    assert "expose" not in shown_values(form), "hidden at first, as what is discovered"
 
     done = admin_client.post(add_url("orders"), FILLED_IN)
 

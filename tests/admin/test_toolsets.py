@@ -1,6 +1,5 @@
 """Toolsets in the admin: chosen, weighed, looked at, deleted."""
 
-import json
 import re
 from html import unescape
 from typing import Any
@@ -10,6 +9,7 @@ from django.test import Client
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Revision, Toolset, ToolsetRule
+from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import authenticate, create_token
 from tests.admin.conftest import StaffWith
@@ -17,6 +17,20 @@ from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.factories import make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
+
+
+def test_a_token_added_from_a_toolsets_tokens_is_bound_to_it(admin_client: Client) -> None:
+    """D4, B8: the way there leads by the toolset's number of tokens and the list's button to add one."""
+    toolset = make_toolset("finance")
+    page = admin_client.get(page_url(toolset)).content.decode()
+    tokens = re.search(r'href="([^"]*toolset__id__exact=[^"]*)"', page)
+    assert tokens
+    listed = admin_client.get(unescape(tokens[1])).content.decode()
+    add = re.search(rf'href="({add_url(AccessToken)}[^"]*)"', listed)
+    assert add
+    form = admin_client.get(unescape(add[1])).context["adminform"].form
+    assert form["toolset"].value() == str(toolset.pk)
+
 
 NEW = {"slug": "finance", "mode": "full", "enabled": "on", "description": "For accounting."}
 
@@ -124,8 +138,8 @@ def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client:
 def test_a_toolsets_page_has_a_configuration_for_its_address(admin_client: Client) -> None:
     """E8"""
     page = unescape(admin_client.get(page_url(make_toolset("finance"))).content.decode())
-    config = json.loads(re.findall(r"\{\s+\"mcpServers\".*?\n\}", page, re.DOTALL)[0])
-    assert config["mcpServers"]["workflow-catalogue-finance"]["url"].endswith("/mcp/finance")
+    for client in McpClient:
+        assert HttpServer(toolset="finance").configure(client) in page
 
 
 def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
@@ -205,3 +219,21 @@ def test_names_of_engines_are_shown_letter_by_letter(admin_client: Client) -> No
     toolset = make_toolset(title="<script>alert(1)</script>", description="<img src=x onerror=alert(1)>")
     page = admin_client.get(page_url(toolset)).content.decode()
     assert "<script>alert" not in page and "<img src=x" not in page
+
+
+def test_what_providers_refuse_is_said_before_and_mended_by_portable_mode(admin_client: Client) -> None:
+    """A4.4"""
+    odd = {"type": "object", "properties": {"page[size]": {"type": "integer"}}, "oneOf": [{}]}
+    workflows = [make_workflow(name="pay.all", input_schema=odd), make_workflow(name="fine")]
+    toolset = make_toolset("finance", picked=workflows)
+
+    said = text_of(admin_client.get(page_url(toolset)))
+    given = NEW | {"picked": [one.pk for one in workflows], "portable": "on"} | rules_form()
+    assert admin_client.post(page_url(toolset), given).status_code == 302
+    mended = text_of(admin_client.get(page_url(toolset)))
+
+    refused = 'pay.all : oneOf at the root of the schema; arguments called "page[size]"; the name "pay.all"'
+    assert refused in said and "fine :" not in said
+    assert "model providers refuse" not in mended
+    assert Toolset.objects.get().portable
+    assert load_exposed_catalogue().toolsets["finance"].aliases == {"pay.all": "pay_all"}

@@ -37,6 +37,7 @@ def test_the_curators_words_stand_beside_the_engines(admin_client: Client) -> No
 def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -> None:
     """A3.1, A7.2: title, description, tags, tool name and times are the curator's."""
     workflow = make_workflow(description="Upstream words.", tags=["a"])
+    given_before = workflow.tool_name
     given = form_values(admin_client.get(page_url(workflow))) | {
         "tool_name": "renamed",
         "title_override": "Our title",
@@ -48,6 +49,7 @@ def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -
     assert admin_client.post(page_url(workflow), given).status_code == 302
     workflow.refresh_from_db()
     assert (workflow.tool_name, workflow.title) == ("renamed", "Our title")
+    assert workflow.former_tool_names == [given_before]
     assert (workflow.shown_description, workflow.shown_tags) == ("Our words.", ["billing", "monthly"])
     assert (workflow.timeout_seconds, workflow.inline_wait_seconds) == (60, 5)
     assert (workflow.description, workflow.tags) == ("Upstream words.", ["a"])
@@ -126,6 +128,18 @@ def test_a_replaced_schema_is_pointed_out(admin_client: Client) -> None:
     workflow = make_workflow(schema_problem="Invalid input schema: /properties/a: 3 is no schema")
     assert "/properties/a: 3 is no schema" in text_of(admin_client.get(page_url(workflow)))
     assert "schema replaced" in text_of(admin_client.get(list_url(Workflow)))
+
+
+def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(admin_client: Client) -> None:
+    """A4.4"""
+    recursive = {"type": "object", "properties": {"and": {"type": "array", "items": {"$ref": "#"}}}}
+    odd = make_workflow(name="pay.all", input_schema=recursive, enabled=False)
+    plain = make_workflow(name="plain", enabled=False)
+
+    said = text_of(admin_client.get(page_url(odd)))
+
+    assert 'refuse recursion; the name "pay.all", which has a dot. Portable toolsets mend that.' in said
+    assert "model providers refuse" not in text_of(admin_client.get(page_url(plain)))
 
 
 def test_a_workflows_page_names_the_filter_that_decides(admin_client: Client) -> None:
@@ -215,11 +229,11 @@ def test_results_are_not_kept_for_a_time_that_is_none(admin_client: Client, type
     assert response.context["adminform"].form.errors["cache_seconds"]
 
 
-def test_a_curator_is_told_that_an_old_name_is_gone_and_what_the_tool_costs(admin_client: Client) -> None:
-    """A6.4: nothing answers to it any more."""
+def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(admin_client: Client) -> None:
+    """A6.4"""
     workflow = make_workflow(tool_name="report", description="x" * 400)
     response = change(admin_client, workflow, tool_name="monthly_report")
-    assert "Agents that still call report are told that there is no such tool." in told(response)
+    assert "Agents that still call report are told to call monthly_report instead." in told(response)
     assert re.search(r"about 1[12]\d tokens", text_of(admin_client.get(page_url(workflow))))
 
 

@@ -8,8 +8,11 @@ from django.db import connection
 
 from catalogue.models import Source
 from executions.models import Execution
-from tests.api.clients import administrator
+from tests import plain_http
+from tests.api.clients import administrator, problem_paths
 from tests.factories import make_workflow
+from tests.mcp_bridge.conftest import McpServer
+from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
 from tests.tables import table_row
 
 pytestmark = pytest.mark.django_db
@@ -150,3 +153,35 @@ def test_what_nobody_expected_is_answered_in_json_too():
 
 def _source() -> Source:
     return Source.objects.create(name="orders", kind="simplified", config={"base_url": "http://127.0.0.1:9"})
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["toolsets/?mode=", "executions/?door=", "executions/?queued=null", "workflow-requests/?dry_run=no"],
+)
+def test_a_choice_that_is_none_is_refused_by_name(address: str) -> None:
+    """B6: nothing chosen would be everything."""
+    response = administrator().get(f"/api/{address}")
+    assert response.status_code == 400
+    assert problem_paths(response) == ["?" + address.partition("?")[2].partition("=")[0]]
+
+
+@pytest.mark.parametrize("given", [0, 1, "no", "true", [], {}], ids=repr)
+def test_in_a_body_only_true_and_false_say_whether(given: object) -> None:
+    """B6: a dry run is one or is not."""
+    for address, file in (("temporal-imports", "file"), ("openapi-imports", "document")):
+        response = administrator().post(f"/api/{address}/", {file: "x", "dry_run": given})
+        assert response.status_code == 400
+        assert "/dry_run" in problem_paths(response)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "path", ["api/sources/%0A", "api/%0A", "tools%0A", "workflow%0A", "api/sources/x%0A/"]
+)
+def test_an_address_with_a_line_break_is_answered_like_any_other(mcp_server: McpServer, path: str) -> None:
+    """B6: in JSON, by the server as it is."""
+    headers = {"authorization": f"Bearer {administrator().text}"}
+    response = plain_http.get(f"{mcp_server.base_url}/{path}", headers=headers, timeout=20)
+    assert response.status_code == 404
+    assert "There is no such endpoint" in response.json()["detail"]

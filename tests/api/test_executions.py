@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
+from executions import querysets
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.rest.waits import MOST_OF_ONE, waiting_places
@@ -162,6 +163,70 @@ def test_the_list_is_filtered_and_ordered(query, expected):
 
     found = "".join(letters[row["id"]] for row in rows)
     assert found == expected if "ordering" in query or not query else sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ALPHA", "a"),
+        ("east", "ab"),
+        ("refused the card", "b"),
+        ("card%20%25", ""),
+        ("run-7", "c"),
+        ("Ada", "c"),
+        ("order-4", "a"),
+        ("east&state=failed", "b"),
+        ("nowhere", ""),
+        ("", "abc"),
+    ],
+)
+@pytest.mark.databases("executions.rest.filters", "executions.querysets")
+def test_runs_are_found_by_text(text, expected):
+    """E10: by names, ids, keys and what went wrong, together with the other filters."""
+    a = make_execution(tool_name="alpha", source_name="east", idempotency_key="order-4")
+    b = make_execution(
+        state=State.FAILED, tool_name="aleph", source_name="east", error="The bank REFUSED the card."
+    )
+    c = make_execution(state=State.RUNNING, source_name="west", run_id="run-77", caller_name="Ada's agent")
+    letters = {str(a.pk): "a", str(b.pk): "b", str(c.pk): "c"}
+
+    response = administrator().get(f"/api/executions/?search={text}")
+
+    assert sorted(letters[row["id"]] for row in response.json()["results"]) == sorted(expected)
+
+
+@pytest.mark.databases("executions.querysets")
+def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeypatch):
+    """E10: so that it takes no longer, the more there are; `created_before` leads to older ones."""
+    monkeypatch.setattr(querysets, "SEARCHED", 3)
+    monkeypatch.setattr(querysets, "MOST_FOUND", 2)
+    days = [timezone.now() - timedelta(days=day) for day in range(5)]
+    made = [
+        make_execution(tool_name="same", run_id=f"run-{day}", created_at=at) for day, at in enumerate(days)
+    ]
+    client = administrator()
+
+    def found(**query):
+        return [row["id"] for row in client.get("/api/executions/", query).json()["results"]]
+
+    newest = [str(execution.pk) for execution in made]
+    assert found(search="same") == newest[:2]
+    assert found(search="same", ordering="created_at") == newest[1::-1]
+    assert found(search="same", created_before=days[2].isoformat()) == newest[3:5]
+    assert found(search="run-4") == found(search=newest[4]) == found(search=newest[4].upper()) == [newest[4]]
+    assert found(search="run-") == newest[:2]
+
+
+def test_whoever_is_no_administrator_finds_what_it_started():
+    """E10"""
+    client = agent()
+    own = make_execution(tool_name="same", caller=client.token.caller.key)
+    other = make_execution(tool_name="same", run_id="run-1", caller="token:0")
+
+    for text in ("same", "run-1", str(other.pk)):
+        rows = client.get("/api/executions/", {"search": text}).json()["results"]
+        assert [row["id"] for row in rows] == ([str(own.pk)] if text == "same" else [])
+    assert client.get("/api/executions/?search=%00").status_code == 400
 
 
 # Starting

@@ -10,7 +10,7 @@ from config.celery import app
 from tests.api.clients import agent
 from tests.factories import make_workflow
 
-EMBEDDED = settings.CELERY_BROKER_URL.startswith("filesystem:")
+EMBEDDED = settings.CELERY_BROKER_URL.get_secret_value().startswith("filesystem:")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

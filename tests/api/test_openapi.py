@@ -1,11 +1,13 @@
 """The API's description."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 import yaml
 from django.core.management import call_command
 
+from catalogue.rest.views import ApiViewSet
 from tests.api.clients import administrator, agent
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "openapi.yaml"
@@ -36,6 +38,19 @@ def test_the_document_shows_no_way_to_read_credentials():
     assert schemas["NewSourceRequest"]["properties"]["credentials"]["writeOnly"] is True
 
 
+def test_no_operation_is_described_by_what_its_class_says_of_itself():
+    """Where an operation has no description, the docstring of its view is taken."""
+    operations = [
+        operation
+        for path in yaml.safe_load(DOCUMENT.read_text())["paths"].values()
+        for operation in path.values()
+        if isinstance(operation, dict)
+    ]
+    own_words = {inspect.getdoc(view).split("\n")[0] for view in (ApiViewSet, *ApiViewSet.__subclasses__())}
+    said = {operation.get("description", "").replace("\n", " ").split("  ")[0] for operation in operations}
+    assert not own_words & said
+
+
 def test_every_operation_says_what_it_answers_when_it_refuses():
     operations = [
         (f"{method} {path}", operation)
@@ -48,3 +63,20 @@ def test_every_operation_says_what_it_answers_when_it_refuses():
         assert {"401", "403"} <= operation["responses"].keys(), name
         assert ("404" in operation["responses"]) or "{" not in name, name
         assert operation["summary"], name
+
+
+def test_it_knows_of_pages_that_do_not_exist_names_that_are_unknown_and_times_that_never_came():
+    document = yaml.safe_load(DOCUMENT.read_text())
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            if any(parameter["name"] == "page" for parameter in operation.get("parameters", ())):
+                assert "404" in operation["responses"], path
+    for action in ("enable", "disable"):
+        assert "404" in document["paths"][f"/api/workflows/{action}/"]["post"]["responses"]
+    schemas = document["components"]["schemas"]
+    for schema, field in (
+        ("ExecutionDetail", "payload_removed_at"),
+        ("ExecutionDetail", "events_removed_at"),
+        ("WorkflowRequestDetail", "payload_removed_at"),
+    ):
+        assert "null" in schemas[schema]["properties"][field]["type"], field

@@ -2,8 +2,9 @@
 
 import pytest
 
+from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision
-from tests.api.clients import administrator, problem_paths
+from tests.api.clients import administrator, agent, problem_paths
 from tests.factories import make_workflow
 from tests.icons import PNG
 from tests.tables import table_row
@@ -59,6 +60,32 @@ def test_clearing_an_override_brings_the_engines_word_back():
     shown = administrator().patch("/api/workflows/greet/", {"title": "", "tags": None}).json()
 
     assert (shown["title"], shown["tags"]) == ("Hello", ["a"])
+
+
+def test_a_call_by_a_former_name_is_told_the_present_one():
+    """A6.4: as long as no other workflow has that name."""
+    make_workflow(tool_name="greet")
+    client = administrator()
+    for old, new in (("greet", "hello"), ("hello", "salute"), ("salute", "hail")):
+        assert client.patch(f"/api/workflows/{old}/", {"tool_name": new}).status_code == 200
+    forget_catalogue()
+    for former in ("greet", "hello", "salute"):
+        told = agent().post("/api/executions/", {"tool": former, "wait_seconds": 0}).json()["detail"]
+        assert "It was renamed: call hail instead." in told
+    client.patch("/api/workflows/hail/", {"tool_name": "greet"})
+    forget_catalogue()
+    told = agent().post("/api/executions/", {"tool": "hail", "wait_seconds": 0}).json()["detail"]
+    assert "call greet instead" in told
+
+
+def test_a_former_name_tells_nothing_to_those_who_may_not_call_the_workflow():
+    """B8"""
+    make_workflow(tool_name="greet")
+    administrator().patch("/api/workflows/greet/", {"tool_name": "hail"})
+    administrator().post("/api/workflows/hail/disable/")
+    forget_catalogue()
+    told = agent().post("/api/executions/", {"tool": "greet", "wait_seconds": 0}).json()["detail"]
+    assert "hail" not in told
 
 
 def test_a_renamed_workflow_answers_under_its_new_name():

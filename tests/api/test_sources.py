@@ -311,3 +311,29 @@ def test_settings_that_are_as_they_were_need_no_credentials():
     client.post("/api/sources/", NEW)
     same = {"config": {"base_url": NOWHERE, "verify_tls": True, "ca_file": "", "request_timeout_seconds": 5}}
     assert client.patch("/api/sources/orders/", same).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"host_port": "127.0.0.1:10"},
+        {"tls": False},
+        {"tls_ca_file": "/etc/ssl/certs/ca-certificates.crt"},
+        {"tls_server_name": "elsewhere.example.com"},
+        {"environment": "remote"},
+    ],
+    ids=str,
+)
+def test_a_temporal_key_is_kept_for_the_service_that_it_was_entered_for(changed: dict[str, object]):
+    """B8: also what decides who is believed to be that service is no one's to change without the key."""
+    config = {"host_port": "127.0.0.1:9", "default_task_queue": "orders", "tls": True}
+    source = Source(name="temporal", kind="temporal", config=config)
+    source.credentials = {"api_key": "the-companys-key-1234"}
+    source.save()
+    refused = administrator().patch("/api/sources/temporal/", {"config": config | changed})
+    assert refused.status_code == 400
+    assert "enter its secrets again" in refused.json()["detail"]
+    kept = administrator().patch(
+        "/api/sources/temporal/", {"config": config | {"default_task_queue": "bills"}}
+    )
+    assert kept.status_code == 200, kept.json()

@@ -60,6 +60,18 @@ def test_a_slug_is_all_that_a_toolset_needs():
     assert shown["token_budget"] is None
 
 
+def test_a_toolset_may_say_how_long_the_calls_of_its_clients_wait():
+    """A8.4"""
+    client = administrator()
+    made = client.post(ADDRESS, {"slug": "brief", "inline_wait_seconds": 4}).json()
+    assert made["inline_wait_seconds"] == 4
+    changed = client.patch(f"{ADDRESS}brief/", {"inline_wait_seconds": None}).json()
+    assert changed["inline_wait_seconds"] is None
+    for wrong in (0, 3601, "soon"):
+        refused = client.patch(f"{ADDRESS}brief/", {"inline_wait_seconds": wrong})
+        assert problem_paths(refused) == ["/inline_wait_seconds"]
+
+
 def test_what_is_not_named_in_a_change_stays():
     """A4.4"""
     workflow = make_workflow(name="a")

@@ -37,6 +37,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert name in usage and "options:" in usage and len(usage.splitlines()) > 5
 
 
+@pytest.mark.e2e
 def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path: Path) -> None:
     """B5: this mistake is found without a database, so the process gets none."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
@@ -164,6 +165,7 @@ def test_the_settings_of_a_kind_are_explained(kind: str, capsys: pytest.CaptureF
     assert all(f"  {name} (" in told for name in connector_class(kind).Config.model_fields)
 
 
+@pytest.mark.e2e
 def test_a_connector_that_cannot_be_used_is_told_by_check_and_stops_nothing(tmp_path: Path) -> None:
     """B5, B6: a package's mistake is a warning, also to the commands that check first."""
     declare_package(tmp_path, "broken-engine", broken="nowhere:Connector")

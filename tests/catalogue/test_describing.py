@@ -109,13 +109,19 @@ def test_a_description_is_cut_after_a_whole_word(text: str, short: str) -> None:
 
 @pytest.mark.parametrize(
     "schema",
+    [None, {}, True, {"type": "object"}, {"type": "object", "additionalProperties": True}],
+)
+def test_a_workflow_whose_engine_says_nothing_of_its_inputs_takes_any_object(schema: Any) -> None:
+    """A3.5, D2: which is not the same as none."""
+    assert summarise_inputs(schema) == "any object"
+
+
+@pytest.mark.parametrize(
+    "schema",
     [
-        None,
-        {},
-        {"type": "object"},
-        {"type": "object", "additionalProperties": True},
         {"properties": {}},
-        True,
+        {"type": "object", "properties": {}, "additionalProperties": True},
+        {"type": "object", "additionalProperties": False},
     ],
 )
 def test_without_inputs_the_summary_says_so(schema: Any) -> None:

@@ -147,6 +147,7 @@ def test_a_change_is_seen_once_the_remembered_catalogue_has_aged(
     assert list(current_catalogue().workflows) == [workflow.tool_name]
 
 
+@pytest.mark.e2e
 @pytest.mark.django_db(transaction=True)
 def test_a_change_made_by_another_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A4.4: the revision in the database is what processes have in common."""

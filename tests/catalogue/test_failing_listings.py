@@ -1,11 +1,10 @@
 """A listing that fails changes nothing but what is known of the source's health."""
 
-import json
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import reduce
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -21,7 +20,6 @@ from tests.factories import NOWHERE, make_source, make_workflow
 from tests.packages import declare_package
 
 SECRET = "key-that-nobody-may-see-42"
-DEEP = reduce(lambda inside, _: {"a": inside}, range(300), {})
 
 
 def next_wait(source: Source, run: DiscoveryRun) -> float:
@@ -46,7 +44,7 @@ def everything(source: Source) -> list[dict[str, object]]:
         (200, '[{"id": "wf-1", "na', "not valid JSON"),
         (200, '{"error": null}', "The listing has no array under workflows, items, data, results"),
         (200, "[" * 5000 + "]" * 5000, "nested more than 250 levels deep"),
-        (200, json.dumps([definition(1), definition(2, metadata=DEEP)]), "expected JSON. The JSON is nested"),
+        (200, '["report", 7]', "can be read. The first: expected an object, got str."),
         (302, "", "which is not followed"),
         (204, "", "expected JSON"),
     ],
@@ -115,15 +113,22 @@ def test_a_kind_that_is_no_longer_installed_is_a_failure_that_names_those_that_a
     assert "Unknown kind of source 'gone'; known kinds: " in run.error
 
 
-def test_the_wait_doubles_with_each_failure_in_a_row_up_to_an_hour(engine: Engine, source: Source) -> None:
-    """A5.4"""
+@pytest.mark.parametrize(("attempts", "soon"), [(3, 3), (0, 0), (10, 5)])
+def test_the_wait_doubles_with_each_failure_in_a_row_and_is_the_interval_once_the_retries_are_used_up(
+    engine: Engine, source: Source, settings: Any, attempts: int, soon: int
+) -> None:
+    """A5.4, B4: three retries where nobody says otherwise; up to an hour."""
+    assert settings.CATALOGUE["retry_attempts"] == 3
+    settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": attempts}
     engine.fails_with(500)
 
-    waits = [next_wait(source, refresh_source(source)) for _ in range(10)]
+    waits = [round(next_wait(source, refresh_source(source))) for _ in range(10)]
 
-    expected = [min(FIRST_RETRY_SECONDS * 2**failures, LONGEST_RETRY_SECONDS) for failures in range(10)]
-    assert [round(wait) for wait in waits] == expected
-    assert expected[-1] == LONGEST_RETRY_SECONDS
+    backoffs = [min(FIRST_RETRY_SECONDS * 2**failures, LONGEST_RETRY_SECONDS) for failures in range(10)]
+    interval = source.effective_refresh_interval
+    assert waits == backoffs[:attempts] + [max(backoff, interval) for backoff in backoffs[attempts:]]
+    assert len([wait for wait in waits if wait < interval]) == soon
+    assert waits[-1] == LONGEST_RETRY_SECONDS
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("120", 120), ("2", FIRST_RETRY_SECONDS), ("999999", 3600)])

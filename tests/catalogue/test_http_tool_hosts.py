@@ -10,7 +10,7 @@ from tests.connectors.http_tool_hosts import http_tool_hosts
 
 def test_what_the_operator_allows_is_open_from_the_start(settings: Any) -> None:
     """C9, B4: CATALOGUE_HTTP_TOOL_HOSTS reaches the one HTTP client."""
-    settings.CATALOGUE = {**settings.CATALOGUE, "http_tool_hosts": "10.1.0.0/16"}
+    settings.CATALOGUE = settings.CATALOGUE | {"http_tool_hosts": "10.1.0.0/16"}
     with http_tool_hosts(""):
         assert http_tool_addresses().objection("10.1.2.3") == "a private address"
         apps.get_app_config("catalogue").ready()

@@ -50,6 +50,23 @@ def test_names_keep_what_clients_accept(name: str, expected: str) -> None:
     assert name_of(name) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "upstream_id", "taken", "expected"),
+    [
+        ("Words.count", "Words/count", {"Words.count"}, "Words.count_erp"),
+        ("Words.watch", "Words/watch", {"Words.watch"}, "Words.watch_erp"),
+        ("count", "Words/count", {"count"}, "Words_count"),
+        ("count", "Words/count", {"count", "Words_count"}, "Words_count_erp"),
+        ("close books 7", "7", {"close_books_7"}, "close_books_7_erp"),
+    ],
+)
+def test_a_name_that_is_taken_gets_nothing_added_that_it_has_already(
+    name: str, upstream_id: str, taken: set[str], expected: str
+) -> None:
+    """A6.4."""
+    assert name_of(name, upstream_id, taken) == expected
+
+
 def test_any_name_and_id_make_a_name_that_fits_and_that_nobody_has() -> None:
     """B8, A6.4"""
     rng = random.Random(6)

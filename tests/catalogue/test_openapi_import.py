@@ -26,7 +26,7 @@ ORDERS = document(
                 **body_of({"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}),
             },
         },
-        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="multipart/form-data")}},
+        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="text/csv")}},
         "/old": {"get": {"operationId": "old", "deprecated": True}},
     }
 )
@@ -76,9 +76,10 @@ def test_a_document_becomes_a_source_with_its_tools(write):
         "Tools: 2 added",
         "  orders     2  listOrders, addOrder",
         "Refused: 1",
-        '  1 x Its body is "multipart/form-data"; only JSON and simple forms can be sent.',
+        '  1 x Its body is "text/csv"; only JSON and forms can be sent.',
         "      POST /upload (upload) at /paths/~1upload/post/requestBody/content",
         "Deprecated, and so not imported without --deprecated: 1",
+        "In tools/list: about 308 characters, 77 tokens",
         "Agents see the added tools once somebody enables them (enable_workflows, or --expose).",
     ]
     workflow = Workflow.objects.get(name="addOrder")
@@ -116,7 +117,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(write):
             "path": "/upload",
             "operation_id": "upload",
             "pointer": "/paths/~1upload/post/requestBody/content",
-            "reason": 'Its body is "multipart/form-data"; only JSON and simple forms can be sent.',
+            "reason": 'Its body is "text/csv"; only JSON and forms can be sent.',
         }
     ]
 
@@ -142,6 +143,28 @@ def test_what_is_chosen_is_imported_and_exposed_on_request(write):
     told = run(write(), "--only", "add*", "/old", "--tag", "orders", "--expose")
     assert "Tools: 1 added" in told and "Not chosen: 3" in told and "once somebody enables" not in told
     assert Workflow.objects.get().enabled
+
+
+def test_patterns_and_tags_that_choose_nothing_are_named(write):
+    """C1.4: a misspelt one is not silent."""
+    told = run(write(), "--only", "add*", "ad*Orders", "GET /nowhere/*", "--tag", "orders", "order")
+    for pattern in ("ad*Orders", "GET /nowhere/*", "order"):
+        assert f'No operation has "{pattern}": neither as its id or path nor as a tag.' in told
+    assert '"add*"' not in told and '"orders"' not in told
+
+
+def test_a_large_list_is_told_with_what_spares_agents_from_it(write):
+    """A7.1: as far as the tools are to be listed at once."""
+    paths = {
+        f"/a{n}": {"get": {"operationId": f"get{n}", "description": f"{n} " + "word " * 300}}
+        for n in range(60)
+    }
+    told = run(write(document(paths)), "--dry-run", "--expose")
+    size = next(line for line in told.splitlines() if line.startswith("In tools/list: about "))
+    assert 90_000 < int(size.split()[3].replace(",", "")) < 110_000
+    assert "more than agents should read" in told and "a toolset with the mode compact" in told
+    assert "mode compact" not in run(write(document(paths)), "--dry-run")
+    assert "mode compact" not in run(write(), "--dry-run", "--expose")
 
 
 def test_keys_come_from_the_environment_and_are_told_nowhere(write, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.schemas import MAX_PROBLEMS, check_input_schema, find_argument_problems
+from catalogue.schemas import MAX_PROBLEMS, check_arguments, check_input_schema, find_argument_problems
 
 TRICKY_RECURSION = {
     "type": "object",
@@ -27,6 +27,49 @@ def deep(levels: int, bottom: Any = None) -> Any:
     for _ in range(levels):
         value = {"a": value}
     return value
+
+
+COLOURS = [f"colour {number}" for number in range(60)]
+ALL_COLOURS = ", ".join(f'"{colour}"' for colour in COLOURS)
+MANY = [f"value {number:05} of many" for number in range(2_000)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        ({"enum": COLOURS}, "red", f'"red" is not one of {ALL_COLOURS}'),
+        ({"enum": [",", ";", "|", "\t"]}, 1, '1 is not one of ",", ";", "|", "\\t"'),
+        ({"enum": [3, None, {"a": 1}]}, "red", '"red" is not one of 3, null, {"a": 1}'),
+        ({"enum": ["a"]}, "x" * 500, f'"{"x" * 199}… is not one of "a"'),
+        (
+            {"anyOf": [{"enum": COLOURS}, {"type": "null"}]},
+            "red",
+            f'"red" fits no alternative: "red" is not one of {ALL_COLOURS}; "red" is not of type "null"',
+        ),
+        (
+            {"anyOf": [{"required": ["b"]}, {"properties": {"a": {"type": "null"}}}]},
+            {"a": 1},
+            """{"a":1} is not valid under any of the schemas listed in the 'anyOf' keyword""",
+        ),
+    ],
+    ids=["many values", "short ones", "of all types", "a long value", "or null", "inner problems"],
+)
+def test_a_problem_lists_all_values_that_are_allowed(
+    schema: dict[str, Any], value: Any, message: str
+) -> None:
+    """A2.5: what a model needs to correct itself."""
+    assert told({"properties": {"a": schema}}, {"a": value}) == {"/a": message}
+
+
+def test_allowed_values_are_listed_as_far_as_an_answer_can_hold_them() -> None:
+    message = told({"properties": {"a": {"enum": MANY}}}, {"a": "x"})["/a"]
+    assert 9_000 < len(message) < 11_000
+    assert message.endswith(" more, which the schema lists") and '"value 00400 of many"' in message
+
+
+def test_a_reason_is_told_also_of_a_value_that_is_too_long_to_be() -> None:
+    message = told({"properties": {"a": {"maxLength": 5}}}, {"a": "x" * 5_000})["/a"]
+    assert message.endswith("is longer than 5 characters") and len(message) < 1_250
 
 
 @pytest.mark.parametrize(
@@ -133,7 +176,7 @@ def test_wrong_arguments_of_any_size_are_refused_in_no_time(
 
     problems = told(schema, arguments)
 
-    assert set(problems) == paths and all(len(message) <= 300 for message in problems.values())
+    assert set(problems) == paths and all(len(message) <= 1_250 for message in problems.values())
 
 
 @pytest.mark.parametrize("schema", [{}, {"additionalProperties": {"$ref": "#"}}], ids=["plain", "recursive"])
@@ -184,3 +227,205 @@ print(json.dumps([
     outcome({"$dynamicAnchor": "n", "properties": {"a": {"$dynamicRef": "#n"}}}),
 ]))
 """
+
+
+EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+"""What zod writes for `z.string().email()`."""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"^(?=.*[a-z])\w+$", "a1", "A1"),
+        (EMAIL, "jane.doe@example.com", "jane..doe@example.com"),
+        (r"^(?=.*\d)(?=.*[^\w\s]).{8,128}$", "pass-word1", "password1"),
+        (r"^(\w+) \1$", "so so", "so what"),
+        (r"^(?!-)[a-z\d-]{1,63}(?<!-)$", "a-1", "a-"),
+        (r"^(?=.)\w+$", "cafe", "café"),
+        (r"^(?=.)[\w\]-]+\D$", "a]-x", "a]-1"),
+    ],
+)
+def test_patterns_with_look_arounds_and_back_references_are_checked(
+    pattern: str, right: str, wrong: str
+) -> None:
+    """A3.4: they are valid ECMA-262, and common in schemas that JavaScript writes."""
+    schema = {"properties": {"a": {"type": "string", "pattern": pattern}}}
+
+    assert told(schema, {"a": right}) == {}
+    assert told(schema, {"a": wrong}) == {"/a": f'"{wrong}" does not match "{pattern}"'}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"^(?:(?=a)a+)+$", "a" * 30 + "b"),
+        (r"(?=[^b]*b)c", "a" * 1000),
+        (r"(?=(?:[ab]{0,50}a){0,10}[ab]{30}c)x", "aab" * 330),
+        (r"(?=[^b]*b)c", "a" * 1_000_000),
+    ],
+    ids=["exponential", "quadratic", "large automata", "long text"],
+)
+@pytest.mark.timeout(20)
+def test_no_pattern_keeps_a_check_busy_however_many_texts_there_are(pattern: str, text: str) -> None:
+    """B8: a hostile engine's pattern; each search alone takes milliseconds and more."""
+    texts = [text] * (5 if len(text) > 100_000 else 5000)
+
+    told({"properties": {"a": {"items": {"pattern": pattern}}}}, {"a": texts})
+
+
+def test_what_was_not_searched_to_its_end_counts_as_fitting() -> None:
+    """A3.4: the engine behind the workflow checks it anyway."""
+    schema = {"properties": {"a": {"pattern": r"^(?:(?=a)a+)+$"}, "b": {"type": "integer"}}}
+
+    assert told(schema, {"a": "a" * 30 + "b"}) == {} == told(schema, {"a": "b" * 5000})
+    assert set(told(schema, {"a": "a" * 30 + "b", "b": "x"})) == {"/b"}
+
+
+def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() -> None:
+    """A6.3"""
+    schema = {
+        "properties": {
+            "a": {"type": "string", "pattern": "(", "maxLength": 3},
+            "b": {"pattern": "(?<=x"},
+            "pattern": {"type": "integer"},
+            "c": {"patternProperties": {"^(?!x-)": {"type": "string"}}, "additionalProperties": False},
+        }
+    }
+
+    checked = check_input_schema(schema)
+
+    assert checked.problem == ""
+    assert checked.left_out == (
+        "Left out of the input schema: the pattern '(', the pattern '(?<=x', the pattern '^(?!x-)'"
+    )
+    assert checked.schema == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "maxLength": 3},
+            "b": {},
+            "pattern": {"type": "integer"},
+            "c": {"patternProperties": {}},
+        },
+    }
+
+
+@pytest.mark.timeout(20)
+def test_thousands_of_patterns_are_not_all_tried() -> None:
+    """B8: each takes milliseconds and memory to compile."""
+    many = {f"p{number}": {"pattern": rf"(?={number})[a-z]{{0,900}}"} for number in range(2000)}
+
+    checked = check_input_schema({"properties": many})
+
+    assert checked.problem == "" and checked.left_out.endswith("'(?=24)[a-z]{0,900}', 1975 more")
+    assert "pattern" in checked.schema["properties"]["p0"]
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "born": {"type": "integer"}},
+    "required": ["name"],
+}
+SHAPES = {
+    "anyOf": [
+        {
+            "properties": {"kind": {"const": "circle"}, "size": {"type": "string"}},
+            "required": ["kind", "size"],
+        },
+        {"properties": {"kind": {"const": "square"}, "size": {"type": "integer"}}, "required": ["kind"]},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "meant"),
+    [
+        ({"properties": {"a": {"type": "string"}}}, {"a": None}, {}),
+        ({"properties": {"a": {"type": ["string", "null"]}, "b": {}}}, {"a": None, "b": None}, None),
+        ({"properties": {"a": {"enum": ["x"]}, "b": {"const": 1}, "c": False}}, dict.fromkeys("abc"), {}),
+        ({"properties": {"p": PERSON}}, {"p": {"name": "A", "born": None}}, {"p": {"name": "A"}}),
+        ({"properties": {"p": PERSON}}, {"p": None}, {}),
+        (
+            {"properties": {"p": {"items": PERSON}}},
+            {"p": [{"name": "A", "born": None}]},
+            {"p": [{"name": "A"}]},
+        ),
+        ({"properties": {"a": {"$ref": "#/$defs/t"}}, "$defs": {"t": {"type": "string"}}}, {"a": None}, {}),
+        ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}}, {"a": None}, {}),
+        ({"allOf": [{"properties": {"a": {"type": "string"}}}]}, {"a": None}, {}),
+        ({"additionalProperties": {"type": "string"}}, {"a": None}, {}),
+        (
+            {"properties": {"s": SHAPES}},
+            {"s": {"kind": "square", "size": None}},
+            {"s": {"kind": "square"}},
+        ),
+        (
+            {"oneOf": [{"properties": {"a": {"type": "string"}}, "required": ["b"]}, {"required": ["c"]}]},
+            {"a": None, "b": 1},
+            {"b": 1},
+        ),
+        (
+            {
+                "properties": {
+                    "a": {"type": "string"},
+                    "b": {"type": "integer"},
+                    "l": {"items": {"type": "integer"}},
+                }
+            },
+            {"a": None, "b": None, "l": [1] * 60_000},
+            {"l": [1] * 60_000},
+        ),
+    ],
+)
+def test_null_for_what_is_optional_counts_as_left_out_unless_null_is_allowed(
+    schema: dict[str, Any], arguments: dict[str, Any], meant: dict[str, Any] | None
+) -> None:
+    """A2.5"""
+    given = json.dumps(arguments)
+
+    checked = check_arguments(check_input_schema(schema).schema, arguments)
+
+    assert (checked.arguments, checked.problems) == (arguments if meant is None else meant, [])
+    assert json.dumps(arguments) == given
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "problems"),
+    [
+        (
+            {"properties": {"a": {"type": "string"}}, "required": ["a"]},
+            {"a": None},
+            {"/a": 'null is not of type "string"'},
+        ),
+        ({"properties": {"p": PERSON}}, {"p": {"name": None}}, {"/p/name": 'null is not of type "string"'}),
+        ({"properties": {}, "additionalProperties": False}, {"x": None}, {"/x": "no such argument"}),
+        (
+            {"properties": {"a": {"items": {"type": "string"}}}},
+            {"a": [None]},
+            {"/a/0": 'null is not of type "string"'},
+        ),
+        (
+            {"properties": {"a": {"type": "string"}, "b": {"type": "string"}}},
+            {"a": None, "b": 1},
+            {"/b": '1 is not of type "string"'},
+        ),
+    ],
+)
+def test_null_for_what_is_required_or_unknown_is_refused(
+    schema: dict[str, Any], arguments: dict[str, Any], problems: dict[str, str]
+) -> None:
+    """A2.5"""
+    checked = check_arguments(check_input_schema(schema).schema, arguments)
+
+    assert {problem.path: problem.message for problem in checked.problems} == problems
+
+
+def test_null_in_arguments_that_no_validator_could_follow_does_no_harm() -> None:
+    """B8"""
+    schema = check_input_schema({"properties": {"s": {"type": "string"}}}).schema
+
+    too_deep = check_arguments(schema, {"s": None, "a": deep(10_000, bottom={"n": None})})
+    pattern = check_input_schema({"properties": {"s": {"type": "string"}, "a": {"pattern": "x"}}}).schema
+    half = check_arguments(pattern, {"s": None, "a": "\ud83d"})
+
+    assert [problem.message for problem in too_deep.problems] == ["nested deeper than 128 levels"]
+    assert "half of a surrogate pair" in half.problems[0].message

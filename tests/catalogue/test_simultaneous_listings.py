@@ -4,10 +4,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from datetime import timedelta
+from functools import partial
+from io import StringIO
 from itertools import islice
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
@@ -16,6 +19,7 @@ from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.sources import configure_source, disable_sources
 from tests.catalogue.engine import PATIENCE, Engine, Pause, definition, definitions
+from tests.executions.engines import wait_until
 from tests.factories import make_discovery_run, make_source, make_workflow
 
 pytestmark = [
@@ -79,6 +83,45 @@ def test_a_second_refresh_is_refused_while_one_runs(
     assert first.result(PATIENCE).added == 2
     assert engine.asked == 1 and DiscoveryRun.objects.count() == 1
     assert refresh_source(source).unchanged == 2
+
+
+def test_the_command_waits_for_the_listing_under_way_and_makes_its_own(
+    engine: Engine, source: Source, helper: Helper, paused: Pause
+) -> None:
+    """B6: as after add_source. The listing under way may be older than what is asked for."""
+    engine.workflows = definitions(1)
+    first = helper.start(refresh_source, source)
+    paused.wait_until_asked()
+
+    out, err = StringIO(), StringIO()
+    commanded = helper.start(
+        partial(call_command, "refresh_sources", "erp", stdout=out, stderr=err, no_color=True)
+    )
+    wait_until(
+        lambda: "erp is being refreshed already. It is refreshed again" in err.getvalue(), "it says so"
+    )
+    engine.workflows = definitions(3)
+    paused.release()
+
+    assert first.result(PATIENCE).outcome == Outcome.SUCCEEDED
+    commanded.result(PATIENCE)
+    assert out.getvalue().startswith("erp: 3 found")
+
+
+def test_the_command_ends_where_the_source_is_switched_off_while_it_waits(
+    engine: Engine, source: Source, helper: Helper, paused: Pause
+) -> None:
+    first = helper.start(refresh_source, source)
+    paused.wait_until_asked()
+    err = StringIO()
+    commanded = helper.start(partial(call_command, "refresh_sources", "erp", stderr=err, no_color=True))
+    wait_until(lambda: "It is refreshed again" in err.getvalue(), "it waits")
+    Source.objects.update(enabled=False)
+    with pytest.raises(CommandError, match="Failed: erp"):
+        commanded.result(PATIENCE)
+    assert "erp is switched off" in err.getvalue()
+    paused.release()
+    first.result(PATIENCE)
 
 
 def test_of_many_refreshes_at_once_one_does_the_work(

@@ -80,6 +80,7 @@ def test_a_message_published_before_any_worker_was_there_is_kept(connection: Con
     assert connection.default_channel._get("celery")["body"]
 
 
+@pytest.mark.e2e
 def test_workers_and_beat_start_without_the_admin_and_the_urls():
     """Loading them took longer than all the rest of a start."""
     program = "import sys; from config.celery import app; app.loader.init_worker(); "

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -15,12 +16,13 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from pytest_django import Settings
 
-from config.django_handler import ThreadHandler
+from config.django_handler import BYTES_IN_MEMORY, ThreadHandler
 from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
 TOGETHER = 12
 LARGEST_BODY = 2_000_000
+KNOWN = {"authorization": "Bearer good"}
 STYLES = "unfold/css/styles.css"
 meeting = threading.Barrier(TOGETHER, timeout=20)
 arrived, released = threading.Event(), threading.Event()
@@ -56,13 +58,17 @@ def hold(request: HttpRequest) -> HttpResponse:
     return HttpResponse("To nobody.")
 
 
+async def knows_somebody(scope: dict[str, Any]) -> bool:
+    return (b"authorization", b"Bearer good") in scope["headers"]
+
+
 urlpatterns = [path(view.__name__, view) for view in (meet, where, count, broken, hold)]
 
 
 @pytest.fixture
 def base_url(settings: Settings) -> Iterator[str]:
     settings.ROOT_URLCONF = __name__
-    with serving(ThreadHandler(largest_body=LARGEST_BODY), lifespan="off") as url:
+    with serving(ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody), lifespan="off") as url:
         yield url
 
 
@@ -97,7 +103,7 @@ def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> No
 
 
 def test_a_body_of_several_messages_reaches_the_view(base_url: str) -> None:
-    answer = plain_http.post(f"{base_url}/count", content=b"x" * 1_000_000, timeout=20)
+    answer = plain_http.post(f"{base_url}/count", content=b"x" * 1_000_000, headers=KNOWN, timeout=20)
     assert answer.text == "1000000"
 
 
@@ -117,13 +123,24 @@ def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url: str) -
 def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -> None:
     content = b"x" * (LARGEST_BODY + 1)
     body = content if told_before else iter([content])
-    answer = plain_http.post(f"{base_url}/count", content=body, timeout=20)
-    assert (answer.status_code, answer.text) == (413, "The body is too large.\n")
+    answer = plain_http.post(f"{base_url}/count", content=body, headers=KNOWN, timeout=20)
+    assert (answer.status_code, answer.json()) == (413, {"detail": "The body is too large."})
+
+
+def test_of_an_unknown_caller_no_large_body_is_taken(base_url: str) -> None:
+    """E6: the answer comes before the body has; nothing of it was put on disk."""
+    address = urlsplit(base_url)
+    length = LARGEST_BODY - 1
+    with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+        head = f"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+        client.sendall(head.encode() + b"x" * (BYTES_IN_MEMORY + 1))
+        answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n0")
 
 
 def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Settings) -> None:
     settings.ROOT_URLCONF = __name__
-    handler = ThreadHandler(largest_body=LARGEST_BODY)
+    handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody)
     with ThreadPoolExecutor(1) as clients:
         with serving(handler, lifespan="off", timeout_graceful_shutdown=1) as url:
             asked = clients.submit(get, f"{url}/hold")

@@ -1,9 +1,11 @@
 """Settings: read once, checked at the start, and all of them in the README."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+from pydantic import SecretStr
 
 from config.environment import Environment, read_environment, variable_names
 from tests.processes import ROOT
@@ -15,7 +17,8 @@ def settings_table() -> str:
     """What the README has to show."""
     lines = ["| variable | default | meaning |", "|---|---|---|"]
     for name, field in zip(variable_names(), Environment.model_fields.values(), strict=True):
-        lines.append(f"| `{name}` | {shown(name, field.default)} | {field.description} |")
+        mark = " *" if field.json_schema_extra else ""
+        lines.append(f"| `{name}`{mark} | {shown(name, field.default)} | {field.description} |")
     return "\n".join(lines) + "\n"
 
 
@@ -23,15 +26,14 @@ def shown(name: str, default: object) -> str:
     """Defaults that are made up at the start are told in the text."""
     if name == "CATALOGUE_DATA_DIR":
         return "`var/`"
-    if name == "SECRET_KEY" or default == "":
+    default = default.get_secret_value() if isinstance(default, SecretStr) else default
+    if default == "":
         return ""
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def start_with(**variables: str) -> subprocess.CompletedProcess[str]:
     """Start the product with these variables and no others of ours."""
-    import os
-
     return subprocess.run(
         [sys.executable, "manage.py", "check"],
         cwd=ROOT,
@@ -59,6 +61,15 @@ def test_the_readme_shows_every_setting_with_its_default_and_meaning():
         ("CATALOGUE_EXECUTION_TIMEOUT", "0"),
         ("CATALOGUE_DISCOVERY_ENABLED", "perhaps"),
         ("CATALOGUE_PUBLIC_URL", "catalogue.example.com"),
+        ("CATALOGUE_ALLOWED_HOSTS", "*"),
+        ("CATALOGUE_ALLOWED_HOSTS", "example.com,*.example.com"),
+        ("CATALOGUE_ALLOWED_HOSTS", "https://example.com"),
+        ("CATALOGUE_ALLOWED_HOSTS", "example.com:8000"),
+        ("CATALOGUE_TRUSTED_PROXIES", "proxy.internal"),
+        ("CATALOGUE_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("SECRET_KEY", "x"),
+        ("OPENAI_BASE_URL", "ftp://models.example.com/v1"),
+        ("OPENAI_BASE_URL", "models.example.com"),
         ("DATABASE_URL", "oracle://x"),
         ("CELERY_BROKER_URL", "nonsense"),
         ("CATALOGUE_STDIO_COMMANDS", "files=/opt/files-mcp"),
@@ -99,6 +110,46 @@ def test_a_misspelt_setting_ends_the_start_with_a_suggestion():
     assert "CATALOGUE_INLINE_WIAT: no such setting; did you mean CATALOGUE_INLINE_WAIT?" in outcome.stderr
 
 
+def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.MonkeyPatch):
+    """B4"""
+    monkeypatch.setenv("CATALOGUE_ALLOWED_HOSTS", "a.example.com, .b.example.com,192.0.2.1,[2001:db8::1]")
+    monkeypatch.setenv("CATALOGUE_TRUSTED_PROXIES", "127.0.0.1, 10.0.0.0/8,2001:db8::/32")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1/")
+    monkeypatch.setenv("SECRET_KEY", "k" * 32)
+    assert read_environment().secret_key.get_secret_value() == "k" * 32
+
+
 def test_no_message_shows_a_secret():
     outcome = start_with(DATABASE_URL="postgres//user:hunter2@host/name", SECRET_KEY="")
     assert "hunter2" not in outcome.stderr + outcome.stdout
+
+
+def test_a_debug_page_shows_no_password_of_the_settings():
+    """E6: anybody can ask for one, by naming a host that is not ours."""
+    program = (
+        "import django\n"
+        "django.setup()\n"
+        "from django.test import Client\n"
+        "page = Client(raise_request_exception=False).get('/admin/', headers={'host': 'elsewhere'})\n"
+        "print(page.status_code, page.content.decode())\n"
+    )
+    passwords = {
+        "DATABASE_URL": "postgres://user:hunter1@db.internal/name",
+        "CELERY_BROKER_URL": "redis://:hunter2@broker.internal/0",
+        "SECRET_KEY": "hunter3" * 8,
+        "SECRET_KEY_FALLBACKS": "hunter4" * 8,
+        "OPENAI_API_KEY": "hunter5",
+    }
+    variables = passwords | {"CATALOGUE_DEBUG": "true", "DJANGO_SETTINGS_MODULE": "config.settings"}
+    outcome = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert outcome.stdout.startswith("400 ")
+    assert "CELERY_BROKER_URL" in outcome.stdout
+    assert "hunter" not in outcome.stdout

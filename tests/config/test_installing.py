@@ -128,6 +128,7 @@ def test_a_failure_of_pip_shows_its_errors_and_what_to_do_and_the_next_run_goes_
                 "PIP_EXTRA_INDEX_URL": "https://second.example/simple\nhttps://third.example/simple",
                 "PIP_FIND_LINKS": "/wheels /more-wheels",
                 "PIP_TIMEOUT": "60",
+                "PIP_CONSTRAINT": "/constraints.txt",
             },
             {
                 "UV_DEFAULT_INDEX": "https://first.example/simple",

@@ -51,3 +51,32 @@ def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback(
     assert (broke["logger"], broke["message"]) == ("library", "broke <b>")
     assert "ZeroDivisionError" in broke["exception"]
     assert "exception" not in host
+
+
+def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
+    """B9: a line that looks genuine is genuine, and a traceback can be read."""
+    forged = "2026-01-01 00:00:00.000 INFO    web config: Everything is fine"
+    program = (
+        "from config.logging import configure_logging\n"
+        "from loguru import logger\n"
+        "configure_logging(level='INFO', log_format='text')\n"
+        f"forged = {forged!r}\n"
+        "for separator in ('\\n', '\\r\\n', '\\x1b[2K\\r', '\\u2028', '\\x85'):\n"
+        "    engine = logger.bind(engine=f'x{separator}{forged}')\n"
+        "    engine.warning('It said: {}', f'broken{separator}{forged}')\n"
+        "try:\n    raise ValueError(f'broken {{braces}}\\n{forged}')\n"
+        "except ValueError:\n    logger.exception('Größe 東京\u3000{}', '<b>{braces}')\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = outcome.stderr.splitlines()
+    assert not any(line.startswith(forged) for line in lines)
+    entries = [line for line in lines if not line.startswith("    ")]
+    assert len(entries) == 6
+    assert r"It said: broken\n2026-01-01" in entries[0] and r"engine=x\n2026-01-01" in entries[0]
+    assert r"\x1b[2K\r2026" in entries[2]
+    assert entries[5].endswith("Größe 東京\u3000<b>{braces}")
+    below = lines[lines.index(entries[5]) + 1 :]
+    assert below[0] == "    Traceback (most recent call last):"
+    assert below[-2:] == ["    ValueError: broken {braces}", f"    {forged}"]

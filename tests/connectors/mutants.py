@@ -158,7 +158,9 @@ class LatheConnector:
     async def terminate(self, run: RunRef) -> None:
         await self._client.request("DELETE", fill_path("/runs/{id}/process", id=run.run_id))
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         runs, _ = await self._runs(f"?job={workflow.id}&key={key}")
         return self._read_started(runs[0]) if runs else None
 
@@ -466,38 +468,48 @@ class UnreachableStartIsOfUnknownOutcome(FaultlessConnector):
 
 @breaks("test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported")
 class NothingIsEverFound(FaultlessConnector):
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        await super().find_run(workflow, key=key)
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        await super().find_run(workflow, arguments, key=key)
         return None
 
 
 @breaks("test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported")
 class AnyRunIsFound(FaultlessConnector):
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         runs, _ = await self._runs(f"?job={workflow.id}")
         return self._read_started(runs[0]) if runs else None
 
 
 @breaks("test_the_key_of_another_workflows_run_finds_nothing")
 class LookupThatIgnoresTheWorkflow(FaultlessConnector):
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
-        return await super().find_run(WorkflowRef(id="", name=""), key=key)
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        return await super().find_run(WorkflowRef(id="", name=""), arguments, key=key)
 
 
 @breaks("test_a_lookup_without_an_answer_never_says_that_there_is_no_run")
 class UnansweredLookupFindsNothing(FaultlessConnector):
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         try:
-            return await super().find_run(workflow, key=key)
+            return await super().find_run(workflow, arguments, key=key)
         except Unreachable:
             return None
 
 
 @breaks("test_a_lookup_whose_answer_is_garbage_finds_no_run_and_denies_none")
 class UnreadableLookupFindsNothing(FaultlessConnector):
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         try:
-            return await super().find_run(workflow, key=key)
+            return await super().find_run(workflow, arguments, key=key)
         except InvalidAnswer:
             return None
 

@@ -17,7 +17,7 @@ BASE = "https://api.example.com/v1"
 
 
 def document(paths: dict[str, Any], *, openapi: str = "3.1.0", **further: Any) -> dict[str, Any]:
-    info = {"title": "Orders", "version": "1"}
+    info = {"title": "Orders API", "version": "1"}
     return {"openapi": openapi, "info": info, "servers": [{"url": BASE}], "paths": paths} | further
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.json_limits import TooDeep, UnreadableJSON, parse_json, parse_listing
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,33 @@ def test_deep_nesting_is_refused_without_a_recursion_error(unit: bytes, levels: 
     """B8: a million brackets cost time in proportion and no stack."""
     with pytest.raises(UnreadableJSON, match="levels"):
         parse_json(unit * levels)
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+@pytest.mark.parametrize("envelope", ["[%s]", '{"data": {"workflows": [%s]}, "next": null}'])
+def test_of_a_listing_only_the_objects_that_are_nested_too_deep_are_lost(envelope: str) -> None:
+    """B6: the others come as they are, and those keep what names them."""
+    bad = [f'{{"id": "b{n}", "schema": {deep(n)}, "name": "\\"[[["}}' for n in (200, 10_000)]
+    good = '{"id": "g", "schema": [[{"a": "]"}]]}'
+    text = envelope % ", ".join([bad[0], good, bad[1]])
+    read = parse_listing(text.encode(), max_depth=100)
+    first, other, last = read if isinstance(read, list) else read["data"]["workflows"]
+    assert other == {"id": "g", "schema": [[{"a": "]"}]]} and not isinstance(other, TooDeep)
+    for lost, name in ((first, "b200"), (last, "b10000")):
+        assert isinstance(lost, TooDeep)
+        assert (lost["id"], lost["name"]) == (name, '"[[[')
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 1_000, b'[{"a": ' + b"[" * 200 + b"}]", b"[" * 2_000_000 + b"]" * 2_000_000]
+)
+def test_a_listing_that_is_broken_or_very_large_is_refused_as_a_whole(text: bytes) -> None:
+    """B8: nobody knows which object it would be, or it would take too long to find out."""
+    with pytest.raises(UnreadableJSON, match="levels"):
+        parse_listing(text, max_depth=100)
 
 
 def test_brackets_in_texts_are_not_nesting() -> None:

@@ -237,7 +237,7 @@ def test_another_name_for_json_is_sent_as_the_api_calls_it():
             'style "pipeDelimited" is not supported',
         ),
         (parameter("f", "path", style="matrix"), 'style "matrix" is not supported'),
-        (parameter("f", "query", content={"application/json": {}}), "a media type of its own"),
+        (parameter("f", "query", content={"application/xml": {}}), "a media type of its own"),
         (parameter("f", "cookie"), "cookies are not sent"),
         (parameter("f", "querystring"), '"querystring" are not supported'),
         (parameter("f", "query", schema=PARTS), "which is an object"),
@@ -273,7 +273,8 @@ def test_headers_that_are_not_the_tools_are_ignored():
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"content": {"multipart/form-data": {"schema": PARTS}}}, '"multipart/form-data"; only JSON'),
+        ({"content": {"multipart/form-data": {"schema": {"type": "object"}}}}, "a form whose fields"),
+        ({"content": {"multipart/mixed": {"schema": PARTS}}}, '"multipart/mixed"; only JSON'),
         ({"content": {"application/octet-stream": {}}}, '"application/octet-stream"; only JSON'),
         ({"content": {FORM: {"schema": {"type": "object"}}}}, "a form whose fields"),
         (
@@ -329,8 +330,10 @@ def test_descriptions_are_plain_and_of_a_bounded_length():
     config = the_tool(with_operation({"summary": "List orders", "description": text})).config
     assert config.title == "List orders"
     assert config.description.startswith("List orders\n\nSee the guide. Bold word")
-    assert len(config.description) <= 2_000 and config.description.endswith("word...")
-    assert the_tool(with_operation({})).config.description == "GET /orders"
+    assert len(config.description) <= 2_020 and config.description.endswith("word...\n\nAPI: Orders API")
+    assert the_tool(with_operation({})).config.description == "GET /orders\n\nAPI: Orders API"
+    said = {"info": {"version": "1"}}
+    assert the_tool(with_operation({}, **said)).config.description == "GET /orders\n\nAPI: api.example.com"
 
 
 @pytest.mark.parametrize(

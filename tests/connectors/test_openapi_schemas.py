@@ -125,6 +125,7 @@ def test_a_schema_that_is_too_much_refuses_its_operation():
     ("schema", "told"),
     [
         (5, "something else where a schema has to be"),
+        (None, "Its schema is null. For anything at all leave the key out, or write {}."),
         ({"anyOf": {}}, "where a list of schemas has to be"),
         ({"properties": []}, "where schemas by their names have to be"),
         ({"$ref": "#/nowhere"}, "where there is nothing"),

@@ -258,7 +258,7 @@ async def test_anybody_elses_run_is_not_taken_for_the_one_with_our_key() -> None
     """A7.2: a Prefect that does not know the condition lists what it likes."""
     async with prefect({RUNS: [flow_run("RUNNING", idempotency_key="another")]}) as (connector, _):
         with pytest.raises(InvalidAnswer):
-            await connector.find_run(WORKFLOW, key=KEY)
+            await connector.find_run(WORKFLOW, {}, key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ async def test_a_run_is_found_by_its_key_unless_it_is_of_another_deployment(
     """B3: Prefect keeps the runs of a deployment that was deleted, without its id."""
     ours = flow_run("RUNNING", idempotency_key=str(KEY), deployment_id=deployment)
     async with prefect({RUNS: [ours]}) as (connector, _):
-        assert (await connector.find_run(WORKFLOW, key=KEY) is not None) is is_found
+        assert (await connector.find_run(WORKFLOW, {}, key=KEY) is not None) is is_found
 
 
 @pytest.mark.parametrize("odd", ["../admin", "", "7", "0ca4ef6e/../.."])

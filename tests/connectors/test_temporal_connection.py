@@ -51,6 +51,7 @@ def shown(certificate: Certificate) -> dict[str, str]:
     }
 
 
+@pytest.mark.e2e
 def test_the_sdk_is_imported_only_when_a_source_of_this_kind_is_used() -> None:
     """E7: whoever has no Temporal does not wait for it at each start of a process."""
     program = "import sys; from connectors.registry import usable_connectors; "
@@ -319,6 +320,7 @@ async def test_a_token_url_that_is_down_means_that_nothing_was_started(
 # --- outages ---
 
 
+@pytest.mark.engines
 async def test_a_server_that_was_killed_and_came_back_is_used_again_and_its_runs_go_on(
     tmp_path: Path,
 ) -> None:

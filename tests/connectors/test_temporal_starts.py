@@ -92,7 +92,7 @@ async def test_a_start_whose_answer_was_lost_is_repeated_and_finds_the_same_run(
                 await start(connector, sample, key)
             gateway.swallowed = set()
             started, _ = await start(connector, sample, key)
-            found = await connector.find_run(sample.workflow, key=key)
+            found = await connector.find_run(sample.workflow, sample.arguments, key=key)
     assert found is not None
     assert found.run_id == started.run_id
     client = await temporal_server.client()
@@ -124,8 +124,21 @@ async def test_a_repeated_start_finds_its_run_even_if_another_one_has_the_workfl
     again, _ = await start(connector, sample, key)
     assert again.run_id == first.run_id
     assert other.run_id != first.run_id
-    found = await connector.find_run(sample.workflow, key=key)
+    found = await connector.find_run(sample.workflow, sample.arguments, key=key)
     assert found is not None and found.run_id == first.run_id
+
+
+async def test_a_run_whose_id_is_made_of_arguments_is_found_by_them(
+    connector: TemporalConnector, temporal_server: TemporalServer, recipe: str
+) -> None:
+    """B3: without the list of runs, which lags behind and is long."""
+    sample, key = lasting(recipe), uuid4()
+    first, _ = await start(connector, sample, key)
+    with gateway_to(temporal_server.address) as gateway:
+        async with connector_to(gateway.address) as through_gateway:
+            found = await through_gateway.find_run(sample.workflow, sample.arguments, key=key)
+    assert found is not None and found.run_id == first.run_id
+    assert gateway.seen["ListWorkflowExecutions"] == 0
 
 
 async def test_a_workflow_id_that_another_call_holds_is_refused_in_words(

@@ -152,6 +152,7 @@ async def test_questions_of_the_server_are_declined_in_words(connect: Connect) -
     assert "This client offers no sampling" in declined or "nobody can give it here" in declined
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize("eras", [("2025", "2025"), ("2026", "2025"), ("2025", "2026")])
 async def test_a_server_that_was_restarted_or_replaced_meanwhile_answers_the_next_call(
     tmp_path: Path, eras: tuple[str, str]
@@ -166,6 +167,7 @@ async def test_a_server_that_was_restarted_or_replaced_meanwhile_answers_the_nex
             await call(connector, "say", sentence="Hello?")
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize("path", ["/mcp/", "/mcp", "/"])
 async def test_server_and_token_url_are_asked_at_the_very_address_that_was_typed(
     tmp_path: Path, path: str
@@ -305,6 +307,7 @@ async def test_a_command_that_is_not_there_is_said_to_be_missing(allowed: Callab
     assert "cannot be started: no such file or directory" in health.message
 
 
+@pytest.mark.engines
 async def test_a_program_gets_none_of_our_secrets_but_those_of_its_source(
     allowed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +321,7 @@ async def test_a_program_gets_none_of_our_secrets_but_those_of_its_source(
     assert not {"SECRET_KEY", "DATABASE_URL"} & told.keys()
 
 
+@pytest.mark.engines
 async def test_what_a_program_started_ends_with_it(allowed: Callable[..., None], tmp_path: Path) -> None:
     """B10: nothing is left of a source that was closed."""
     noted = tmp_path / "pid"
@@ -331,6 +335,7 @@ async def test_what_a_program_started_ends_with_it(allowed: Callable[..., None],
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.engines
 async def test_a_program_that_dies_is_started_again_and_one_that_always_does_is_given_time(
     allowed: Callable[..., None],
 ) -> None:
@@ -350,6 +355,7 @@ async def test_a_program_that_dies_is_started_again_and_one_that_always_does_is_
     assert "times in a row" in caught.value.message
 
 
+@pytest.mark.engines
 async def test_sources_never_share_a_program(allowed: Callable[..., None]) -> None:
     """E6: what one source tells its program, another one does not get to see."""
     settings = {"transport": "stdio", "command": "many-tools"}

@@ -38,10 +38,20 @@ class Browser:
 
     def submit(self, path: str, form_id: str, changes: dict[str, str]) -> None:
         """Change some fields of a page's form and send all of it."""
-        reader = FormReader(form_id)
-        reader.feed(self.get(path))
-        answer = self.post(path, reader.fields | changes)
+        answer = self._send(path, form_id, self.get(path), changes)
         assert answer.status_code == 302, text_of(answer.text)
+
+    def submit_and_confirm(self, path: str, form_id: str, changes: dict[str, str]) -> None:
+        """The same with a form that shows what it would do before it does it."""
+        shown = self._send(path, form_id, self.get(path), changes)
+        assert shown.status_code == 200, "it was saved at once"
+        answer = self._send(path, form_id, shown.text, {})
+        assert answer.status_code == 302, text_of(answer.text)
+
+    def _send(self, path: str, form_id: str, page: str, changes: dict[str, str]) -> httpx2.Response:
+        reader = FormReader(form_id)
+        reader.feed(page)
+        return self.post(path, reader.fields | changes)
 
     def press(self, path: str) -> str:
         """Press a button; what the page says that comes next."""

@@ -17,7 +17,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from chaos.deployment import Deployment, deployed
+from chaos.deployment import OBSERVER, Deployment, deployed
 from chaos.plan import KEYED, PLAIN
 from chaos.stacks import choose_name, own_stack
 from tests import plain_http
@@ -43,13 +43,13 @@ class Web:
     def start(self, tool: str, arguments: dict[str, Any], *, key: str = "", wait: int = 0) -> dict[str, Any]:
         headers = {"idempotency-key": key} if key else {}
         body = {"tool": tool, "arguments": arguments, "wait_seconds": wait}
-        return self._ask("POST", "/executions/", json=body, headers=headers)
+        return self.ask("POST", "/executions/", json=body, headers=headers)
 
     def read(self, execution_id: str) -> dict[str, Any]:
-        return self._ask("GET", f"/executions/{execution_id}/")
+        return self.ask("GET", f"/executions/{execution_id}/")
 
     def cancel(self, execution_id: str) -> dict[str, Any]:
-        return self._ask("POST", f"/executions/{execution_id}/cancel/")
+        return self.ask("POST", f"/executions/{execution_id}/cancel/")
 
     def settled(self, execution_id: str) -> dict[str, Any]:
         """The execution once it has ended."""
@@ -66,7 +66,7 @@ class Web:
             async with Client(transport, mode="2026-07-28") as client:
                 yield client
 
-    def _ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+    def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         headers = request.pop("headers", {}) | {"authorization": f"Bearer {self.token}"}
         answer = plain_http.request(method, f"{self.url}/api{path}", headers=headers, timeout=60, **request)
         found: dict[str, Any] = answer.raise_for_status().json()
@@ -98,6 +98,24 @@ def tools(deployment: Deployment) -> dict[str, str]:
 
 def runs_with(deployment: Deployment, mark: str) -> list[dict[str, Any]]:
     return [run for run in deployment.engines[KEYED].runs() if mark in json.dumps(run["input"])]
+
+
+def test_a_setting_that_is_changed_at_one_holds_at_the_other(deployment: Deployment) -> None:
+    """A4.4: within seconds, and without a restart."""
+    first, second = (Web(url, deployment.tokens[OBSERVER]) for url in deployment.web_urls)
+
+    def told(web: Web, name: str) -> Any:
+        return next(
+            entry["value"] for entry in web.ask("GET", "/settings/")["settings"] if entry["name"] == name
+        )
+
+    usual = told(second, "max_queued_executions")
+    try:
+        first.ask("PATCH", "/settings/", json={"max_queued_executions": 17})
+        wait_until(lambda: told(second, "max_queued_executions") == 17, PATIENCE_SECONDS)
+    finally:
+        second.ask("PATCH", "/settings/", json={"max_queued_executions": None})
+    wait_until(lambda: told(first, "max_queued_executions") == usual, PATIENCE_SECONDS)
 
 
 def test_a_run_started_at_one_is_seen_and_cancelled_at_the_other(

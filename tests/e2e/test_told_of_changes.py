@@ -58,11 +58,11 @@ class Admin:
         ).raise_for_status()
 
     def hide_by_filter(self) -> None:
-        self.browser.submit(f"{FILTERS}add/", "workflowfilter_form", EXCLUDED | {"enabled": "on"})
+        self.browser.submit_and_confirm(f"{FILTERS}add/", "workflowfilter_form", EXCLUDED | {"enabled": "on"})
 
     def remove_filter(self) -> None:
         row = self.browser.first_match(FILTERS, rf'href="/admin/({FILTERS}\d+/)change/"')
-        self.browser.submit(f"{row}change/", "workflowfilter_form", {"pattern": "no-such-*"})
+        self.browser.submit_and_confirm(f"{row}change/", "workflowfilter_form", {"pattern": "no-such-*"})
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
-"""A real browser: Chromium without a window, driven by its keyboard through the WebDriver protocol."""
+"""A real browser: Chromium without a window, driven by keyboard and mouse through the WebDriver protocol."""
 
+import base64
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ DRIVER = shutil.which("chromedriver")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MISSING = "needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
 
-TAB, ENTER, SPACE, DOWN = "\ue004", "\ue006", " ", "\ue015"
+TAB, ENTER, SPACE, DOWN, CONTROL = "\ue004", "\ue006", " ", "\ue015", "\ue009"
 WAIT_SECONDS, LOOK_SECONDS, SCRIPT_SECONDS = 20, 1, 3
 """For something to come; for which one page is watched for it; after which that page is taken for gone."""
 WAITING = """
@@ -37,8 +38,12 @@ class BrowserRefused(Exception):
     """The browser did not do what it was told to."""
 
 
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+"""The key that the protocol gives references to elements."""
+
+
 class RealBrowser:
-    """One window. Everything that can be done with it is done with keys, as who has no mouse does it."""
+    """One window, with a keyboard and a mouse."""
 
     def __init__(self, http: httpx2.Client, url: str) -> None:
         self._http = http
@@ -57,6 +62,12 @@ class RealBrowser:
         ]
         self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
 
+    def press_together(self, held: str, key: str) -> None:
+        """Such as Ctrl-K."""
+        order = (("keyDown", held), ("keyDown", key), ("keyUp", key), ("keyUp", held))
+        strokes = [{"type": kind, "value": value} for kind, value in order]
+        self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
+
     def tab_to(self, selector: str, *, most: int = 60) -> None:
         """Press Tab until that element has the focus."""
         for _ in range(most):
@@ -64,6 +75,45 @@ class RealBrowser:
                 return
             self.press(TAB)
         raise AssertionError(f"Tab does not lead to {selector}: {self.text()}")
+
+    def click(self, selector: str) -> None:
+        """As the mouse does it: what is hidden or covered cannot be clicked."""
+        found = self._command("element", using="css selector", value=selector)
+        self._command(f"element/{found[ELEMENT]}/click")
+
+    def answer_question(self) -> str:
+        """Say yes to what the page asks in a dialogue; the question."""
+        question = str(self._read("alert/text"))
+        self._command("alert/accept")
+        return question
+
+    def go_in_with(self, cookie: str, value: str, *, address: str) -> None:
+        """Have a cookie of that site."""
+        self.open(address)
+        self._command("cookie", cookie={"name": cookie, "value": value, "path": "/"})
+
+    def resize(self, width: int, height: int = 1000) -> None:
+        """The page itself, without the frame of a window."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.devtools("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def prefer(self, colours: str) -> None:
+        """`light` or `dark`, as the operating system tells pages."""
+        feature = {"name": "prefers-color-scheme", "value": colours}
+        self.devtools("Emulation.setEmulatedMedia", features=[feature])
+
+    def picture(self) -> bytes:
+        """The whole page as PNG."""
+        return base64.b64decode(self.devtools("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+
+    def complaints(self) -> list[str]:
+        """Errors of scripts and answers that are errors, since they were last asked for."""
+        logged = self._checked("log", self._http.post(f"{self._url}/se/log", json={"type": "browser"}))
+        return [entry["message"] for entry in logged if entry["level"] == "SEVERE"]
+
+    def devtools(self, name: str, **params: Any) -> Any:
+        """A command of Chromium's own protocol."""
+        return self._command("goog/cdp/execute", cmd=name, params=params)
 
     def wait_for(self, condition: str) -> Any:
         """What the JavaScript expression comes to, once that is true; it is looked at with every frame.
@@ -89,8 +139,19 @@ class RealBrowser:
     def run(self, script: str) -> Any:
         return self._command("execute/sync", script=script, args=[])
 
+    def run_async(self, script: str) -> Any:
+        """What the script gives its last argument, a function."""
+        return self._command("execute/async", script=script, args=[])
+
     def _command(self, name: str, **given: Any) -> Any:
-        answer = self._http.post(f"{self._url}/{name}", json=given).json()["value"]
+        return self._checked(name, self._http.post(f"{self._url}/{name}", json=given))
+
+    def _read(self, name: str) -> Any:
+        return self._checked(name, self._http.get(f"{self._url}/{name}"))
+
+    @staticmethod
+    def _checked(name: str, response: httpx2.Response) -> Any:
+        answer = response.json()["value"]
         if isinstance(answer, dict) and "error" in answer:
             raise BrowserRefused(f"{name}: {answer['error']}: {answer['message'][:2000]}")
         return answer
@@ -108,6 +169,7 @@ def real_browser(folder: Path) -> Iterator[RealBrowser]:
     arguments += ["--window-size=1400,1000", f"--user-data-dir={folder / 'profile'}"]
     wanted = {
         "goog:chromeOptions": {"binary": BROWSER, "args": arguments},
+        "goog:loggingPrefs": {"browser": "ALL"},
         "timeouts": {"script": SCRIPT_SECONDS * 1000},
     }
     with (

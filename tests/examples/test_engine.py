@@ -418,6 +418,7 @@ def test_history_can_be_filtered_and_paged(engine: Engine) -> None:
 # Stopping and starting again
 
 
+@pytest.mark.e2e
 def test_killed_engine_resumes_its_runs(launch: Launch) -> None:
     given = {"seconds": 3, "message": "hello"}
     first = launch()

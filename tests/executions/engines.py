@@ -88,7 +88,7 @@ def completed(output: Any = None, **more: Any) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Request:
     kind: str
-    """`start`, `status`, `cancel` or `runs`, the lookup by key."""
+    """`start`, `status`, `cancel`, `workflows`, the listing, or `runs`, the lookup by key."""
     at: float
     """When it had arrived, by time.monotonic()."""
     received: Received
@@ -139,6 +139,8 @@ class WireEngine:
     on_status: Behaviour = field(default_factory=lambda: replies(200, status()))
     on_cancel: Behaviour = field(default_factory=lambda: replies(200, status("CANCELLED")))
     on_lookup: Behaviour = field(default_factory=lambda: replies(200, {"runs": []}))
+    on_listing: Behaviour = field(default_factory=lambda: replies(503))
+    """Its workflows stay those that the test made."""
     requests: list[Request] = field(default_factory=list)
     base_url: str = ""
 
@@ -156,6 +158,7 @@ class WireEngine:
             "status": self.on_status,
             "cancel": self.on_cancel,
             "runs": self.on_lookup,
+            "workflows": self.on_listing,
         }
         await behaviours[kind](received, writer)
 

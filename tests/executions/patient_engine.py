@@ -38,6 +38,7 @@ class PatientEngine:
     calls: list[tuple[str, float]] = field(default_factory=list)
     """The connector's methods that were called, and when by time.monotonic()."""
     on_cancel: Callable[[], None] = lambda: None
+    on_terminate: Callable[[], None] = lambda: None
     terminates_after: float | None = None
     waits: bool = True
     """Whether it keeps whoever waits until something happens."""
@@ -147,6 +148,7 @@ class WaitingConnector(_PatientConnector):
 
     async def terminate(self, run: RunRef) -> None:
         engine.answer("terminate")
+        engine.on_terminate()
 
 
 class HoldingConnector(_PatientConnector):

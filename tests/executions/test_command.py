@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from executions.models import Execution, State
 from tests.connectors.scripted import replies, sends_and_hangs_up
@@ -30,6 +31,20 @@ def test_a_tool_called_from_the_command_line_leaves_the_same_record(
     execution = only()
     assert execution.succeeded and execution.run_id == RUN_ID
     assert (execution.door, execution.payload.input) == ("command", {"numbers": [1, 2]})
+
+
+def test_what_comes_from_the_cache_is_printed_alone_and_said_on_standard_error(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """E4: a text that goes into a pipe is the engine's alone."""
+    Workflow.objects.update(cache_seconds=600, read_only_hint=True)
+    forget_catalogue()
+    engine.on_status = replies(200, completed("all is well"))
+    assert call_tool("report") == "all is well\n"
+    out, err = StringIO(), StringIO()
+    call_command("call_tool", "report", stdout=out, stderr=err)
+    assert (out.getvalue(), engine.count("start")) == ("all is well\n", 1)
+    assert "From the result cache" in err.getvalue()
 
 
 def test_a_run_that_fails_ends_the_command_with_the_reason(engine: WireEngine, workflow: Workflow) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from connectors.errors import Rejected, Unreachable
 from connectors.registry import BUILT_IN
@@ -15,7 +16,18 @@ from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
-from tests.executions.steps import call, cancel, in_database, make_active, only, read, timeline, told
+from tests.executions.steps import (
+    call,
+    cancel,
+    in_database,
+    let_pass,
+    make_active,
+    only,
+    reach_deadline,
+    read,
+    timeline,
+    told,
+)
 from tests.factories import make_workflow
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -144,6 +156,54 @@ def test_an_engine_that_refuses_to_terminate_is_told_once_and_one_that_is_away_a
 
     assert told(execution, "terminate_sent") == told_as
     assert (read(execution).terminate_sent_at is None) == (told_as == [])
+
+
+def test_a_run_whose_timeout_has_passed_is_terminated_if_it_does_not_follow_its_cancellation(
+    workflow: Workflow, patient: PatientEngine
+) -> None:
+    """A7.5: cancelled at the deadline, terminated after its grace, and recorded as the engine says then."""
+    patient.terminates_after = 30
+    patient.on_terminate = patient.be_cancelled
+    execution = make_active(workflow, State.RUNNING)
+    reach_deadline(execution)
+    for after, terminated in ((0, 0), (20, 0), (20, 1)):
+        let_pass(execution, after)
+        Execution.objects.update(next_attempt_at=timezone.now(), polled_at=None)
+        advance_due_executions()
+        assert (patient.count("cancel"), patient.count("terminate")) == (1, terminated)
+    record = read(execution)
+    assert record.state == State.TIMED_OUT
+    assert record.error == "It took longer than its timeout of 300 s and was terminated at the engine."
+
+
+def test_a_run_that_outlives_even_its_termination_is_given_up(
+    workflow: Workflow, patient: PatientEngine
+) -> None:
+    """A7.5: some seconds later, with the truth."""
+    patient.terminates_after = 30
+    execution = make_active(workflow, State.RUNNING)
+    reach_deadline(execution)
+    for after, state in ((0, State.RUNNING), (31, State.RUNNING), (11, State.TIMED_OUT)):
+        let_pass(execution, after)
+        Execution.objects.update(next_attempt_at=timezone.now(), polled_at=None)
+        advance_due_executions()
+        assert read(execution).state == state
+    assert "the engine has not ended it: it may go on there" in read(execution).error
+    assert patient.count("terminate") == 1
+
+
+async def test_whoever_waits_at_the_deadline_hears_of_the_cancellation_as_it_happens(
+    workflow: Workflow, patient: PatientEngine
+) -> None:
+    """A7.2, A7.5: however seldom the engine may be polled."""
+    await in_database(Workflow.objects.update, timeout_seconds=1)
+    await in_database(forget_catalogue)
+    waiting = await begin_call(patient)
+    await until(lambda: patient.count("cancel"), "the engine is told to cancel")
+    assert not waiting.done()
+    patient.be_cancelled()
+    execution = await waiting
+    assert execution.state == State.TIMED_OUT and "was cancelled at the engine" in execution.error
 
 
 def test_an_engine_that_cannot_terminate_is_not_asked_to(workflow: Workflow, patient: PatientEngine) -> None:

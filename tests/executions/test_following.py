@@ -1,18 +1,22 @@
 """Runs that nobody waits for: polls, engines that misbehave meanwhile, deadlines, and who may ask when."""
 
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
+from loguru import logger
 from pytest_django import DjangoAssertNumQueries
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
+from executions.advancing import advance
 from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
+from executions.engine.following import CANCELLATION_GRACE
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, poll_due_executions
 from executions.reading import UnknownExecution, describe_execution, find_execution
@@ -48,6 +52,7 @@ from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+GRACE = CANCELLATION_GRACE.total_seconds()
 NOT_FOUND = replies(404, {"error": "no such run"})
 HTML = replies(200, "<html><body>Please log in</body></html>", content_type="text/html")
 
@@ -89,12 +94,52 @@ def test_a_worker_records_progress_when_it_is_news_and_the_result(
     assert advance_due_executions() == 0
 
 
+@pytest.fixture
+def log() -> Iterator[list[str]]:
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="INFO", format="{level} {message} {extra[execution]}")
+    yield lines
+    logger.remove(sink)
+
+
+def test_progress_and_the_end_of_a_run_reach_the_log(
+    engine: WireEngine, running: Execution, log: list[str]
+) -> None:
+    """A5.2, A7.3: each step once, and a failure with the engine's words."""
+    engine.on_status = in_turn(
+        replies(200, status(progress=25, progress_message="reading")),
+        replies(200, status(progress=25, progress_message="reading")),
+        replies(200, status(progress=80, progress_message="adding\nINFO up")),
+        replies(200, status("FAILED", error="line 7 has 3 columns instead of 4")),
+    )
+    for _ in range(4):
+        tick(running)
+    steps, end = log[:-1], log[-1]
+    assert steps == [
+        f"INFO Progress: {news} {running.pk}\n" for news in ("25 % reading", "80 % adding\nINFO up")
+    ]
+    assert end.startswith("WARNING Execution failed after ")
+    assert end.endswith(f": line 7 has 3 columns instead of 4 {running.pk}\n")
+
+
 def test_a_run_that_failed_keeps_the_engines_reason(engine: WireEngine, running: Execution) -> None:
     """A2.4, A7.4."""
     engine.on_status = replies(200, status("FAILED", error="line 7 has 3 columns instead of 4"))
     record = tick(running)
     assert (record.state, record.error_kind) == (State.FAILED, "execution")
     assert record.error == "line 7 has 3 columns instead of 4"
+
+
+def test_a_long_traceback_keeps_its_beginning_and_its_last_line(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A2.4, A7.4: the last line says what happened."""
+    frames = "\n".join(f'  File "/app/step.py", line {line}, in run' for line in range(400))
+    last = "ValueError: line 7 has 3 columns instead of 4"
+    engine.on_status = replies(200, status("FAILED", error=f"Traceback:\n{frames}\n{last}"))
+    error = tick(running).error
+    assert error.startswith("Traceback:\n") and error.endswith(last)
+    assert "characters left out" in error and len(error) < 4_100
 
 
 def test_a_run_that_was_cancelled_at_the_engine_is_cancelled(engine: WireEngine, running: Execution) -> None:
@@ -210,11 +255,88 @@ def test_a_run_that_the_engine_does_not_know_is_given_up_at_the_fourth_time(
     engine: WireEngine, running: Execution
 ) -> None:
     """B3, A7.4: engines that record a start late say "not found" for a moment."""
-    engine.on_status = NOT_FOUND
-    for _ in range(3):
+    engine.on_status = in_turn(replies(200, status()), NOT_FOUND)
+    for _ in range(4):
         assert tick(running).state == State.RUNNING
     record = tick(running)
     assert record.state == State.FAILED and "does not know the run any more" in record.error
+
+
+def test_a_run_that_an_engine_back_from_an_outage_does_not_know_is_given_up_within_seconds(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A8.2: not as seldom as an engine is asked that is away; and meanwhile its status says so."""
+    engine.on_status = in_turn(replies(200, status()), *[replies(500)] * 7, NOT_FOUND)
+    for _ in range(8):
+        tick(running, after=61)
+        Execution.objects.update(deadline_at=timezone.now() + timedelta(hours=1))
+    waits = []
+    for _ in range(3):
+        record = tick(running, after=61)
+        waits.append(round((record.next_attempt_at - timezone.now()).total_seconds()))
+        assert "no such run" in describe_execution(record)["status_problem"]
+        Execution.objects.update(deadline_at=timezone.now() + timedelta(hours=1))
+    assert waits == [1, 2, 4]
+    assert len(told(running, "poll_failed")) == 2
+    assert tick(running).state == State.FAILED
+    assert "status_problem" not in describe_execution(read(running))
+
+
+# Engines that do not tell how runs are.
+
+
+@pytest.mark.parametrize(
+    "answer", [NOT_FOUND, replies(405), replies(501, {"error": "not implemented"})], ids=["404", "405", "501"]
+)
+def test_a_run_of_an_engine_that_tells_of_none_is_left_to_a_human_and_says_not_supported(
+    engine: WireEngine, running: Execution, answer: Behaviour
+) -> None:
+    """A8.5: it took the start, so nobody may call it failed, nor wait for its timeout."""
+    engine.on_status = answer
+    for _ in range(3):
+        assert tick(running).state == State.RUNNING
+        assert "did not tell how the run is" in read(running).doubt
+    record = tick(running)
+    assert (record.state, record.error_kind) == (State.UNCONFIRMED, "execution")
+    assert record.error.startswith(f"Status is not supported: the engine behind {record.source_name}")
+    assert "took the start as run run-1, which may go on there" in record.error
+    assert engine.count("cancel") == 0
+    assert record.confirm_ran({"found": "there"}, by="Ada")
+
+
+def test_an_engine_whose_settings_name_no_status_path_is_not_asked(engine: WireEngine) -> None:
+    """A8.5: the caller need not wait to be told."""
+    source = make_source(base_url=engine.base_url, config={"status_path": ""})
+    execution = make_active(make_workflow(source), State.RUNNING)
+    assert tick(execution).state == State.UNCONFIRMED
+    assert "Status is not supported" in read(execution).error
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("answer", [NOT_FOUND, replies(501)], ids=["404", "501"])
+@pytest.mark.databases("executions.engine.following")
+def test_an_engine_that_has_told_of_another_run_is_believed_to_be_able_to(
+    engine: WireEngine, workflow: Workflow, answer: Behaviour
+) -> None:
+    """A8.5: then "not found" means this run, and "not implemented" an engine in trouble."""
+    engine.on_status = replies(200, completed())
+    assert tick(make_active(workflow, State.RUNNING)).succeeded
+    running, engine.on_status = make_active(workflow, State.RUNNING), answer
+    for _ in range(3):
+        tick(running)
+    assert tick(running).state == (State.FAILED if answer is NOT_FOUND else State.RUNNING)
+
+
+def test_a_cancel_that_the_engine_has_no_operation_for_is_not_supported(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A8.5: it is told once, and the run is followed to its end."""
+    engine.on_cancel = replies(501, {"error": "not implemented"})
+    assert read(running).request_cancel("Alice")
+    tick(running)
+    record = tick(running)
+    assert engine.count("cancel") == 1
+    assert "501 Not Implemented" in record.cancel_refusal and record.state == State.RUNNING
 
 
 def test_only_not_found_in_a_row_counts(engine: WireEngine, running: Execution) -> None:
@@ -284,10 +406,142 @@ def test_a_run_that_cannot_be_cancelled_times_out_and_says_so(
     engine.on_cancel = behaviour
     reach_deadline(execution)
     advance_due_executions()
+    if not read(execution).cancel_refusal:
+        # Nobody knows whether it heard: it is told again, and polled until its time for that is over.
+        assert read(execution).state == State.RUNNING
+        let_pass(execution, GRACE)
+        advance_due_executions()
     record = read(execution)
     assert record.state == State.TIMED_OUT
     assert "the engine has not cancelled it: it may go on there" in record.error
+    assert engine.count("cancel") == (1 if record.cancel_refusal else 2)
+
+
+# The grace of a run whose timeout has passed: its engine may take a while to cancel it.
+
+
+def pass_deadline(execution: Execution) -> Execution:
+    """The step that notices it; the run goes on so far."""
+    reach_deadline(execution)
+    advance_due_executions()
+    record = read(execution)
+    assert record.state == State.RUNNING and record.overdue_since is not None
+    assert record.told_state == "being ended, as its timeout has passed"
+    assert record.next_attempt_at > timezone.now()
+    return record
+
+
+def test_a_run_that_follows_its_cancellation_a_little_later_is_recorded_as_cancelled(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A7.5: polls go on until the engine says what came of it."""
+    engine.on_cancel = replies(200, {})
+    engine.on_status = in_turn(*[replies(200, status())] * 3, replies(200, status("CANCELLED")))
+    pass_deadline(running)
+    for _ in range(2):
+        assert tick(running, after=2).state == State.RUNNING
+    record = tick(running, after=2)
+    assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
+    assert record.error == "It took longer than its timeout of 300 s and was cancelled at the engine."
     assert engine.count("cancel") == 1
+    assert timeline(record)[-3:] == ["overdue", "cancel_sent", "timed_out"]
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [(completed({"sum": 3}), State.COMPLETED), (status("FAILED", error="no paper"), State.FAILED)],
+    ids=["completed", "failed"],
+)
+def test_a_run_that_ends_otherwise_after_its_deadline_is_recorded_as_it_ended(
+    engine: WireEngine, running: Execution, end: Any, state: State
+) -> None:
+    """A7.2, A7.4: what the engine says counts, not what it was told to do."""
+    engine.on_cancel, engine.on_status = (
+        replies(200, {}),
+        in_turn(replies(200, status()), replies(200, end)),
+    )
+    pass_deadline(running)
+    assert tick(running, after=2).state == state
+
+
+def test_a_run_that_does_not_follow_its_cancellation_is_given_up_after_its_grace(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A7.5: the truth at that time, by a last look."""
+    engine.on_cancel = replies(200, {})
+    pass_deadline(running)
+    assert tick(running, after=GRACE / 2).state == State.RUNNING
+    record = tick(running, after=GRACE)
+    assert record.state == State.TIMED_OUT
+    assert "the engine has not cancelled it: it may go on there" in record.error
+    assert engine.count("status") == 3
+
+
+def test_an_engine_that_is_away_at_the_deadline_is_told_to_cancel_when_it_is_back(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A7.5: within the grace."""
+    engine.on_cancel = in_turn(sends_and_hangs_up(), replies(200, {}))
+    engine.on_status = in_turn(sends_and_hangs_up(), replies(200, status("CANCELLED")))
+    pass_deadline(running)
+    record = tick(running, after=5)
+    assert record.state == State.TIMED_OUT and "was cancelled at the engine" in record.error
+
+
+def test_workers_that_were_away_at_the_deadline_give_the_run_its_whole_grace(
+    engine: WireEngine, running: Execution
+) -> None:
+    """A7.5: it is counted from when somebody noticed."""
+    engine.on_cancel = replies(200, {})
+    reach_deadline(running)
+    let_pass(running, 3600)
+    advance_due_executions()
+    assert read(running).state == State.RUNNING
+    engine.on_status = replies(200, status("CANCELLED"))
+    assert "was cancelled at the engine" in tick(running, after=2).error
+
+
+@pytest.mark.databases("executions.engine.following")
+def test_a_worker_that_is_killed_within_the_grace_leaves_it_to_another(
+    engine: WireEngine, running: Execution
+) -> None:
+    """B8: which neither cancels again nor begins the grace anew."""
+    engine.on_cancel = replies(200, {})
+    pass_deadline(running)
+    expire_lease(running)
+    record = tick(running, after=GRACE + 1)
+    assert record.state == State.TIMED_OUT and engine.count("cancel") == 1
+
+
+@pytest.mark.parametrize(("asked_first", "state"), [(True, State.CANCELLED), (False, State.TIMED_OUT)])
+def test_whether_somebody_or_the_timeout_cancelled_a_run_is_told_by_who_was_first(
+    engine: WireEngine, running: Execution, asked_first: bool, state: State
+) -> None:
+    """A7.5: cancelling what is to be cancelled anyway changes nothing."""
+    engine.on_cancel = replies(200, {})
+    if asked_first:
+        assert read(running).request_cancel("Alice")
+    pass_deadline(running)
+    if not asked_first:
+        assert read(running).request_cancel("Alice")
+    engine.on_status = replies(200, status("CANCELLED"))
+    assert tick(running, after=2).state == state
+    assert engine.count("cancel") == 1
+
+
+@pytest.mark.databases("executions.engine.following")
+def test_only_one_of_two_processes_notices_that_the_timeout_has_passed(
+    engine: WireEngine, running: Execution
+) -> None:
+    """B8: the other, whose lease has run out meanwhile, leaves the engine alone."""
+    reach_deadline(running)
+    (slow,) = claim_due_executions(limit=10)
+    expire_lease(running, holder=slow.lease_holder)
+    advance_due_executions()
+    before = len(engine.requests)
+    run_in_background_loop(advance(slow))
+    assert len(engine.requests) == before
+    assert timeline(running).count("overdue") == 1
 
 
 def test_a_run_of_an_engine_that_cannot_cancel_times_out_all_the_same(engine: WireEngine) -> None:

@@ -574,6 +574,8 @@ def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
 
     reach_deadline(execution)
     advance_due_executions()
+    let_pass(execution, 30)
+    advance_due_executions()
 
     assert read(execution).state == State.TIMED_OUT
 

@@ -64,6 +64,7 @@ def limit_workflow(workflow: Workflow, configured: Any) -> dict[str, str]:
     return {}
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("limit", [limit_product, limit_workflow])
 def test_several_processes_together_never_give_the_engine_more_than_the_limit(
     limit: Callable[..., dict[str, str]],

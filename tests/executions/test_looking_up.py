@@ -56,6 +56,17 @@ def workflow(engine: WireEngine) -> Workflow:
     return make_workflow(source, upstream_id=WORKFLOW_ID, name="report")
 
 
+@pytest.fixture
+def keyed_workflow(engine: WireEngine, configured: Any) -> Workflow:
+    """Of an engine that starts one run per key and can look runs up, too; no answer to a start arrives."""
+    configured(retry_attempts=1)
+    engine.on_start = HANGS_UP
+    config = {"run_lookup_path": LOOKUP, "idempotency_header": "Idempotency-Key"}
+    return make_workflow(
+        make_source(base_url=engine.base_url, config=config), upstream_id=WORKFLOW_ID, name="report"
+    )
+
+
 def killed_while_starting(workflow: Workflow, **arguments: Any) -> Execution:
     """What a process that was killed in mid-start leaves, once its lease has run out."""
     execution = create_execution(
@@ -122,6 +133,23 @@ def start_by_hand(engine: ExampleEngine, execution: Execution) -> None:
         json={"input": {"seconds": 0}, "source": "application"},
         headers={"authorization": f"Api-Key {engine.api_key}", "idempotency-key": str(execution.pk)},
     ).raise_for_status()
+
+
+async def test_a_run_of_an_engine_that_knows_keys_is_found_when_no_answer_to_a_start_arrives(
+    engine: WireEngine, example_engine: ExampleEngine, configured: Any
+) -> None:
+    """B8, A7.1: every repeat reaches it as well; there is one run, and the caller gets its result."""
+    configured(retry_attempts=2)
+    workflow = await in_database(relayed_countdown, engine, example_engine)
+    workflow.source.config |= {"idempotency_header": "Idempotency-Key"}
+    await in_database(workflow.source.save)
+
+    execution = await call("countdown", {"seconds": 0.1, "message": "tea"})
+
+    assert execution.succeeded
+    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
+    assert run["run_id"] == execution.run_id
+    assert engine.count("start") == 3
 
 
 # What the engine says, on the wire.
@@ -308,6 +336,68 @@ def test_a_source_that_was_switched_off_is_still_asked_what_became_of_a_start(
     execution = killed_while_starting(workflow)
     Source.objects.update(enabled=False)
     assert look(execution, 2).succeeded
+
+
+# Engines that start one run per key as well.
+
+
+async def test_a_start_is_looked_up_once_its_repeats_are_used_up(
+    engine: WireEngine, keyed_workflow: Workflow
+) -> None:
+    """A7.2, B8: the engine ran it and says so; nobody has to find out."""
+    engine.on_lookup, engine.on_status = in_turn(NONE, FOUND), replies(200, completed())
+
+    execution = await call("report")
+
+    assert execution.succeeded and execution.run_id == RUN_ID
+    assert [request.kind for request in engine.requests] == ["start", "start", "runs", "runs", "status"]
+    assert {request.key for request in engine.asked("start")} == {str(execution.pk)}
+
+
+def test_a_start_that_is_looked_up_is_never_sent_again(engine: WireEngine, keyed_workflow: Workflow) -> None:
+    """B8: also not after a process was killed meanwhile: a run could begin that was said not to exist."""
+    engine.on_lookup = NONE
+    execution = look(killed_while_starting(keyed_workflow), 3, every=61)
+    assert execution.looked_up_since is not None
+    before = engine.count("start")
+
+    expire_lease(execution)
+    engine.on_lookup = in_turn(HANGS_UP, NONE)
+    record = look(execution, 5)
+
+    assert record.state == State.FAILED and "safe to call again" in record.error
+    assert engine.count("start") == before == 2
+
+
+@pytest.mark.parametrize("ended_by", ["cancel", "deadline", "disabled"])
+def test_a_start_that_may_not_be_repeated_is_looked_up(
+    engine: WireEngine, keyed_workflow: Workflow, ended_by: str
+) -> None:
+    """A7.5: its run is found, and cancelled where it is to end."""
+    engine.on_lookup = FOUND
+    engine.on_status = in_turn(replies(200, completed() | {"status": "CANCELLED"}))
+    execution = killed_while_starting(keyed_workflow)
+    if ended_by == "cancel":
+        assert read(execution).request_cancel("Alice")
+    elif ended_by == "deadline":
+        reach_deadline(execution)
+    else:
+        Workflow.objects.update(enabled=False)
+
+    record = look(execution, 2, every=5)
+
+    assert record.run_id == RUN_ID
+    assert record.state == (State.TIMED_OUT if ended_by == "deadline" else State.CANCELLED)
+    assert (engine.count("start"), engine.count("cancel")) == (0, ended_by != "disabled")
+
+
+def test_a_known_run_that_the_engine_has_forgotten_does_not_make_its_answer_worthless(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """Engines keep runs for a while: that one is gone says nothing of how well others are found."""
+    engine.on_lookup, engine.on_status = NONE, replies(404, {"error": "no such run"})
+    make_execution(workflow, run_id="run-1")
+    assert look(killed_while_starting(workflow), 5).state == State.FAILED
 
 
 # Races.

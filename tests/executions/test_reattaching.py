@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
+from executions.models.execution import LONG_PAST
 from executions.polling import advance_due_executions
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up
 from tests.executions.engines import (
@@ -131,6 +132,7 @@ async def test_a_result_that_nobody_got_is_given_once_and_at_once(
 async def test_a_run_that_timed_out_meanwhile_is_told_as_such(engine: WireEngine, workflow: Workflow) -> None:
     """A7.2: not started anew."""
     lost = await lose(engine, replies(200, receipt()))
+    engine.on_status = replies(200, status("CANCELLED"))
     await in_database(reach_deadline, lost)
     await in_thread(advance_due_executions)
 
@@ -237,6 +239,41 @@ async def test_it_is_found_again_for_as_long_as_the_settings_say(
     then = timezone.now() - timedelta(seconds=ago)
     await in_database(Execution.objects.update, awaited_until=then)
     assert ((await ask()).pk == lost.pk) is found
+
+
+@pytest.mark.parametrize(
+    ("answer", "left", "ended", "found"),
+    [
+        (completed, 3500, 100, True),
+        (completed, 100, 3500, True),
+        (completed, 140, 140, False),
+        (status, 3500, None, True),
+    ],
+    ids=["it ended a moment ago", "its caller left a moment ago", "both are long ago", "it goes on"],
+)
+async def test_an_old_result_is_for_retries_only_while_a_run_that_goes_on_is_joined(
+    engine: WireEngine, workflow: Workflow, answer: Any, left: float, ended: float | None, found: bool
+) -> None:
+    """A7.5: minutes later the same call is likely to ask for how things are now."""
+    engine.on_start = replies(200, completed() | receipt())
+    lost = await lose(engine, replies(200, answer() | receipt()))
+    engine.on_status = replies(200, completed())
+    now = timezone.now()
+    times: dict[str, Any] = {"awaited_until": now - timedelta(seconds=left) - LONG_PAST}
+    if ended is not None:
+        times["finished_at"] = now - timedelta(seconds=ended)
+    await in_database(Execution.objects.update, **times)
+    again = await ask()
+    assert (again.pk == lost.pk, again.is_reattached) == (found, found)
+
+
+async def test_a_start_that_may_have_happened_is_not_repeated_for_as_long_as_a_run_may_be_joined(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.2: there is no result that could be old, and a second start may be what hurts."""
+    lost = await lose(engine, sends_and_hangs_up())
+    await in_database(Execution.objects.update, awaited_until=timezone.now() - timedelta(seconds=3500))
+    assert (await ask()).pk == lost.pk
 
 
 async def test_a_handle_is_an_answer(engine: WireEngine, workflow: Workflow) -> None:

@@ -47,6 +47,7 @@ sys.exit(0 if asyncio.run(call_all(sys.argv[1], int(sys.argv[2]))) == int(sys.ar
 """
 
 
+@pytest.mark.e2e
 async def test_what_one_process_has_cached_answers_calls_of_all_and_every_hit_is_counted(
     engine: WireEngine, workflow: Workflow, tmp_path: Path
 ) -> None:

@@ -156,7 +156,7 @@ def test_there_is_one_policy() -> None:
 def keep(**days: int) -> None:
     kinds = ("records", "payloads", "events", "discovery_runs")
     Retention.objects.all().delete()
-    Retention.objects.create(**{f"keep_{kind}_days": days.get(kind, 0) for kind in kinds})
+    Retention.objects.create(**{f"keep_{kind}_days": days.get(kind) for kind in kinds})
 
 
 @pytest.mark.parametrize("kind", ["payloads", "records"])

@@ -53,10 +53,10 @@ def ended(days_ago: float, **fields: Any) -> Execution:
 
 
 def keep(**days: int) -> None:
-    """For ever, but for the days given."""
+    """For ever, except for the days given."""
     kinds = ("records", "payloads", "events", "discovery_runs")
     Retention.objects.all().delete()
-    Retention.objects.create(**{f"keep_{kind}_days": days.get(kind, 0) for kind in kinds})
+    Retention.objects.create(**{f"keep_{kind}_days": days.get(kind) for kind in kinds})
 
 
 def exists(execution: Execution) -> bool:
@@ -115,7 +115,34 @@ def test_whatever_way_it_ended_it_goes(state: State) -> None:
     assert not exists(execution)
 
 
-def test_zero_keeps_for_ever() -> None:
+@pytest.mark.parametrize("kind", ["records", "payloads", "events"])
+def test_zero_keeps_nothing_once_whoever_waited_had_the_time_to_read_it(kind: str) -> None:
+    """E6: the record or its parts; what has just ended is there for a moment."""
+    keep(**{kind: 0})
+    over, just_over = ended(6 / (24 * 60)), ended(4 / (24 * 60))
+    answered = make_execution(state=State.RUNNING, payload=ANSWERS)
+
+    prune()
+
+    def is_there(execution: Execution) -> bool:
+        if kind == "records":
+            return exists(execution)
+        whole = read(execution)
+        return bool(whole.payload.output if kind == "payloads" else timeline(execution))
+
+    assert not is_there(over)
+    assert is_there(just_over) and is_there(answered)
+
+
+def test_keeping_nothing_empties_the_discovery_runs_too() -> None:
+    """E6."""
+    keep(discovery_runs=0)
+    over = timezone.now() - timedelta(minutes=6)
+    make_discovery_run(started_at=over, finished_at=over)
+    assert prune() == Pruned(discovery_runs=1)
+
+
+def test_empty_keeps_for_ever() -> None:
     """B7: each kind of its own."""
     keep()
     execution = ended(10_000)

@@ -147,6 +147,7 @@ VERBS = {
         lambda e: e.finish_as_reported(CANCELLED), ACTIVE, State.CANCELLED, "cancelled"
     ),
     "request_cancel": Verb(lambda e: e.request_cancel("Alice"), ACTIVE, None, "cancel_requested"),
+    "mark_overdue": Verb(lambda e: e.mark_overdue(), (State.RUNNING,), None, "overdue"),
     "mark_cancel_sent": Verb(lambda e: e.mark_cancel_sent(), (State.RUNNING,), None, "cancel_sent"),
     "mark_cancel_refused": Verb(
         lambda e: e.mark_cancel_refused("too late"), (State.RUNNING,), None, "cancel_refused"

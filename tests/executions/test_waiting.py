@@ -319,7 +319,10 @@ async def test_a_synchronous_workflow_that_takes_too_long_is_waited_for_until_th
     """A7.2: also where the engine takes its time to answer the cancel."""
     await in_database(Workflow.objects.update, inline_wait_seconds=0, execution_type="sync")
     gate = Gate(replies(200, status("CANCELLED")))
-    engine.on_cancel, engine.on_status = gate, replies(200, status())
+    engine.on_cancel, engine.on_status = (
+        gate,
+        in_turn(replies(200, status()), replies(200, status("CANCELLED"))),
+    )
     waiting = asyncio.create_task(call("report"))
     execution = await until(lambda: Execution.objects.filter(polls=1).first())
     await in_database(reach_deadline, execution)

@@ -56,10 +56,14 @@ async def test_the_same_call_is_answered_from_the_cache_and_says_so(
         listed = (await client.call_tool("list_executions", {})).structured_content["executions"]
         status = await client.call_tool("get_execution_status", {"execution_id": listed[0]["execution_id"]})
 
-    assert (first.structured_content, first.content) == (again.structured_content, again.content)
+    *same, note = again.content
+    assert (first.structured_content, first.content) == (again.structured_content, same)
     assert again.structured_content == {"run": 1} and wire_engine.count("start") == 1
     ran = await in_database(Execution.objects.get)(cached_at=None)
     assert CACHED_AT not in first.meta and again.meta[CACHED_AT] == ran.finished_at.isoformat()
+    ended = f"{ran.finished_at:%Y-%m-%d %H:%M:%S} UTC"
+    assert note.text == f"(From the result cache: the workflow ran before, until {ended}.)"
+    assert note.meta == {"workflow-catalogue/note": True}
     assert [entry.get("cached_from") for entry in listed] == [str(ran.pk), None]
     assert status.structured_content["cached_at"] == again.meta[CACHED_AT]
     assert status.structured_content["output"] == {"run": 1}
@@ -184,3 +188,17 @@ async def test_it_works_over_every_transport(open_client: Any, other: Workflow, 
         result = await clear(client, workflowName="other")
     assert result.structured_content == {"success": True, "entriesCleared": 1, "workflow": "other"}
     assert await in_database(cached_outputs)() == []
+
+
+async def test_its_name_is_understood_as_other_tools_are_spelled_unless_a_workflow_has_that_name(
+    connect: Connect, report: Workflow, wire_engine: WireEngine, era: str
+):
+    """E4: an agent writes what it is used to; no workflow of that name, hidden or not, is mistaken for it."""
+    async with connect(mode=era) as client:
+        await run(client)
+        cleared = await client.call_tool("clear_cache", {"workflowName": "report"})
+        assert cleared.structured_content == {"success": True, "entriesCleared": 1, "workflow": "report"}
+        assert "clear_cache" not in [tool.name for tool in (await client.list_tools()).tools]
+        await in_database(make_workflow)(report.source, name="clear_cache", enabled=False)
+        with pytest.raises(MCPError, match="Unknown or disabled tool: clear_cache"):
+            await client.call_tool("clear_cache", {})

@@ -103,7 +103,9 @@ async def test_a_submitted_tool_is_called_over_mcp_and_sends_exactly_what_it_dec
 
 REPEAT_NOT = "It may have taken effect: do not simply call it again."
 OPERATOR = "Other arguments do not help: tell the person who runs this product."
-ARGUMENTS = "Check the arguments and try again, or tell the person who runs the workflow."
+ARGUMENTS = (
+    "If the arguments are the reason, try again with others; if not, tell the person who runs the workflow."
+)
 LATER = "Nothing was done. Try again later, or tell the person who runs the workflow."
 UNREADABLE = Reply(200, "{", {"Content-Type": "application/json"})
 ADVICE: dict[str, tuple[str, Reply, str]] = {

@@ -12,7 +12,7 @@ from catalogue.models import Toolset
 from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests import plain_http
-from tests.factories import make_workflow
+from tests.factories import make_execution, make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
 
@@ -187,3 +187,33 @@ def test_no_answer_may_be_kept_on_the_way(mcp_server: McpServer, token: str, met
 def test_a_toolset_is_found_with_a_slash_at_its_end_too(mcp_server: McpServer, token: str):
     Toolset.objects.create(slug="sales")
     assert request(mcp_server, path="/mcp/sales/", token=token, **ERAS["2026-07-28"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("scope", "lists", "reads"),
+    [(Scope.ADMIN, True, True), (Scope.RUN, False, True), (Scope.READ, True, True)],
+)
+def test_a_scope_allows_the_same_at_both_doors(
+    mcp_server: McpServer, scope: Scope, lists: bool, reads: bool
+) -> None:
+    """B8: catalogue:admin includes the others, and who may start runs may see what becomes of them."""
+    token, text = create_token(name="one", scopes=[scope])
+    execution = make_execution(make_workflow(tool_name="greet"), caller=token.caller.key)
+    authorized = {"authorization": f"Bearer {text}"}
+
+    def rest(path: str) -> bool:
+        return plain_http.get(f"{mcp_server.base_url}/api/{path}/", headers=authorized).status_code == 200
+
+    def call(name: str, **arguments: str) -> bool:
+        body, headers = modern("tools/call", name=name, arguments=arguments)
+        response = mcp_server.post(body, headers=headers, token=text)
+        return response.status_code == 200 and not response.json()["result"].get("isError")
+
+    assert (rest("workflows"), call("list_workflows")) == (lists, lists)
+    assert (rest("executions"), call("list_executions")) == (lists, lists)
+    read = call("get_execution_status", execution_id=str(execution.pk))
+    assert (rest(f"executions/{execution.pk}"), read) == (reads, reads)
+    body, headers = modern("tools/list")
+    listed = mcp_server.post(body, headers=headers, token=text).json()["result"]["tools"]
+    assert "get_execution_status" in {tool["name"] for tool in listed}
+    assert ("greet" in {tool["name"] for tool in listed}) == (scope is not Scope.READ)

@@ -9,6 +9,7 @@ from catalogue.curation import override_workflow
 from catalogue.models import Workflow
 from executions import waiting
 from executions.models import Execution
+from mcp_bridge.tokens import create_token
 from tests.executions.engines import WireEngine, until
 from tests.executions.held import HeldRuns
 from tests.mcp_bridge.conftest import Connect
@@ -41,17 +42,19 @@ async def test_a_client_waits_in_the_queue_and_then_for_its_result(
     """A7.3, B7: told so again and again, which keeps it patient; a handle says so too."""
     monkeypatch.setattr(waiting, "QUEUE_NEWS_SECONDS", 0.05)
     configured(max_concurrent_executions=1)
+    await in_database(override_workflow)(long_workflow, inline_wait_seconds=None)
+    hasty = (await in_database(create_token)(name="hasty", inline_wait_seconds=1))[1]
     heard: list[str | None] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append(message)
 
-    async with connect(mode=era) as client:
+    async with connect(mode=era) as client, connect(mode=era, as_token=hasty) as other:
         first = asyncio.create_task(client.call_tool("report", {"n": 1}, progress_callback=hear))
         await asyncio.to_thread(runs.wait_for, 1)
         second = asyncio.create_task(client.call_tool("report", {"n": 2}, progress_callback=hear))
         await until(lambda: heard.count("waiting in the queue") >= 2)
-        handle = await client.call_tool("report", {"n": 3})
+        handle = await other.call_tool("report", {"n": 3})
         runs.end_all()
         results = await asyncio.gather(first, second)
 

@@ -12,8 +12,9 @@ from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, T
 from catalogue.curation import disable_workflows
 from catalogue.models import Toolset, Workflow, WorkflowFilter
 from catalogue.scopes import Scope
+from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
-from tests.admin.pages import add_url
+from tests.admin.pages import add_url, form_values
 from tests.executions.engines import in_thread
 from tests.factories import make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
@@ -49,7 +50,8 @@ def add_filter_in_the_admin(_: Curator) -> None:
     browser = Browser()
     browser.force_login(User.objects.create(username="admin", is_staff=True, is_superuser=True))
     filled = {"action": "exclude", "subject": "name", "syntax": "glob", "pattern": "pa*", "position": "1"}
-    assert browser.post(add_url(WorkflowFilter), filled | {"enabled": "on"}).status_code == 302
+    asked = browser.post(add_url(WorkflowFilter), filled | {"enabled": "on"})
+    assert browser.post(add_url(WorkflowFilter), form_values(asked)).status_code == 302
 
 
 def switch_source_off(curator: Curator) -> None:
@@ -211,9 +213,14 @@ async def test_the_scopes_decide_which_lists_are_honoured(
 async def test_a_listener_that_nothing_can_come_for_is_told_so(
     mcp_server: McpServer, wanted: dict[str, bool]
 ):
-    """It asked for nothing, or its scopes show it no list at all: acknowledged as empty, ended at once."""
-    curating = (await in_database(create_token)(name="limited", scopes=[Scope.ADMIN]))[1]
-    async with listening(mcp_server, curating, **wanted) as stream:
+    """It asked for nothing, or its token has no scope any more: acknowledged as empty, ended at once."""
+
+    def make_token_without_scopes() -> str:
+        token, text = create_token(name="limited")
+        AccessToken.objects.filter(pk=token.pk).update(scopes=[])
+        return text
+
+    async with listening(mcp_server, await in_database(make_token_without_scopes)(), **wanted) as stream:
         assert await stream.honoured() == {}
         assert await stream.ends()
 

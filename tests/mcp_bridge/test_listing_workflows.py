@@ -1,7 +1,7 @@
 """`list_workflows` and `get_workflow_info` as agents call them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from loguru import logger
 from mcp import Client, MCPError
 
 from benchmarks._catalogue import fill_catalogue
+from benchmarks._workflows import realistic_definitions
 from benchmarks.context import GOALS, MODES, TYPICAL
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
@@ -85,11 +86,11 @@ async def test_a_list_is_compact_unless_asked_otherwise(connect: Connect, books:
     close = document["workflows"][0]
     assert close == {
         "name": "close_month",
-        "description": "Closes the ledger of one company for a month. " * 3 + "Closes the...",
+        "description": "Closes the ledger of one company for a month...",
         "tags": ["finance", "Monthly"],
         "input_summary": "dry_run (boolean, optional), month (string, required)",
     }
-    assert document["workflows"][1]["input_summary"] == "No inputs required"
+    assert document["workflows"][1]["input_summary"] == "any object"
 
 
 async def test_standard_has_whole_descriptions_and_detailed_every_input(connect: Connect, books: None):
@@ -133,14 +134,15 @@ async def test_a_workflow_has_to_carry_every_tag(connect: Connect, books: None, 
     [
         ({"detailed": True}, "detailed"),
         ({"detailed": False}, "standard"),
-        ({"detailed": True, "mode": "compact"}, "compact"),
-        ({"detailed": False, "mode": "detailed"}, "detailed"),
+        ({"detailed": True, "mode": "compact"}, "detailed"),
+        ({"detailed": False, "mode": "detailed"}, "standard"),
+        ({"detailed": True, "mode": None, "tags": None}, "detailed"),
     ],
 )
 async def test_the_deprecated_argument_still_works_and_warns_once_per_call(
     connect: Connect, books: None, warnings: list[str], arguments: dict[str, Any], mode: str
 ):
-    """D4: where both are given, `mode` wins."""
+    """D4: where both are given, `detailed` wins."""
     async with connect() as client:
         assert await listing(client, **arguments) == await listing(client, mode=mode)
         (warning,) = [line for line in warnings if "deprecated" in line]
@@ -152,7 +154,8 @@ async def test_the_schema_says_what_is_deprecated_and_what_is_left_out(connect: 
     """D4"""
     async with connect() as client:
         (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name == "list_workflows"]
-        assert "Deprecated" in tool.input_schema["properties"]["detailed"]["description"]
+        assert tool.input_schema["properties"]["detailed"]["deprecated"] is True
+        assert "detailed is deprecated: use mode" in tool.description
         assert "unavailable_sources" in tool.description
 
 
@@ -162,7 +165,33 @@ async def test_without_the_deprecated_argument_nothing_warns(
     """D4"""
     async with connect() as client:
         await listing(client, mode="detailed")
+        assert await listing(client, detailed=None, tags=None) == await listing(client)
         assert warnings == []
+
+
+async def test_the_log_tells_what_each_list_cost_and_in_which_mode(connect: Connect, books: None):
+    """D5, D9: so that the use of the modes, and of the deprecated argument, can be counted."""
+    lines: list[dict[str, Any]] = []
+    sink = logger.add(
+        lambda message: lines.append(message.record["extra"]),  # type: ignore[attr-defined]
+        level="INFO",
+        filter=lambda record: record["message"] == "Listed workflows",
+    )
+    try:
+        async with connect() as client:
+            texts = [
+                (await client.call_tool("list_workflows", arguments)).content[0].text
+                for arguments in ({}, {"mode": "standard", "tags": ["finance"]}, {"detailed": True})
+            ]
+    finally:
+        logger.remove(sink)
+    assert [(line["mode"], line["workflows"]) for line in lines] == [
+        ("compact", 3),
+        ("standard", 2),
+        ("detailed", 3),
+    ]
+    assert [line["characters"] for line in lines] == [len(text) for text in texts]
+    assert all(line["caller"].startswith("token:") and line["client"] for line in lines)
 
 
 async def test_a_query_ranks_what_it_finds(connect: Connect, books: None):
@@ -280,15 +309,14 @@ async def test_a_cursor_of_another_list_is_refused_in_band(connect: Connect, boo
 
 ODD_ARGUMENTS = [
     ({"mode": "tiny"}, "/mode"),
-    ({"mode": None}, "/mode"),
     ({"tags": "finance"}, "/tags"),
     ({"tags": [1]}, "/tags/0"),
     ({"limit": 0}, "/limit"),
     ({"limit": MOST_AT_A_TIME + 1}, "/limit"),
     ({"limit": 1.5}, "/limit"),
+    ({"cursor": "no cursor"}, "/cursor"),
     ({"query": ["a"]}, "/query"),
     ({"source": 7}, "/source"),
-    ({"cursor": ""}, "/cursor"),
     ({"detailed": "yes"}, "/detailed"),
     ({"search": "x"}, "/search"),
 ]
@@ -404,6 +432,48 @@ async def test_a_typical_catalogue_is_as_much_smaller_as_promised(connect: Conne
     for mode, least in GOALS.items():
         assert 1 - sizes[mode] / full >= least, (mode, sizes[mode], full)
     assert sizes["compact"] < sizes["standard"] < sizes["detailed"]
+
+
+def short_definitions() -> list[dict[str, Any]]:
+    """Of which `tools/list` sends some 750 characters each; the usual ones have 1,100."""
+    whole = realistic_definitions(1_500)
+    shown = ("name", "description", "inputSchema")
+    return [told for told in whole if 670 <= len(json.dumps([told[name] for name in shown])) <= 770]
+
+
+def long_definitions() -> list[dict[str, Any]]:
+    """Whose descriptions have 750 characters."""
+    whole = realistic_definitions(1_000)
+    return [told | {"description": told["description"][:750].ljust(750, ".")} for told in whole]
+
+
+@pytest.mark.parametrize(
+    ("definitions", "sent"),
+    [(short_definitions, (730, 780)), (long_definitions, (1_300, 2_000))],
+    ids=["750 characters in all", "descriptions of 750 characters"],
+)
+async def test_a_list_of_short_or_long_workflows_is_as_much_smaller(
+    connect: Connect,
+    transactional_db: None,
+    definitions: Callable[[], list[dict[str, Any]]],
+    sent: tuple[int, int],
+):
+    """D5"""
+
+    def fill() -> None:
+        source = make_source("engine")
+        for told in definitions()[:TYPICAL]:
+            more = {"description": told["description"], "tags": told["tags"]}
+            make_workflow(source, name=told["name"], input_schema=told["inputSchema"], **more)
+
+    await in_database(fill)()
+    async with connect() as client:
+        tools = [tool for tool in (await client.list_tools()).tools if tool.name not in BUILT_IN_TOOLS]
+        full = sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools)
+        compact = len((await client.call_tool("list_workflows", {})).content[0].text)
+    assert len(tools) == TYPICAL
+    assert sent[0] <= full / TYPICAL <= sent[1]
+    assert 1 - compact / full >= GOALS["compact"], (compact / TYPICAL, full / TYPICAL)
 
 
 def test_listing_takes_no_query_once_the_catalogue_is_known(db: None) -> None:

@@ -1,8 +1,11 @@
 """Runs that outlast their client's patience: giving up, coming back, asking later, in both eras."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from django.test import Client as HttpClient
+from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
 
@@ -10,16 +13,22 @@ from catalogue.models import Workflow
 from executions import watching
 from executions.models import Execution, State
 from mcp_bridge.tokens import create_token
+from tests.admin.conftest import admin_client
+from tests.admin.pages import page_url, text_of
+from tests.api.clients import administrator
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, in_thread, status, until
+from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, status, until
 from tests.executions.steps import only, timeline
+from tests.factories import make_toolset
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
 from tests.mcp_bridge.test_tasks import change, is_free, work_on
 
+__all__ = ["admin_client"]
 ERAS = ("2026-07-28", "legacy")
+CHANGELIST = "admin:executions_execution_changelist"
 
 
 def is_abandoned() -> bool:
@@ -40,9 +49,19 @@ async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its
         await until(lambda: Execution.objects.exists() and is_abandoned(), "the server knows that it is gone")
         wire_engine.on_status = replies(200, completed())
         result = await client.call_tool("report", {"n": 1})
+        other = await client.call_tool("report", {"n": 2})
     assert result.structured_content == {"answer": 42}
-    execution = await in_database(only)()
-    assert wire_engine.count("start") == 1
+    execution = await in_database(Execution.objects.earliest)("created_at")
+    assert result.meta["workflow-catalogue/reattached-to"] == execution.created_at.isoformat()
+    told = (
+        f"An identical call at {execution.created_at:%Y-%m-%d %H:%M:%S} UTC, which had gone without an answer"
+    )
+    assert (
+        told in result.content[-1].text
+        and f"{execution.finished_at:%H:%M:%S} UTC.)" in result.content[-1].text
+    )
+    assert "workflow-catalogue/reattached-to" not in other.meta and len(other.content) == 1
+    assert wire_engine.count("start") == 2
     assert "reattached" in await in_database(timeline)(execution)
 
 
@@ -100,7 +119,7 @@ async def test_a_client_without_tasks_gets_the_result_of_a_run_that_outlasts_its
     """A7.2, A8.4: each of its requests is answered within its timeout, which the run as a whole exceeds."""
     async with connect(mode=era, read_timeout_seconds=10) as client:
         handle = (await client.call_tool("report", {})).structured_content
-        assert handle["next"]["arguments"] == {"execution_id": handle["execution_id"], "wait_seconds": 30}
+        assert handle["next"]["arguments"] == {"execution_id": handle["execution_id"], "wait_seconds": 25}
         await until(is_free, "a worker could go on")
         asking = {"execution_id": handle["execution_id"], "wait_seconds": 0.5}
         waited = (await client.call_tool(handle["next"]["tool"], asking)).structured_content
@@ -110,6 +129,86 @@ async def test_a_client_without_tasks_gets_the_result_of_a_run_that_outlasts_its
         ended = (await client.call_tool(handle["next"]["tool"], asking)).structured_content
     assert (ended["state"], ended["output"]) == ("completed", {"answer": 42})
     assert "next" not in ended
+
+
+async def test_a_client_of_the_handshake_era_gets_its_handle_also_where_it_asked_for_progress(
+    connect: Connect, long_workflow: Workflow
+):
+    """A8.3, A8.4: many of these clients give up after 60 s whatever they hear meanwhile."""
+
+    async def hear(value: float, total: float | None, message: str | None) -> None:
+        pass
+
+    async with connect(mode="legacy") as client:
+        handle = await client.call_tool("report", {}, progress_callback=hear)
+    assert handle.structured_content["next"]["tool"] == "get_execution_status"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("asks_for_progress", [False, True])
+@pytest.mark.parametrize("decided_for", ["token", "toolset", "both"])
+async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_to_wait_no_longer(
+    connect: Connect, long_workflow: Workflow, era: str, asks_for_progress: bool, decided_for: str
+):
+    """A8.4: for clients that give up after 5, 10 or 30 s; asked to wait longer, the product does not."""
+    await in_database(change)(inline_wait_seconds=None)
+    await in_database(make_toolset)(
+        "brief", rules=["*"], inline_wait_seconds={"toolset": 1, "both": 3600}.get(decided_for)
+    )
+    made = await in_database(create_token)(
+        name="hasty", inline_wait_seconds=None if decided_for == "toolset" else 1
+    )
+
+    async def hear(value: float, total: float | None, message: str | None) -> None:
+        pass
+
+    options = {"progress_callback": hear} if asks_for_progress else {}
+    async with connect(mode=era, as_token=made[1], toolset="brief") as client:
+        handle = (await client.call_tool("report", {}, **options)).structured_content
+        assert handle["next"]["arguments"]["wait_seconds"] == 1
+        asking = {"execution_id": handle["execution_id"], "wait_seconds": 50}
+        waited = (await client.call_tool("get_execution_status", asking, **options)).structured_content
+    assert waited["state"] == "running" and waited["next"] == handle["next"]
+
+
+async def test_a_workflow_that_nobody_is_to_wait_for_is_not_waited_for_by_patient_clients_either(
+    connect: Connect, long_workflow: Workflow
+):
+    """The shorter of what the curator and the token say."""
+    made = await in_database(create_token)(name="patient", inline_wait_seconds=3600)
+    async with connect(as_token=made[1]) as client:
+        handle = (await client.call_tool("report", {})).structured_content
+    assert handle["next"]["arguments"]["wait_seconds"] == 25
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("answer", "told_at_last"),
+    [
+        (completed() | receipt(), (100.0, 100.0, "completed")),
+        (status("FAILED", error="no paper") | receipt(), (1.0, None, "failed")),
+    ],
+    ids=["completed", "failed"],
+)
+async def test_a_run_that_ends_before_the_first_poll_sends_progress_too(
+    connect: Connect,
+    long_workflow: Workflow,
+    wire_engine: WireEngine,
+    era: str,
+    answer: dict[str, Any],
+    told_at_last: tuple[float, float | None, str],
+):
+    """A7.3: whoever asks for progress hears of it, however fast the tool is."""
+    wire_engine.on_start = replies(200, answer)
+    await in_database(change)(inline_wait_seconds=None)
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(value: float, total: float | None, message: str | None) -> None:
+        told.append((value, total, message))
+
+    async with connect(mode=era) as client:
+        await client.call_tool("report", {}, progress_callback=hear)
+    assert told == [told_at_last]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +234,62 @@ async def test_a_timeout_says_what_the_run_was_at_last(
 ):
     """A7.2, B5: more time helps nobody who waits for a worker."""
     word = "No worker is listening on the queue."
-    wire_engine.on_status = replies(200, status(progress=0, progress_message=word))
+    waits, ended = status(progress=0, progress_message=word), status("CANCELLED", progress_message=word)
+    wire_engine.on_status = in_turn(replies(200, waits), replies(200, ended))
     await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
     async with connect() as client:
         result = await client.call_tool("report", {})
     assert result.is_error
     assert "It took longer than its timeout of 1 s" in result.content[0].text
     assert f"The last that it told: {word}\n" in result.content[0].text
+
+
+async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
+    connect: Connect, admin_client: HttpClient, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """A8.2: though the engine said last that it was at 90 %."""
+    wire_engine.on_status = in_turn(replies(200, status(progress=90)), replies(200, completed()))
+    async with connect() as client:
+        handle = (await client.call_tool("report", {})).structured_content
+        await in_thread(work_on)
+        running = await in_thread(lambda: administrator().get(f"/api/executions/{handle['execution_id']}/"))
+        await in_thread(work_on)
+        asking = {"execution_id": handle["execution_id"]}
+        shown = (await client.call_tool("get_execution_status", asking)).structured_content
+    assert running.json()["progress"] == 90
+    assert (shown["state"], shown["progress"]) == ("completed", 100)
+    execution = await in_database(only)()
+    rest = await in_thread(lambda: administrator().get(f"/api/executions/{execution.pk}/"))
+    assert rest.json()["progress"] == 100
+    pages = await in_thread(
+        lambda: [text_of(admin_client.get(url)) for url in (page_url(execution), reverse(CHANGELIST))]
+    )
+    assert all("100 %" in page for page in pages)
+
+
+async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_supported(
+    connect: Connect, admin_client: HttpClient, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """A8.5: why it says nothing while it is asked again, and what has become of the run then."""
+    wire_engine.on_status = replies(501, {"error": "not implemented"})
+    async with connect() as client:
+        handle = (await client.call_tool("report", {})).structured_content
+        asking = {"execution_id": handle["execution_id"]}
+        await in_thread(work_on)
+        doubtful = (await client.call_tool("get_execution_status", asking)).structured_content
+        rest = await in_thread(lambda: administrator().get(f"/api/executions/{handle['execution_id']}/"))
+        page = await in_thread(lambda: text_of(admin_client.get(page_url(only()))))
+        for told in (doubtful["status_problem"], rest.json()["poll_failure"], page):
+            assert "501 Not Implemented" in told
+        for _ in range(3):
+            await in_thread(work_on)
+        shown = (await client.call_tool("get_execution_status", asking)).structured_content
+    assert (doubtful["state"], shown["state"]) == ("running", "unconfirmed")
+    rest = await in_thread(lambda: administrator().get(f"/api/executions/{handle['execution_id']}/"))
+    page = await in_thread(lambda: text_of(admin_client.get(page_url(only()))))
+    for told in (shown["error"], rest.json()["error"]["message"], page):
+        assert "Status is not supported" in told
+    assert "The engine took it as" in page and "It ran: mark as completed" in page
 
 
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(
@@ -299,7 +447,7 @@ async def test_an_agent_that_lost_an_id_finds_its_run(connect: Connect, long_wor
             cursor = {"cursor": page["next_cursor"]}
         none = (await client.call_tool("list_executions", {"state": "failed"})).structured_content
         other = (await client.call_tool("list_executions", {"tool": "countdown"})).structured_content
-        refused = await client.call_tool("list_executions", {"state": "lost", "limit": 51, "cursor": ""})
+        refused = await client.call_tool("list_executions", {"state": "lost", "limit": 51, "cursor": 1})
         for made_up in ("x", "AAAA", "MjAyNi0xMS0yMQ=="):
             unknown = await client.call_tool("list_executions", {"cursor": made_up})
             assert unknown.is_error and "begin again without one" in unknown.content[0].text

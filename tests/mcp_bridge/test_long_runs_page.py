@@ -87,5 +87,6 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
     defaults = Environment()
     assert defaults.inline_wait == 50.0
     assert (defaults.idempotency_hours, defaults.reattach_seconds) == (24.0, 3600.0)
+    assert defaults.reattach_result_seconds == 120.0
     assert f"`wait_seconds` (up to {LONGEST_WAIT_SECONDS})" in PAGE
     assert f"At most {MOST_TASKS} ids each; at most {MOST_STREAMS} subscriptions" in PAGE

@@ -15,7 +15,7 @@ from mcp.client.stdio import StdioServerParameters
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.client_configuration import stdio_client_configuration
+from mcp_bridge.client_configuration import McpClient, StdioServer
 from tests.executions.engines import RUN_ID, Gate, WireEngine, wait_until
 from tests.factories import make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database
@@ -242,7 +242,9 @@ async def test_the_configuration_that_people_paste_works_from_anywhere(
     environment = stdio_server.env or {}
     variables = {name: environment[name] for name in ("DATABASE_URL", "CATALOGUE_DATA_DIR")}
     pasted = json.loads(
-        stdio_client_configuration(stdio_server.command, stdio_server.args[0], variables=variables)
+        StdioServer(python=stdio_server.command, manage=stdio_server.args[0], variables=variables).configure(
+            McpClient.GENERIC
+        )
     )
     (server,) = pasted["mcpServers"].values()
     async with Client(StdioServerParameters(**server, cwd=tmp_path)) as client:

@@ -349,9 +349,11 @@ def test_scopes_hold_for_tasks_too(mcp_server: McpServer, token: str):
     assert "lacks the scope workflows:run" in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("payloads", "records", "days"), [(0, 0, None), (0, 9, 9), (7, 9, 7), (7, 2, 2)])
+@pytest.mark.parametrize(
+    ("payloads", "records", "days"), [(None, None, None), (None, 9, 9), (7, 9, 7), (7, 2, 2)]
+)
 def test_a_task_that_has_ended_says_how_long_its_result_is_kept(
-    mcp_server: McpServer, token: str, payloads: int, records: int, days: int | None
+    mcp_server: McpServer, token: str, payloads: int | None, records: int | None, days: int | None
 ):
     """E6: from its creation on; nobody knows that of one that goes on."""
     Retention.objects.create(keep_payloads_days=payloads, keep_records_days=records)

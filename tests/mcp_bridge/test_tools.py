@@ -13,6 +13,8 @@ from catalogue.scopes import Scope
 from executions.models import Execution, ExecutionEvent
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token
+from tests.connectors.scripted import ScriptedEngine
+from tests.engines.hostile_servers import result, server
 from tests.factories import make_filter, make_source, make_workflow
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
@@ -111,6 +113,19 @@ async def test_a_failing_run_is_an_error_result_in_the_engines_words(
     assert "Line 3 has 3 fields where the header has 2" in result.content[0].text
 
 
+async def test_where_other_arguments_do_not_help_nobody_is_told_to_try_some(connect: Connect, era: str):
+    """A2.4: the engine's tool wants to be talked to in the middle of a call."""
+    asks = {"resultType": "input_required", "inputRequests": {}, "requestState": "s"}
+    async with ScriptedEngine(server(call=lambda message, _: result(message, asks))) as engine:
+        config = {"url": f"{engine.base_url}/mcp"}
+        upstream = await in_database(Source.objects.create)(name="upstream", kind="mcp", config=config)
+        await in_database(make_workflow)(upstream, upstream_id="good", name="good")
+        async with connect(mode=era) as client:
+            told = await client.call_tool("good", {})
+    assert told.is_error and "asks for input in the middle of a call" in told.content[0].text
+    assert "Other arguments do not help: tell the person who runs the workflow." in told.content[0].text
+
+
 async def test_invalid_arguments_are_refused_with_every_offending_path(
     connect: Connect, source: Source, example_engine: ExampleEngine, era: str
 ):
@@ -120,8 +135,44 @@ async def test_invalid_arguments_are_refused_with_every_offending_path(
         result = await client.call_tool("countdown", {"seconds": "many", "fail": 3, "colour": "red"})
     assert result.is_error
     assert all(path in result.content[0].text for path in ("/seconds", "/fail", "/colour"))
+    assert "; nothing was started:" in result.content[0].text
     assert not await in_database(Execution.objects.exists)()
     assert len(example_engine.runs()) == before
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "may_start"),
+    [
+        ("list_workflows", {"mode": "everything"}, False),
+        ("list_workflows", {"cursor": "x"}, False),
+        ("list_executions", {"state": "asleep"}, False),
+        ("get_execution_status", {}, False),
+        ("cancel_execution", {}, False),
+        ("execute_workflow", {}, True),
+    ],
+)
+async def test_only_what_might_have_started_a_run_says_that_it_started_none(
+    connect: Connect, tool: str, arguments: dict[str, str], may_start: bool
+):
+    """A2.5"""
+    async with connect() as client:
+        result = await client.call_tool(tool, arguments)
+    assert result.is_error and result.content[0].text.startswith(f"Invalid arguments for {tool}")
+    assert ("nothing was started" in result.content[0].text) is may_start
+
+
+async def test_a_problem_with_many_allowed_values_is_told_in_an_answer_of_bearable_length(
+    connect: Connect, long_workflow: Workflow
+):
+    """A2.5: each list whole, as long as there is room, and the first in any case."""
+    allowed = [f"value {number:04}" for number in range(500)]
+    schema = {"type": "object", "properties": {name: {"enum": allowed} for name in "abcdefgh"}}
+    await in_database(Workflow.objects.update)(input_schema=schema)
+    async with connect() as client:
+        result = await client.call_tool("report", dict.fromkeys("abcdefgh", "x"))
+    *told, left = result.content[0].text.splitlines()[1:]
+    assert all('"value 0000", ' in line and '"value 0499"' in line for line in told)
+    assert len(told) == 2 and left == "- and 6 problems more"
 
 
 async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Connect, source: Source):

@@ -107,6 +107,7 @@ async def test_a_server_without_a_key_gets_no_authorization(
     assert "authorization" not in model_server.asked[0].headers
 
 
+@pytest.mark.e2e
 def test_the_sdk_is_imported_by_the_first_question_only() -> None:
     """C9: it takes half a second, which no process is to pay for that never asks a model."""
     code = (

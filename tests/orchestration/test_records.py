@@ -392,7 +392,7 @@ def ended(days_ago: int) -> WorkflowRequest:
     return make_workflow_request(created_at=at, finished_at=at, selected_tool="get_order", **texts)
 
 
-def keep(*, records: int = 0, payloads: int = 0) -> None:
+def keep(*, records: int | None = None, payloads: int | None = None) -> None:
     Retention.objects.create(keep_records_days=records, keep_payloads_days=payloads)
 
 

@@ -35,6 +35,7 @@ from tests.orchestration.shop import (
     EVERY_TOOL,
     GET_ORDER,
     ORDER,
+    QUERY_KEY,
     ask,
     asking,
     only,
@@ -265,7 +266,7 @@ def test_tools_that_do_not_fit_into_the_prompt_are_named(
 def test_an_error_of_the_api_comes_back_with_its_response(
     model_server: ModelServer, shop: TargetApi, logged: list[str], status: int
 ) -> None:
-    """C5.4, C7.3, C8.3, C8.5"""
+    """C5.4, C7.6, C7.7, C8.3, C8.5"""
     store(shop)
     shop.tell("GET", "/orders/A-7", Reply(status, {"message": "not today"}, {"X-Shop": "south"}))
     model_server.script(READ_A7)
@@ -281,8 +282,8 @@ def test_an_error_of_the_api_comes_back_with_its_response(
     (line,) = [line for line in logged if "A request in words failed" in line]
     for told in (answer["request_id"], "caller=token:", "stage=api_execution", "tool=get_order"):
         assert told in line
-    # The API's own failure is none of our code's: one line, without where it was noted.
-    assert line.startswith("WARNING") and "StageFailed" not in line
+    assert line.startswith("WARNING")
+    assert "Traceback (most recent call last)" in line and "orchestration.stages.StageFailed" in line
     assert not [other for other in logged if "/workflow" in other]
     assert answer["execution_state"] == "failed"
     assert len(model_server.asked) == 1
@@ -344,9 +345,11 @@ def test_once_an_administrator_has_said_that_it_ran_the_record_of_the_request_sh
     assert answer["raw_response"]["output"] == {"id": 7}
 
 
-def test_an_api_that_cannot_be_reached_is_told(model_server: ModelServer, shop: TargetApi) -> None:
-    """C5.3, C8.3"""
-    store(shop)
+def test_an_api_that_cannot_be_reached_is_told(
+    model_server: ModelServer, shop: TargetApi, logged: list[str]
+) -> None:
+    """C5.3, C8.3, C8.5: with the stack trace, in which no credential is."""
+    store(shop, **{"type": "api_key", "in": "query", "name": "key", "key": QUERY_KEY})
     Source.objects.update(
         config={**Source.objects.get().config, "base_url": f"http://127.0.0.1:{free_port()}"}
     )
@@ -356,6 +359,11 @@ def test_an_api_that_cannot_be_reached_is_told(model_server: ModelServer, shop: 
 
     assert answer["raw_response"]["state"] == "failed"
     assert answer["raw_response"]["error"] in answer["error"]
+    (line,) = [line for line in logged if "A request in words failed" in line]
+    # That of the stage, and before it the connector's, which shows where in the exchange it went wrong.
+    assert line.count("Traceback (most recent call last)") >= 2
+    assert "connectors.errors.Unreachable" in line and "connectors/http_tools/" in line
+    assert QUERY_KEY not in "".join(logged)
 
 
 @pytest.mark.parametrize("path", ["/cut-off", "/hang-up", "/malformed"])

@@ -58,9 +58,11 @@ def tool(name: str, **fields: Any) -> Workflow:
     return Workflow(tool_name=name, name=name, upstream_id=name, **(defaults | fields))
 
 
-def describe(*tools: Workflow, instructions: str = "anything", tokens: int = 4_000) -> ToolContext:
+def describe(
+    *tools: Workflow, instructions: str = "anything", tokens: int = 4_000, first: str = ""
+) -> ToolContext:
     catalogue = ExposedCatalogue(revision=1, workflows={one.tool_name: one for one in tools})
-    return describe_tools(tools, instructions=instructions, tokens=tokens, catalogue=catalogue)
+    return describe_tools(tools, instructions=instructions, tokens=tokens, catalogue=catalogue, first=first)
 
 
 def test_each_tool_is_told_with_endpoint_parameters_and_output() -> None:
@@ -168,15 +170,42 @@ def test_descriptions_are_shortened_before_a_tool_is_left_out() -> None:
     assert context.text.count("- total (number)") == 12
 
 
-def test_of_more_tools_than_fit_the_likeliest_are_told_and_the_others_named() -> None:
-    """C3.1: ranked by what the instructions speak of."""
-    tools = [*many(30), tool("cancel_subscription", description="Ends the subscription of a customer.")]
-    context = describe(*tools, instructions="Please cancel the subscription of Ann.", tokens=600)
+def test_of_more_tools_than_fit_the_likeliest_are_described_and_the_others_named() -> None:
+    """C3.1: ranked by what the instructions speak of, whatever values and small words are among them."""
+    books = {
+        "title_override": "Keep the books",
+        "description": "Has the what, where and who of 17 orders. " * 20,
+    }
+    tools = [*many(30, **books), tool("cancel_subscription", description="Ends it for a customer.")]
+    asked = (
+        "Please cancel the subscription 17 of Ann, who has 'books to keep', and what is where in orders/7."
+    )
+    context = describe(*tools, instructions=asked, tokens=800)
     assert context.described[0] == "cancel_subscription"
-    assert context.left_out
-    assert sorted([*context.described, *context.left_out]) == sorted(each.tool_name for each in tools)
+    assert context.named and not context.left_out
+    assert sorted([*context.described, *context.named]) == sorted(each.tool_name for each in tools)
+    assert estimate_tokens(context.text) <= 800
+    for name in context.named:
+        assert (
+            f"\nname only: {name} (Keep the books)" in context.text and f"name: {name}\n" not in context.text
+        )
+
+
+def test_names_that_do_not_fit_either_are_left_out() -> None:
+    """C3.1: and told as such to whoever asked."""
+    tools = [*many(300), tool("cancel_subscription", description="Ends the subscription of a customer.")]
+    context = describe(*tools, instructions="Please cancel the subscription of Ann.", tokens=600)
+    assert context.described[0] == "cancel_subscription" and context.named and context.left_out
+    told = [*context.described, *context.named, *context.left_out]
+    assert sorted(told) == sorted(each.tool_name for each in tools)
     assert estimate_tokens(context.text) <= 600
-    assert not any(f"name: {name}\n" in context.text for name in context.left_out)
+
+
+def test_a_tool_that_was_chosen_by_name_is_described_before_all_others() -> None:
+    """C3.1."""
+    tools = many(30)
+    chosen = describe(*tools, tokens=800).named[-1]
+    assert describe(*tools, tokens=800, first=chosen).described[0] == chosen
 
 
 def test_tools_that_fit_keep_the_order_in_which_they_were_asked_for() -> None:

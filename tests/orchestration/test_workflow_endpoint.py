@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from catalogue.models import Workflow
@@ -11,14 +12,27 @@ from catalogue.scopes import Scope
 from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
 from executions.rest.waits import MOST_OF_ONE, waiting_places
+from orchestration.interrupting import NOT_IN_WORDS
 from orchestration.models import WorkflowRequest
-from tests.api.clients import TokenClient, administrator, problem_paths, staff_session
+from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.engines.model_answers import USAGE, fails, proposes
 from tests.engines.model_server import MODEL, ModelServer
 from tests.engines.target_api import Reply, TargetApi
+from tests.executions.engines import wait_until
 from tests.factories import make_toolset
 from tests.orchestration.engine_tools import discover
-from tests.orchestration.shop import API_TOKEN, EVERY_TOOL, GET_ORDER, ORDER, ask, only, shop, states, store
+from tests.orchestration.shop import (
+    API_TOKEN,
+    CREATE_ORDER,
+    EVERY_TOOL,
+    GET_ORDER,
+    ORDER,
+    ask,
+    only,
+    shop,
+    states,
+    store,
+)
 from tests.processes import ExampleEngine
 
 __all__ = ["shop"]
@@ -53,12 +67,23 @@ def test_the_tool_that_the_model_chose_runs_and_its_response_comes_back(
 def test_request_and_response_are_of_the_products_one_set_of_shapes(
     model_server: ModelServer, shop: TargetApi
 ) -> None:
-    """C4.4, C5.2, C9"""
+    """C4.4, C5.2, C7.3, C7.4, C9: both whole, and they are what was sent and what came back."""
     store(shop)
     model_server.script(READ_A7)
 
     answer = ask().json()
 
+    assert answer["status"] == "success"
+    assert answer["http_spec"] == {
+        "method": "GET",
+        "url": f"{shop.base_url}/orders/A-7",
+        "headers": {},
+        "query_params": {},
+        "body": None,
+    }
+    response = answer["raw_response"]
+    assert set(response) == {"status_code", "headers", "body", "execution_time_ms"}
+    assert (response["status_code"], response["body"]) == (200, ORDER)
     assert HTTPRequestSpec.model_validate(answer["http_spec"]).model_dump() == answer["http_spec"]
     assert HTTPResponseSpec.model_validate(answer["raw_response"]).model_dump() == answer["raw_response"]
 
@@ -66,7 +91,7 @@ def test_request_and_response_are_of_the_products_one_set_of_shapes(
 def test_the_answer_shows_the_request_that_was_sent_without_its_credentials(
     model_server: ModelServer, shop: TargetApi
 ) -> None:
-    """C4.3, C4.4, C4.5, C7.2: method, address, headers, query and body, of arguments in their places."""
+    """C4.3, C4.4, C4.5, C7.3: method, address, headers, query and body, of arguments in their places."""
     store(shop)
     model_server.script(proposes("create_order", {"item": "lamp", "amount": 2, "urgent": True}))
 
@@ -104,6 +129,27 @@ def test_the_model_gets_the_instructions_and_every_tool_in_one_text(
     assert asked.json["model"] == MODEL
 
 
+def test_a_tool_that_was_chosen_by_its_name_alone_is_described_before_it_is_called(
+    model_server: ModelServer, shop: TargetApi, settings: Settings
+) -> None:
+    """C3.1, C4.1: of very many tools every one can be chosen."""
+    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 4_000}
+    others = [
+        GET_ORDER | {"name": f"read_order_{number}", "description": "Reads the lamps of an order. " * 20}
+        for number in range(40)
+    ]
+    store(shop, *others, CREATE_ORDER)
+    model_server.script(proposes("create_order"), proposes("create_order", {"item": "lamp", "amount": 2}))
+
+    answer = ask("Read me which lamps orders have", [*(str(one["name"]) for one in others), "create_order"])
+
+    assert answer.json()["status"] == "success" and not answer.json().get("warnings")
+    assert shop.last.json == {"channel": "words", "line": {"item": "lamp", "amount": 2}}
+    by_name, described = (asked.prompt for asked in model_server.asked)
+    assert "name only: create_order" in by_name and "- amount (integer, required" not in by_name
+    assert "name: create_order" in described and "- amount (integer, required" in described
+
+
 def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(
     model_server: ModelServer, shop: TargetApi
 ) -> None:
@@ -126,7 +172,7 @@ def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(
 def test_a_workflow_of_another_engine_runs_as_well(
     model_server: ModelServer, example_engine: ExampleEngine
 ) -> None:
-    """C4.3, C7.2: of it there is no HTTP request, and its output is the raw response."""
+    """C4.3, C7.3, C7.4: of it there is no HTTP request, and its output is the raw response."""
     discover(example_engine)
     model_server.script(proposes("text_statistics", {"text": "To be or not to be"}))
 
@@ -157,20 +203,80 @@ def test_a_dry_run_stops_before_anything_is_sent(model_server: ModelServer, shop
 def test_a_run_that_takes_longer_than_the_answer_can_wait_goes_on(
     model_server: ModelServer, shop: TargetApi
 ) -> None:
-    """The answer says so and how to hear of the rest; the record shows it later."""
-    store(shop, GET_ORDER | {"api": {"endpoint": "{base}/slow/{order_id}", "method": "GET"}})
-    shop.tell("GET", "/slow/A-7", Reply(200, ORDER, held=True))
+    """The answer says so and how to hear of the rest."""
+    store(shop)
+    shop.tell("GET", "/orders/A-7", Reply(200, ORDER, held=True))
     Workflow.objects.update(inline_wait_seconds=0)
     model_server.script(READ_A7)
 
     response = ask(tool_ids=["get_order"], format_response=True)
 
     answer = response.json()
-    assert (response.status_code, answer["status"]) == (202, "success")
+    assert (response.status_code, answer["status"]) == (202, "running")
     assert answer["raw_response"]["state"] in ("starting", "running")
     assert answer["execution_id"] in answer["warnings"][0]
-    assert states(answer)["response_formatting"] == "skipped"
+    assert states(answer)["api_execution"] == "running"
     shop.released.set()
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "failure", "stage"),
+    [
+        (Reply(200, ORDER, held=True), "success", None, None),
+        (Reply(500, {"message": "not today"}, held=True), "error", "run_failed", "api_execution"),
+    ],
+    ids=["succeeds", "fails"],
+)
+def test_a_request_whose_run_ends_after_the_answer_ends_as_the_run_does(
+    model_server: ModelServer,
+    shop: TargetApi,
+    reply: Reply,
+    status: str,
+    failure: str | None,
+    stage: str | None,
+) -> None:
+    """C5.3, C7.1, C7.6, C7.7, C8.3: and `?status=` finds it at once, with the whole answer in the record."""
+    store(shop)
+    shop.tell("GET", "/orders/A-7", reply)
+    Workflow.objects.update(inline_wait_seconds=0)
+    model_server.script(READ_A7)
+    client = administrator()
+    response = ask(tool_ids=["get_order"], format_response=True)
+
+    def found(status: str) -> list[str]:
+        rows = client.get(f"/api/workflow-requests/?status={status}").json()["results"]
+        return [row["id"] for row in rows]
+
+    request_id = response.json()["request_id"]
+    assert found("running") == [request_id] and found(status) == []
+    shop.released.set()
+    wait_until(lambda: Execution.objects.get().is_settled, "the run is over")
+
+    assert found(status) == [request_id] and found("running") == []
+    answer = client.get(response["Location"]).json()["answer"]
+    assert (answer["status"], answer["failure"], answer["error_stage"]) == (status, failure, stage)
+    assert answer["raw_response"]["body"] == reply.body
+    assert ("not today" in (answer["error"] or "")) == (status == "error")
+    assert answer["warnings"] == ([NOT_IN_WORDS] if status == "success" else [])
+    assert only().finished_at == Execution.objects.get().finished_at
+
+
+def test_who_comes_again_with_the_key_of_a_request_whose_run_went_on_gets_its_end(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    """C7.6: the run is waited for as long as calls usually wait, and nothing runs twice."""
+    store(shop)
+    shop.tell("GET", "/orders/A-7", Reply(500, {"message": "not today"}, held=True))
+    Workflow.objects.update(inline_wait_seconds=0)
+    model_server.script(READ_A7)
+    client, key = agent(), {"Idempotency-Key": "one look"}
+    assert ask(tool_ids=["get_order"], client=client, headers=key).status_code == 202
+    shop.released.set()
+
+    again = ask(tool_ids=["get_order"], client=client, headers=key)
+
+    assert (again.status_code, again.json()["failure"]) == (502, "run_failed")
+    assert len(shop.arrived) == 1
 
 
 def test_a_cached_result_answers_with_the_response_that_it_came_from(
@@ -264,7 +370,7 @@ def test_a_body_of_more_than_the_limit_is_refused(settings: Any) -> None:
 
 
 def test_every_id_that_is_no_tool_is_named(model_server: ModelServer, shop: TargetApi) -> None:
-    """C1.2, C1.3, C3.4, C7.3, C8.1: also one in other letters, a disabled one, and what was perhaps meant."""
+    """C1.2, C1.3, C3.4, C7.6, C7.7, C8.1: other letters, a disabled one, and what was perhaps meant."""
     store(shop)
     Workflow.objects.filter(tool_name="list_orders").update(enabled=False)
 
@@ -312,7 +418,7 @@ def test_an_id_that_is_named_twice_counts_once(model_server: ModelServer, shop: 
 
 
 def test_the_response_is_put_into_words_as_wished(model_server: ModelServer, shop: TargetApi) -> None:
-    """C6.1, C6.2, C6.4, C6.5, C7.2: in a field of its own, beside the raw response."""
+    """C6.1, C6.2, C6.3, C6.5, C7.5: in a field of its own, beside the raw response."""
     store(shop)
     model_server.script(READ_A7, "Deine Bestellung ist unterwegs.")
 
@@ -330,13 +436,15 @@ def test_the_response_is_put_into_words_as_wished(model_server: ModelServer, sho
 def test_without_a_wish_for_words_there_are_none(
     model_server: ModelServer, shop: TargetApi, fields: dict[str, Any]
 ) -> None:
-    """C2.4, C6.3: and the model is not asked a second time."""
+    """C2.4, C6.4: that stage is left out, and the model is not asked a second time."""
     store(shop)
-    model_server.script(READ_A7)
+    model_server.script(READ_A7, "Nobody asked for this.")
 
     answer = ask(**fields).json()
 
     assert "formatted_response" not in answer
+    assert states(answer)["response_formatting"] == "skipped"
+    assert answer["raw_response"]["body"] == ORDER
     assert len(model_server.asked) == 1
     ignored = "response_format_instructions had no effect, as format_response is not true."
     assert answer["warnings"] == ([ignored] if fields else [])

@@ -4,9 +4,13 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
+from catalogue import embedded_database
 from config.quickstart import starting
 
-pytestmark = [pytest.mark.django_db, pytest.mark.databases("config.quickstart.starting")]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.databases("catalogue.embedded_database", "config.quickstart.starting"),
+]
 
 
 def test_a_database_that_is_up_to_date_is_not_talked_of(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +26,6 @@ def test_a_database_that_cannot_be_reached_ends_the_start_with_a_sentence(
     unreachable = connection.copy()
     unreachable.settings_dict |= {"HOST": "127.0.0.1", "PORT": "9", "NAME": "/missing/database"}
     unreachable.settings_dict["OPTIONS"].pop("pool", None)
-    monkeypatch.setattr(starting, "connection", unreachable)
+    monkeypatch.setattr(embedded_database, "connection", unreachable)
     with pytest.raises(CommandError, match="The database cannot be used: "):
         starting.migrate()

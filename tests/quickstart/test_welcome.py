@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,14 +112,15 @@ def test_tools_are_counted_as_agents_see_them() -> None:
 
 
 def test_banner_shows_client_configurations_that_can_be_pasted() -> None:
-    blocks = re.findall(r"^{$.*?^}$", banner(WELCOME), re.MULTILINE | re.DOTALL)
-    remote, local = map(json.loads, blocks)
-    server = remote["mcpServers"]["workflow-catalogue"]
+    (block,) = re.findall(r"^{$.*?^}$", banner(WELCOME), re.MULTILINE | re.DOTALL)
+    server = json.loads(block)["mcpServers"]["workflow-catalogue"]
     assert server["url"] == "http://localhost:8000/mcp"
     assert server["headers"] == {"Authorization": "Bearer wfc_token"}
-    command = local["mcpServers"]["workflow-catalogue"]
-    assert Path(command["command"]).is_file()
-    assert Path(command["args"][0]).is_file()
+    (line,) = re.findall(r"^claude mcp add .*$", banner(WELCOME), re.MULTILINE)
+    assert shlex.split(line)[-3:] == [
+        *("http://localhost:8000/mcp", "--header", "Authorization: Bearer wfc_token"),
+    ]
+    assert "manage.py client_config [--stdio]" in banner(WELCOME)
 
 
 def test_banner_shows_the_password_once_and_then_how_to_set_another() -> None:

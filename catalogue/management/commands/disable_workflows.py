@@ -3,6 +3,7 @@
 from typing import Any
 
 from catalogue.curation import disable_workflows
+from catalogue.history import command
 from catalogue.management.workflow_selection import WorkflowSelectionCommand
 
 
@@ -10,4 +11,5 @@ class Command(WorkflowSelectionCommand):
     help = "Hide workflows of a source from agents and refuse calls."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(f"Workflows disabled: {disable_workflows(self.selected(options))}.")
+        changed = disable_workflows(self.selected(options), by=command("disable_workflows"))
+        self.stdout.write(f"Workflows disabled: {changed}.")

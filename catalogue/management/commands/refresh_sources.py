@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.discovery import BeingRefreshed, RefreshRefused, refresh_source
 from catalogue.http_tools.configs import KIND
 from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Source
@@ -27,7 +27,7 @@ class Command(CatalogueCommand):
 
     def _refresh(self, source: Source) -> bool:
         try:
-            run = refresh_source(source)
+            run = self._list(source)
         except RefreshRefused as error:
             self.stderr.write(str(error))
             return False
@@ -36,6 +36,13 @@ class Command(CatalogueCommand):
             return False
         self._tell(source, run)
         return True
+
+    def _list(self, source: Source) -> DiscoveryRun:
+        try:
+            return refresh_source(source)
+        except BeingRefreshed as error:
+            self.stderr.write(f"{error} It is refreshed again when that has ended.")
+            return refresh_source(source, waits=True)
 
     def _tell(self, source: Source, run: DiscoveryRun) -> None:
         if source.kind == KIND:

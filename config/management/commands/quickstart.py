@@ -16,6 +16,8 @@ class Command(CatalogueCommand):
         "also makes the database, an admin, a token, and connects the example engine."
     )
 
+    makes_database = False
+
     def handle(self, *args: Any, **options: Any) -> None:
         # SIGINT too: shells have it ignored by what they start in the background.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.http_tools.openapi.body_fields import Demand
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.refusals import NoTool
 from connectors.http_tools.openapi.schemas import Converted, Schemas
+from connectors.http_tools.pointers import steps_of
 from connectors.http_tools.tool_config import ArgumentPlace
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -40,8 +42,10 @@ class Arguments:
     places: dict[str, ArgumentPlace]
 
 
-def collect_arguments(arguments: Iterable[Argument], schemas: Schemas) -> Arguments:
-    """Raises NoTool where their schemas cannot be given."""
+def collect_arguments(
+    arguments: Iterable[Argument], schemas: Schemas, demands: Iterable[Demand] = ()
+) -> Arguments:
+    """`demands`: on the fields of the body. Raises NoTool where their schemas cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts = [], set[str](), 1
@@ -54,8 +58,37 @@ def collect_arguments(arguments: Iterable[Argument], schemas: Schemas) -> Argume
         parts += argument.converted.parts
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
+    schema |= _demanding(demands, places)
     definitions = schemas.definitions_for(frozenset(needs), parts=parts)
     return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
+
+
+def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
+    """What keeps arguments from breaking the demands.
+
+    Written as what must not be, since some models' interfaces refuse tools with `anyOf` at their root.
+    """
+    argument_of = {
+        steps[0]: name
+        for name, place in places.items()
+        if place.place == "body" and len(steps := steps_of(place.name)) == 1
+    }
+    broken: list[dict[str, Any]] = []
+    for demand in demands:
+        groups = [
+            sorted(argument_of[field] for field in group if field in argument_of) for group in demand.of
+        ]
+        if not all(groups):
+            continue
+        if demand.only_one:
+            broken.append({"not": {"oneOf": [{"required": group} for group in groups]}})
+        elif all(len(group) == 1 for group in groups):
+            broken.append({"properties": {group[0]: False for group in groups}})
+        else:
+            broken.append({"not": {"anyOf": [{"required": group} for group in groups]}})
+    if not broken:
+        return {}
+    return {"not": broken[0] if len(broken) == 1 else {"anyOf": broken}}
 
 
 def types_of(document: Document, raw: Any, pointer: str) -> frozenset[str]:

@@ -4,10 +4,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
-from connectors.http_tools.openapi.body_fields import Field, fields_of
+from connectors.http_tools.openapi.body_fields import Demand, Field, fields_of
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.inner_lists import has_inner_lists
-from connectors.http_tools.openapi.media_types import FORM, JSON, choose_media_type
+from connectors.http_tools.openapi.media_types import (
+    JSON,
+    choose_media_type,
+    is_form,
+    is_json,
+    is_multipart,
+    plain_name,
+)
 from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schemas import Converted, Schemas
 from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
@@ -17,6 +24,10 @@ from connectors.http_tools.tool_config import ArgumentPlace, BodyFormat, Constan
 WHOLE = "body"
 DEEP = "deepObject"
 """The style with brackets."""
+HOW_TO_GIVE = (
+    "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
+    "data:image/png;name=photo.png;base64,..."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,8 @@ class Body:
     arguments: list[Argument] = field(default_factory=list)
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
+    demands: list[Demand] = field(default_factory=list)
+    """Which of the fields have to be given, beyond those that always have to."""
 
 
 @dataclass(slots=True)
@@ -45,12 +58,22 @@ class Bodies:
         if "schema" not in media:
             return Body([self._whole({}, at, described)], constants=_constants(media_type))
         schema, at_schema = media["schema"], f"{at}/schema"
-        fields = fields_of(self.document, schema, at_schema)
-        if media_type.partition(";")[0].strip().lower() == FORM:
+        told = fields_of(self.document, schema, at_schema)
+        fields, demands = (told.fields, told.demands) if told else (None, [])
+        if is_form(media_type) or is_multipart(media_type):
             if described.get("required") is not True and self._says_nothing(schema, at_schema):
                 return Body()
-            return Body(self._form(fields, media, at_schema), body_format="form")
-        return Body(self._json(fields, schema, at_schema, described), constants=_constants(media_type))
+            if is_multipart(media_type):
+                return Body(
+                    self._multipart(fields, media, at_schema), body_format="multipart", demands=demands
+                )
+            return Body(self._form(fields, media, at_schema), body_format="form", demands=demands)
+        # A body that may be left out, but not in part, can only be said as a whole.
+        needed = bool(demands) or any(one.required for one in (fields or {}).values())
+        if not fields or (needed and described.get("required") is False):
+            return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
+        arguments = [self._field(one) for one in fields.values()]
+        return Body(arguments, constants=_constants(media_type), demands=demands)
 
     def is_empty(self, raw: Any, pointer: str) -> bool:
         """Whether the document gives the body no field at all. Raises NoTool."""
@@ -70,15 +93,6 @@ class Bodies:
         usual = {"type", "title", "description", "additionalProperties", "properties"}
         is_closed = schema.get("additionalProperties") in (None, False)
         return schema.get("properties") == {} and is_closed and schema.keys() <= usual
-
-    def _json(
-        self, fields: dict[str, Field] | None, schema: Any, pointer: str, described: dict[str, Any]
-    ) -> list[Argument]:
-        needed = any(one.required for one in fields.values()) if fields else False
-        # A body that may be left out, but not in part, can only be said as a whole.
-        if not fields or (needed and described.get("required") is False):
-            return [self._whole(schema, pointer, described)]
-        return [self._field(one) for one in fields.values()]
 
     def _whole(self, schema: Any, pointer: str, described: dict[str, Any]) -> Argument:
         return Argument(
@@ -102,6 +116,60 @@ class Bodies:
             else:
                 arguments.append(self._field(one, form_name=self._form_name(one, encoding)))
         return arguments
+
+    def _multipart(
+        self, fields: dict[str, Field] | None, media: dict[str, Any], pointer: str
+    ) -> list[Argument]:
+        if not fields:
+            raise NoTool("Its body is a form whose fields the document does not list.", pointer)
+        encoding = media.get("encoding")
+        return [self._part(one, _said(encoding, one)) for one in fields.values()]
+
+    def _part(self, one: Field, said: dict[str, Any]) -> Argument:
+        """A file, a text or JSON; a list has a part for each item, unless the document says otherwise."""
+        media_type = str(said.get("contentType") or "").partition(",")[0].strip()
+        types, items = self._types_of(one)
+        is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
+        if is_file or self._is_file_by(media_type, types | items):
+            # The schema of bytes says nothing of the text that stands for them.
+            schema = self._file_schema(one, is_list="array" in types)
+            known = "" if "*" in media_type else media_type
+            place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True, media_type=known)
+            converted = Converted(schema, frozenset(), 2)
+            return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
+        as_json = is_json(media_type) and "array" in types
+        return self._field(one, form_name=one.name, as_json=as_json)
+
+    def _is_file(self, raw: Any, pointer: str) -> bool:
+        """`format: binary`, also of a list's items, or what 3.1 says instead."""
+        if not isinstance(raw, dict):
+            return False
+        raw, pointer = self.document.object_at(raw, pointer)
+        if raw.get("format") == "binary":
+            return True
+        named = raw.get("contentMediaType")
+        if isinstance(named, str) and not is_json(named) and "contentEncoding" not in raw:
+            return True
+        inner = [raw.get("items"), *(raw.get("anyOf") or []), *(raw.get("oneOf") or [])]
+        return any(
+            isinstance(one, dict) and self.document.object_at(one, pointer)[0].get("format") == "binary"
+            for one in inner
+        )
+
+    def _is_file_by(self, media_type: str, types: set[str]) -> bool:
+        """Where only the part's type says that a text, or something, is one."""
+        is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
+        return is_other and types <= {"string", "array"}
+
+    def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
+        """With the document's words, and how a file is given."""
+        raw, _ = self.document.object_at(*one.schemas[0])
+        said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
+        told = {"description": f"{said} {HOW_TO_GIVE}".strip()}
+        if not is_list:
+            return {"type": "string"} | told
+        bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
+        return {"type": "array"} | told | bounds | {"items": {"type": "string"}}
 
     def _form_objection(self, one: Field, encoding: dict[str, Any]) -> str:
         said = _said(encoding, one)
@@ -143,8 +211,8 @@ class Bodies:
         types, items = self._types_of(one)
         return f"{one.name}[]" if types == {"array"} and not items & NESTED else one.name
 
-    def _field(self, one: Field, *, form_name: str = "") -> Argument:
-        convert = self.schemas.convert_text if form_name else self.schemas.convert
+    def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
+        convert = self.schemas.convert_text if form_name and not as_json else self.schemas.convert
         parts = [convert(raw, pointer) for raw, pointer in one.schemas]
         converted = parts[0]
         if len(parts) > 1:
@@ -153,7 +221,7 @@ class Bodies:
                 frozenset().union(*(part.needs for part in parts)),
                 1 + sum(part.parts for part in parts),
             )
-        place = ArgumentPlace(place="body", name=pointer_of([form_name or one.name]))
+        place = ArgumentPlace(place="body", name=pointer_of([form_name or one.name]), as_json=as_json)
         return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
 
 
@@ -164,6 +232,6 @@ def _said(encoding: Any, one: Field) -> dict[str, Any]:
 
 def _constants(media_type: str) -> list[Constant]:
     """Said where the API wants another name for JSON than the usual one."""
-    if media_type.partition(";")[0].strip().lower() in JSON:
+    if plain_name(media_type) in JSON:
         return []
     return [Constant(place="header", name="Content-Type", value=media_type)]

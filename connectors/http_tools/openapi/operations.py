@@ -1,6 +1,6 @@
 """The operations of a document, one after the other, and which of them are wanted."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -63,6 +63,15 @@ class Selection:
         known = (operation.id, operation.path, f"{operation.method} {operation.path}")
         by_name = not self.only or any(fnmatchcase(name, pattern) for name in known for pattern in self.only)
         return by_name and (not self.tags or not {*self.tags}.isdisjoint(operation.tags))
+
+    def left_over(self, operations: Collection[Operation]) -> list[str]:
+        """What is said and chooses no operation, a misspelt pattern above all."""
+        names = {operation.id for operation in operations}
+        for operation in operations:
+            names |= {operation.path, f"{operation.method} {operation.path}"}
+        tags = {tag for operation in operations for tag in operation.tags}
+        idle = [pattern for pattern in self.only if not any(fnmatchcase(name, pattern) for name in names)]
+        return idle + [tag for tag in self.tags if tag not in tags]
 
 
 def operations_of(document: Document) -> Iterator[Operation]:

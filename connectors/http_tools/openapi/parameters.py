@@ -7,10 +7,12 @@ from typing import Any
 from connectors.http_tools.headers import CONSTANT_ONLY, objection_to_name
 from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
 from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.media_types import is_json
 from connectors.http_tools.openapi.refusals import NoTool, quoted
-from connectors.http_tools.openapi.schemas import Schemas
+from connectors.http_tools.openapi.schemas import Converted, Schemas
 from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
 from connectors.http_tools.path_template import parameters_in
+from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.tool_config import ArgumentPlace
 
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
@@ -50,6 +52,8 @@ class Parameters:
     """Where the product itself puts the API key, which is no argument then."""
     notes: list[str] = field(default_factory=list)
     """What is left out, in sentences."""
+    known: dict[str, Argument] = field(default_factory=dict)
+    """By pointer: arguments that other operations of the document have too."""
 
     def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
         """Of the path item's and the operation's own list, of which the latter wins. Raises NoTool."""
@@ -88,6 +92,8 @@ class Parameters:
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None where it is left out. Raises NoTool where it cannot be."""
+        if one.pointer in self.known:
+            return self.known[one.pointer]
         if (one.where, _folded(one)) == self.key:
             return None
         if one.where == "header" and one.name.lower() in IGNORED_HEADERS | CONSTANT_ONLY:
@@ -98,13 +104,20 @@ class Parameters:
                 raise NoTool(f"It needs the {told}, {objection}.", one.pointer)
             self.notes.append(f"The {told} is left out, {objection}.")
             return None
-        return Argument(
-            place=self._place(one),
-            wanted=one.name,
-            converted=self.schemas.convert_text(one.raw.get("schema", {}), f"{one.pointer}/schema"),
-            description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
-            required=one.is_required,
-        )
+        if one.pointer not in self.known:
+            self.known[one.pointer] = Argument(
+                place=self._place(one),
+                wanted=one.name,
+                converted=self._converted(one),
+                description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+                required=one.is_required,
+            )
+        return self.known[one.pointer]
+
+    def _converted(self, one: Parameter) -> Converted:
+        if media := _json_content(one):
+            return self.schemas.convert(media[0], f"{one.pointer}/content{media[1]}/schema")
+        return self.schemas.convert_text(one.raw.get("schema", {}), f"{one.pointer}/schema")
 
     def _objection(self, one: Parameter) -> str:
         """`which is a cookie`; empty for one that can be said."""
@@ -112,13 +125,14 @@ class Parameters:
             return "and cookies are not sent"
         if one.where not in USUAL_STYLE:
             return f"and parameters in {quoted(one.where)} are not supported"
-        if "content" in one.raw:
-            return "which is written by a media type of its own, and that is not supported"
-        style = one.raw.get("style", USUAL_STYLE[one.where])
-        if style != USUAL_STYLE[one.where]:
-            return f"whose style {quoted(style)} is not supported"
-        if objection := self._objection_to_schema(one):
-            return objection
+        if _json_content(one) is None:
+            if "content" in one.raw:
+                return "which is written by a media type of its own, and that is not supported"
+            style = one.raw.get("style", USUAL_STYLE[one.where])
+            if style != USUAL_STYLE[one.where]:
+                return f"whose style {quoted(style)} is not supported"
+            if objection := self._objection_to_schema(one):
+                return objection
         if one.where == "header" and (objection := objection_to_name(one.name)):
             return f"which {objection}"
         return "" if 0 < len(one.name) <= LONGEST_NAME else "whose name is empty or too long"
@@ -133,13 +147,24 @@ class Parameters:
         return ""
 
     def _place(self, one: Parameter) -> ArgumentPlace:
+        as_json = _json_content(one) is not None
         if one.where == "query":
-            return ArgumentPlace(place="query", name=one.name, explode=one.raw.get("explode") is not False)
+            explode = one.raw.get("explode") is not False
+            return ArgumentPlace(place="query", name=one.name, explode=explode, as_json=as_json)
         if one.where == "header":
-            return ArgumentPlace(place="header", name=one.name)
+            return ArgumentPlace(place="header", name=one.name, as_json=as_json)
         # GitHub's word, and OpenAPI 3.2's, for a value with slashes in it.
         slashes = one.raw.get("x-multi-segment") is True or one.raw.get("allowReserved") is True
-        return ArgumentPlace(place="path", name=one.name, slashes=slashes)
+        return ArgumentPlace(place="path", name=one.name, slashes=slashes, as_json=as_json)
+
+
+def _json_content(one: Parameter) -> tuple[Any, str] | None:
+    """The schema of a parameter that is written as JSON, and the step that leads there."""
+    content = one.raw.get("content")
+    for name, media in content.items() if isinstance(content, dict) else ():
+        if is_json(name) and isinstance(media, dict):
+            return media.get("schema", {}), pointer_of([name])
+    return None
 
 
 def _folded(one: Parameter) -> str:

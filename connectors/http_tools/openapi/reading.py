@@ -1,11 +1,13 @@
 """A document's operations as tools."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from connectors.http_tools.openapi.arguments import collect_arguments
+from connectors.http_tools.openapi.arguments import Argument, collect_arguments
 from connectors.http_tools.openapi.bodies import Bodies, Body
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.fixed_query import split_query
@@ -15,13 +17,15 @@ from connectors.http_tools.openapi.parameters import Parameters
 from connectors.http_tools.openapi.refusals import NoTool, RefusedOperation
 from connectors.http_tools.openapi.responses import output_schema_of
 from connectors.http_tools.openapi.schemas import Schemas
-from connectors.http_tools.openapi.security import check_security, key_place
+from connectors.http_tools.openapi.security import is_anonymous, key_place
 from connectors.http_tools.openapi.security_schemes import Settings
 from connectors.http_tools.openapi.servers import check_server
 from connectors.http_tools.openapi.texts import LONGEST_TITLE, description_of, plain_text
 from connectors.http_tools.tool_config import ApiConfig, FieldMappings, ToolConfig
 
 MAX_OPERATIONS = 5_000
+LONGEST_API = 80
+"""Characters of an API's name."""
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
@@ -44,6 +48,8 @@ class ReadTools:
     deprecated: int = 0
     """Left out because they are."""
     not_chosen: int = 0
+    idle: list[str] = field(default_factory=list)
+    """Patterns and tags of the selection that no operation has."""
 
 
 def read_tools(
@@ -62,8 +68,10 @@ def read_tools(
         inputs=Schemas(document, "request", usable_pattern),
         outputs=Schemas(document, "response", usable_pattern),
     )
-    found, names = ReadTools(), Names()
-    for position, operation in enumerate(operations_of(document)):
+    operations = list(operations_of(document))
+    reader.descriptions.update(map(_words_of, operations))
+    found, names = ReadTools(idle=selection.left_over(operations)), Names()
+    for position, operation in enumerate(operations):
         # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
         name = names.take(operation)
         if not selection.names(operation):
@@ -92,6 +100,10 @@ class _Reader:
     settings: Settings
     inputs: Schemas
     outputs: Schemas
+    parameters: dict[str, Argument] = field(default_factory=dict)
+    """By pointer."""
+    descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many operations are described in these words."""
 
     def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
         try:
@@ -107,42 +119,52 @@ class _Reader:
         raw, at = operation.raw, operation.pointer
         levels = ((raw, at), (operation.item, operation.item_pointer))
         check_server(self.document, *levels, base_url=self.base_url)
-        check_security(self.document, raw, at, self.settings)
+        anonymous = is_anonymous(self.document, raw, at, self.settings)
         notes: list[str] = []
-        config = self._config(operation, name, notes)
+        config = self._config(operation, name, notes, anonymous=anonymous)
         return ReadTool(config=config, operation=operation, notes=notes)
 
-    def _config(self, operation: Operation, name: str, notes: list[str]) -> ToolConfig:
+    def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
         raw, at = operation.raw, operation.pointer
         path, constants = split_query(operation.path, operation.item_pointer)
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in self._levels(operation)]
         key = key_place(self.settings)
-        parameters = Parameters(self.document, self.inputs, key, notes).arguments(path, lists)
+        read = Parameters(self.document, self.inputs, key, notes, self.parameters)
+        parameters = read.arguments(path, lists)
         body = self._body(operation, notes)
-        arguments = collect_arguments([*parameters, *body.arguments], self.inputs)
+        arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands)
         try:
             return ToolConfig(
                 name=name,
                 title=plain_text(raw.get("summary"), LONGEST_TITLE),
-                description=description_of(
-                    raw.get("summary"),
-                    raw.get("description"),
-                    otherwise=f"{operation.method} {operation.path}",
-                ),
+                description=self._description(operation),
                 tags=operation.tags,
                 api=ApiConfig(
                     endpoint=f"{self.base_url}{path}",
                     method=operation.method,  # type: ignore[arg-type]
                     body_format=body.body_format,
+                    anonymous=anonymous,
                 ),
                 input_schema=arguments.schema,
                 output_schema=output_schema_of(
                     self.document, self.outputs, raw.get("responses"), f"{at}/responses"
                 ),
+                # Hardly any API answers just as its document says.
+                output_is_promised=False,
                 field_mappings=FieldMappings(input=arguments.places, constants=constants + body.constants),
             )
         except ValidationError as error:
             raise NoTool(_in_words(error)) from None
+
+    def _description(self, operation: Operation) -> str:
+        """With the name of the API, and where others are described alike with what tells them apart."""
+        call = f"{operation.method} {operation.path}"
+        told = description_of(operation.raw.get("summary"), operation.raw.get("description"), otherwise=call)
+        api = plain_text(self.document.title, LONGEST_API) or urlsplit(self.base_url).hostname or ""
+        is_shared = self.descriptions[_words_of(operation)] > 1 and call not in told
+        said = [api] if api.casefold() not in told.casefold() else []
+        said += [call] if is_shared else []
+        return f"{told}\n\nAPI: {', '.join(said)}" if said else told
 
     def _levels(self, operation: Operation) -> list[tuple[dict[str, object], str]]:
         """The outer one first, which the inner one overrides."""
@@ -158,6 +180,10 @@ class _Reader:
         if not _is_empty(bodies, raw, at):
             notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
         return Body()
+
+
+def _words_of(operation: Operation) -> tuple[str, str]:
+    return str(operation.raw.get("summary")), str(operation.raw.get("description"))
 
 
 def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:

@@ -1,6 +1,7 @@
 """One schema object of OpenAPI as one of JSON Schema 2020-12, keyword by keyword."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ from connectors.http_tools.pointers import pointer_of
 MAX_PARTS = 5_000
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
+MAX_LOOKED_AT = 50
+"""Parts of a schema that are looked at for what it says of itself."""
 
 ONE = frozenset(
     {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
@@ -59,6 +62,8 @@ def convert(raw: Any, pointer: str, reading: Reading, depth: int = 0) -> Any:
         raise NoTool(f"Its schema has more than {MAX_PARTS:,} parts or {MAX_DEPTH} levels.", pointer)
     if isinstance(raw, bool):
         return raw
+    if raw is None:
+        raise NoTool("Its schema is null. For anything at all leave the key out, or write {}.", pointer)
     if not isinstance(raw, dict):
         raise NoTool("There is something else where a schema has to be.", pointer)
     if isinstance(raw, Ambiguous):
@@ -113,7 +118,7 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Reading, depth: int) -
             schema[key] = convert(value, at, reading, depth + 1)
         elif key in KEPT:
             schema[key] = value
-    _mend(schema, raw, reading)
+    _mend(schema, raw, pointer, reading)
     schema = accept_null(schema, raw)
     return schema if reading.direction == "request" else loosen(schema)
 
@@ -132,18 +137,31 @@ def _named(raw: Any, pointer: str, reading: Reading, depth: int, *, leave_out: b
     return {
         name: convert(value, f"{pointer}{pointer_of([name])}", reading, depth + 1)
         for name, value in raw.items()
-        if not (leave_out and is_left_out(value, reading.direction))
+        if not (leave_out and is_left_out(reading.document, value, pointer, reading.direction))
     }
 
 
-def is_left_out(schema: Any, direction: str) -> bool:
-    """Whether a property is none of what goes in this direction."""
-    return isinstance(schema, dict) and schema.get(FLAGS[direction]) is True
+def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
+    """Whether a property is none of what goes in this direction, by itself or by what it refers to."""
+    flag, waiting, seen = FLAGS[direction], [schema], 0
+    while waiting and seen < MAX_LOOKED_AT:
+        raw, seen = waiting.pop(), seen + 1
+        if not isinstance(raw, dict):
+            continue
+        if raw.get(flag) is True:
+            return True
+        if isinstance(parts := raw.get("allOf"), list):
+            waiting += parts
+        if "$ref" in raw:
+            # One that leads nowhere is told where the schema itself is read.
+            with suppress(NoTool):
+                waiting.append(document.follow(raw["$ref"], pointer)[0])
+    return False
 
 
-def _mend(schema: dict[str, Any], raw: dict[str, Any], reading: Reading) -> None:
+def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Reading) -> None:
     """What 3.0 says differently, and what documents often get wrong without meaning harm."""
-    _mend_required(schema, raw, reading.direction)
+    _mend_required(schema, raw, pointer, reading)
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(flag := schema.get(exclusive), bool):
             del schema[exclusive]
@@ -155,7 +173,7 @@ def _mend(schema: dict[str, Any], raw: dict[str, Any], reading: Reading) -> None
         schema["examples"] = [example]
 
 
-def _mend_required(schema: dict[str, Any], raw: dict[str, Any], direction: str) -> None:
+def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Reading) -> None:
     required, properties = schema.get("required"), raw.get("properties")
     if required is None:
         return
@@ -164,7 +182,11 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], direction: str) 
         del schema["required"]
         return
     if isinstance(properties, dict):
-        left_out = {name for name, value in properties.items() if is_left_out(value, direction)}
+        left_out = {
+            name
+            for name in properties.keys() - schema.get("properties", {}).keys()
+            if is_left_out(reading.document, properties[name], pointer, reading.direction)
+        }
         schema["required"] = [name for name in dict.fromkeys(map(str, required)) if name not in left_out]
     if not schema["required"]:
         del schema["required"]

@@ -39,19 +39,30 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
     return ranked[0] if ranked else {"authentication": "none"}
 
 
-def check_security(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> None:
-    """Raises NoTool where nothing that the operation accepts is what the source has."""
-    own = "security" in operation
+def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> bool:
+    """Whether the operation is called without the source's credentials.
+
+    It is where the document says that it wants none, and where it takes requests without any but not the
+    ones that the source has. Of a document that says nothing at all nothing is known, so that they are sent.
+    Raises NoTool where nothing that the operation accepts is what the source has.
+    """
+    own, usual = "security" in operation, document.value.get("security")
     where = f"{pointer}/security" if own else "/security"
-    requirements = operation["security"] if own else document.value.get("security")
-    if not isinstance(requirements, list) or not requirements or {} in requirements:
-        return
+    requirements = operation["security"] if own else usual
+    if not isinstance(requirements, list):
+        return False
+    if not requirements:
+        # An empty list takes back what the whole document wants; many write one where that is nothing.
+        return own and bool(usual)
+    wanted = [requirement for requirement in requirements if requirement != {}]
     objections = []
-    for requirement in requirements:
+    for requirement in wanted:
         objection = _objection(document, requirement, settings)
         if not objection:
-            return
+            return False
         objections.append(objection)
+    if {} in requirements:
+        return True
     raise NoTool(f"It wants {' or '.join(dict.fromkeys(objections))}.", where)
 
 

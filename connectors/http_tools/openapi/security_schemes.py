@@ -47,6 +47,10 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
     match str(raw.get("type")), str(raw.get("scheme", "")).lower(), raw.get("in"):
         case "apiKey", _, "header" | "query" as where if isinstance(name := raw.get("name"), str):
             yield {"authentication": "api_key", "api_key_in": str(where), "api_key_name": name}
+            if where == "header" and name.lower() == "authorization":
+                # What documents mean by a key in this header is nearly always "Bearer ...".
+                yield {"authentication": "bearer"}
+                yield {"authentication": "oauth_client_credentials"}
         case "http", "bearer", _:
             yield {"authentication": "bearer"}
             yield {"authentication": "oauth_client_credentials"}

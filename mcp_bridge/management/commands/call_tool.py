@@ -13,9 +13,9 @@ from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
 from mcp_bridge.access import Access
-from mcp_bridge.answers.content import describe, text_of
-from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
-from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.answers.content import describe, is_note, text_of
+from mcp_bridge.builtin_tools import call_tool
+from mcp_bridge.calls import ToolCall
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 
 
@@ -35,6 +35,9 @@ class Command(CatalogueCommand):
             result = run_in_background_loop(_call(options["name"], arguments, access, self._tell_progress))
         except StartRefused as error:
             raise CommandError(str(error)) from None
+        for note in filter(is_note, result.content):
+            self.stderr.write(_in_words(note))
+        result.content = [block for block in result.content if not is_note(block)]
         if result.is_error:
             raise CommandError("\n".join(map(_in_words, result.content)))
         self.stdout.write(_readable(result))
@@ -78,10 +81,8 @@ async def _call(name: str, arguments: dict[str, Any], access: Access, report: An
         protocol_version=LATEST_PROTOCOL_VERSION,
         door=Execution.Door.COMMAND,
         report=report,
+        stays_for_progress=True,
     )
-    if (built_in := BUILT_IN_TOOLS.get(name)) is not None:
-        answer = await call_built_in(built_in, call, arguments)
-    else:
-        answer = await run_workflow(call, name, arguments)
+    answer = await call_tool(call, name, arguments)
     assert isinstance(answer, CallToolResult), "only who takes tasks gets one"
     return answer

@@ -30,6 +30,12 @@ class Command(CatalogueCommand):
             "--expires", type=int, metavar="DAYS", help="stop accepting it after this many days"
         )
 
+        parser.add_argument(
+            "--inline-wait",
+            type=int,
+            metavar="SECONDS",
+            help="answer its calls with a handle after this time: less than its client waits",
+        )
         add_toolset_option(parser, what="bind it to this toolset: it sees and runs nothing else")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -43,6 +49,7 @@ class Command(CatalogueCommand):
                 scopes=options["scopes"],
                 expires_at=expires_at,
                 toolset=chosen_toolset(options),
+                inline_wait_seconds=options["inline_wait"],
             )
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from None

@@ -4,13 +4,13 @@ Those whose answers hold more than JSON are tools of an MCP server: `tests/engin
 Names, arguments and what a result has to contain are the suite's; it says so in each scenario's description.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from tests.e2e import simplified_engine
 
 CHANGING = "test_changing"
 """Comes and goes when one of the `test_trigger_...` workflows runs; a tool and a prompt."""
-Arguments = dict[str, Any]
 
 
 def _record(**properties: Any) -> dict[str, Any]:
@@ -21,29 +21,11 @@ TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixture:
-    name: str
-    description: str
-    input_schema: dict[str, Any] = field(default_factory=_record)
-    answer: Callable[[Arguments], Any] = lambda _: "Done."
-    error: str = ""
-    """What the run fails with; empty when it succeeds."""
-    is_asynchronous: bool = False
-    seconds: Callable[[Arguments], float] = lambda _: 0.0
-    """How long an asynchronous run takes."""
+class Fixture(simplified_engine.Fixture):
     inline_wait_seconds: int | None = None
     """After how long a run becomes a task to clients that take tasks; None for the product's usual time."""
     is_prompt: bool = False
     changes_the_lists: bool = False
-
-    def listed(self) -> dict[str, Any]:
-        return {
-            "id": self.name,
-            "name": self.name,
-            "description": self.description,
-            "inputSchema": self.input_schema,
-            "executionType": "async" if self.is_asynchronous else "sync",
-        }
 
 
 _FIXTURES = (

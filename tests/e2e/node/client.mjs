@@ -2,7 +2,7 @@
 //
 // Usage: node client.mjs < asked.json, where asked is
 //   {release: "v1" | "v2", mode?, url, token} or {release, mode?, command, args, env}, and
-//   calls: [[tool, arguments], ...], resources: [uri, ...].
+//   calls: [[tool, arguments], ...], resources: [uri, ...], progress: true where each call asks to hear of it.
 // `mode` is v2's version negotiation: "legacy", "auto" or {pin: revision}.
 // Prints one JSON document: the protocol's version, all tools, each call's result and each resource's contents.
 
@@ -44,6 +44,11 @@ async function inTurn(items, ask) {
   return answers;
 }
 
+async function call([name, given]) {
+  const options = asked.progress ? { onprogress: () => undefined } : {};
+  return client.callTool({ name, arguments: given }, ...(asked.release === 'v1' ? [undefined] : []), options);
+}
+
 const client = new Client(
   { name: 'workflow-catalogue-tests', version: '1' },
   asked.mode ? { versionNegotiation: { mode: asked.mode } } : {},
@@ -55,7 +60,7 @@ const told = {
   version: client.getNegotiatedProtocolVersion?.() ?? transport.protocolVersion ?? null,
   server: client.getServerVersion(),
   tools,
-  calls: await inTurn(asked.calls, ([name, given]) => client.callTool({ name, arguments: given })),
+  calls: await inTurn(asked.calls, call),
   resources: await inTurn(asked.resources, (uri) => client.readResource({ uri })),
 };
 await client.close();

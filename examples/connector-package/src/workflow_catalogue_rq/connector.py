@@ -122,7 +122,9 @@ class RqConnector:
     async def poll(self, run: RunRef) -> RunSnapshot:
         return await self._ask(lambda: read_snapshot(self._job(run.run_id)))
 
-    async def find_run(self, workflow: WorkflowRef, *, key: UUID) -> Started | None:
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
         try:
             function = await self._ask(lambda: self._job(str(key)).func_name)
         except NotFound:

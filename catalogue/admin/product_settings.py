@@ -1,0 +1,147 @@
+"""The product's settings: one page, without a list."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from unfold.widgets import (
+    UnfoldAdminDecimalFieldWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+)
+
+from catalogue.admin.base import CatalogueAdmin, CatalogueForm
+from catalogue.admin.rendering import side_by_side
+from catalogue.models import ProductSettings
+from catalogue.product_settings import (
+    LiveSetting,
+    Origin,
+    change_settings,
+    live_settings,
+    overrides,
+    settings_row,
+)
+
+ON_OR_OFF = {True: "on", False: "off"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return ON_OR_OFF[value]
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
+
+
+def _label(setting: LiveSetting) -> str:
+    return capfirst(setting.name.replace("_", " "))
+
+
+def _help_text(setting: LiveSetting) -> str:
+    """What it means, where its value comes from, and what an empty field stands for."""
+    given = f"{_shown(setting.default)}, from {'the environment' if setting.is_given else 'the defaults'}"
+    now = f"Changed here; empty: {given}" if setting.origin == Origin.HERE else f"Now {given}"
+    return f"{setting.description.replace('`', '')} {now} ({setting.variable})."
+
+
+def _field(setting: LiveSetting) -> forms.Field:
+    common: dict[str, Any] = {
+        "required": False,
+        "label": _label(setting),
+        "help_text": _help_text(setting),
+    }
+    if setting.type is bool:
+        choices = [("", f"not changed: {_shown(setting.default)}"), ("true", "on"), ("false", "off")]
+        return forms.TypedChoiceField(
+            choices=choices,
+            coerce=lambda chosen: chosen == "true",
+            empty_value=None,
+            widget=UnfoldAdminSelectWidget,
+            **common,
+        )
+    hint = {"placeholder": f"{setting.default:.15g}"}
+    if setting.type is int:
+        return forms.IntegerField(widget=UnfoldAdminIntegerFieldWidget(attrs=hint), **common)
+    return forms.FloatField(widget=UnfoldAdminDecimalFieldWidget(attrs=hint), **common)
+
+
+class SettingsForm(CatalogueForm):
+    """A field for each setting; an empty one stands for what the environment says."""
+
+    class Meta:
+        model = ProductSettings
+        fields: tuple[str, ...] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        changed = overrides()
+        for name, setting in live_settings().items():
+            self.fields[name] = _field(setting)
+            if name in changed:
+                value = changed[name]
+                self.initial[name] = str(value).lower() if isinstance(value, bool) else value
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        for name, setting in live_settings().items():
+            value = cleaned.get(name)
+            if value is not None and (problem := setting.problem_with(value)):
+                self.add_error(name, problem)
+        return cleaned
+
+
+@admin.register(ProductSettings)
+class ProductSettingsAdmin(CatalogueAdmin):
+    form = SettingsForm
+    readonly_fields = ("settings_shown",)
+
+    @admin.display(description="settings")
+    def settings_shown(self, row: ProductSettings) -> SafeString:
+        lines = [
+            (_label(setting), _shown(setting.value), _help_text(setting))
+            for setting in live_settings().values()
+        ]
+        return side_by_side(format_html("<div><b>{}</b>: {}<br>{}</div>", *line) for line in lines)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Straight to the one row that there is."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        row = settings_row()
+        return HttpResponseRedirect(reverse("admin:catalogue_productsettings_change", args=[row.pk]))
+
+    def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
+        """By the headings of the settings; the fields exist only in a form that can be filled in."""
+        if not self.has_change_permission(request, obj):
+            return [(None, {"fields": ["settings_shown"]})]
+        groups: dict[str, list[str]] = {}
+        for name, setting in live_settings().items():
+            groups.setdefault(setting.group, []).append(name)
+        return [(group, {"fields": names}) for group, names in groups.items()]
+
+    def get_form(
+        self, request: HttpRequest, obj: ProductSettings | None = None, change: bool = False, **kwargs: Any
+    ) -> "type[forms.ModelForm[ProductSettings]]":
+        return SettingsForm
+
+    def save_model(self, request: HttpRequest, obj: ProductSettings, form: Any, change: bool) -> None:
+        wanted = {name: form.cleaned_data[name] for name in live_settings()}
+        form.told = change_settings(wanted, by=f"user {request.user.get_username()}")
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> list[dict[str, Any]]:
+        """From what to what: the history is read by whoever looks for the cause of something."""
+        return [{"changed": {"fields": form.told}}] if form.told else []
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: ProductSettings | None = None) -> bool:
+        return False

@@ -1,0 +1,47 @@
+"""Who changed what, and when."""
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+
+class HistoryEntry(models.Model):
+    """One thing that a person, a token or a command did to one object; it outlives all of them."""
+
+    class Door(models.TextChoices):
+        ADMIN = "admin", "admin"
+        REST = "rest", "REST"
+        COMMAND = "command", "command line"
+
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+    actor = models.CharField(max_length=255, help_text="Such as user:1 or token:7.")
+    actor_name = models.CharField(max_length=255, help_text="As it was called then.")
+    door = models.CharField(max_length=10, choices=Door.choices)
+    model = models.CharField(max_length=100, help_text="Such as catalogue.source.")
+    object_id = models.CharField(max_length=255)
+    object_name = models.CharField(max_length=255, help_text="As it was called then.")
+    message = models.TextField()
+
+    objects: ClassVar[models.Manager["HistoryEntry"]] = models.Manager()
+
+    class Meta:
+        ordering = ("-at", "-pk")
+        verbose_name_plural = "history entries"
+        indexes = [models.Index(fields=["model", "object_id", "at"], name="history_of_an_object")]
+
+    def __str__(self) -> str:
+        return f"{self.object_name}: {self.message}"
+
+    @staticmethod
+    def label_of(model: type[models.Model]) -> str:
+        """What `model` holds; of a proxy its own name."""
+        return str(model._meta.label_lower)
+
+    @classmethod
+    def of(cls, obj: models.Model) -> "models.QuerySet[HistoryEntry]":
+        return cls.of_key(type(obj), obj.pk)
+
+    @classmethod
+    def of_key(cls, model: type[models.Model], key: Any) -> "models.QuerySet[HistoryEntry]":
+        return cls.objects.filter(model=cls.label_of(model), object_id=str(key))

@@ -1,0 +1,25 @@
+"""What administrators have changed of the product's settings: one row."""
+
+from django.db import models
+
+from catalogue.fields import JSONTextField
+
+
+class ProductSettings(models.Model):
+    """`catalogue.product_settings` reads and changes it."""
+
+    ONLY = 1
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    overrides = JSONTextField(
+        default=dict, editable=False, help_text="By name; what is not there has the environment's value."
+    )
+    changed_at = models.DateTimeField(null=True, editable=False)
+    changed_by = models.CharField(max_length=255, blank=True, editable=False)
+
+    class Meta:
+        verbose_name = verbose_name_plural = "settings"
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_product_settings")]
+
+    def __str__(self) -> str:
+        return "Settings"

@@ -1,0 +1,167 @@
+"""Regular expressions of strangers: two engines, both bounded.
+
+Most patterns are searched for in linear time. The others, with look-arounds or back-references, need an
+engine that goes back and tries again; each of its searches, and all of one check together, are cut off.
+What was cut off, or is too long to be searched, counts as fitting: the workflow's engine checks it anyway.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import jsonschema_rs
+
+from catalogue.schema_limits import subschemas
+from connectors.redaction import printable
+
+LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
+BACKTRACKING = jsonschema_rs.FancyRegexOptions(
+    backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
+)
+LONGEST_SEARCHED = 1_000
+"""Characters; a step back may look at all of them again."""
+MOST_SECONDS = 0.25
+"""Of all backtracking searches of one check."""
+MOST_BACKTRACKING = 20
+"""Different ones in one schema: each takes milliseconds and up to 256 KiB."""
+BOUNDED_PATTERN = "x-bounded-pattern"
+NAMED_PATTERNS = 5
+KINDS = jsonschema_rs.ValidationErrorKind
+CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
+"""What these stand for in JavaScript, and so in JSON Schema."""
+ATOM = re.compile(r"\\(?:[pPuk]\{[^}]*\}|.)|\[\^?\]?|\]|.", re.DOTALL)
+CLOSED = ("additionalProperties", "unevaluatedProperties")
+
+
+def compile_pattern(pattern: str) -> jsonschema_rs.Validator:
+    """A linear-time matcher that searches strings for `pattern`. Raises ValueError."""
+    if (matcher := _compile(pattern, LINEAR)) is None:
+        raise ValueError(
+            f"{pattern!r} is no usable regular expression (look-arounds and back-references are not known)."
+        )
+    return matcher
+
+
+def leave_out_patterns(schema: dict[str, Any]) -> str:
+    """Take the patterns that no engine of ours knows out of a schema, and say which these were."""
+    gone: dict[str, None] = {}
+    tried: set[str] = set()
+    for node in subschemas(schema):
+        if isinstance(pattern := node.get("pattern"), str) and not _is_usable(pattern, tried):
+            gone[node.pop("pattern")] = None
+        if not isinstance(named := node.get("patternProperties"), dict):
+            continue
+        for pattern in [pattern for pattern in named if not is_linear(pattern)]:
+            gone[pattern] = None
+            del named[pattern]
+            # What the pattern allowed is not to be refused now.
+            for keyword in CLOSED:
+                node.pop(keyword, None)
+    named = [f"the pattern {pattern[:100]!r}" for pattern in list(gone)[:NAMED_PATTERNS]]
+    more = [f"{len(gone) - NAMED_PATTERNS} more"] if len(gone) > NAMED_PATTERNS else []
+    return printable(", ".join(named + more))
+
+
+def use_bounded_search(schema: dict[str, Any]) -> bool:
+    """Have the backtracking patterns of a schema searched for by BOUNDED; whether that makes it usable."""
+    tried: set[str] = set()
+    for node in subschemas(schema):
+        if not isinstance(pattern := node.get("pattern"), str) or is_linear(pattern):
+            continue
+        if not _is_usable(pattern, tried):
+            return False
+        node[BOUNDED_PATTERN] = node.pop("pattern")
+    return bool(tried)
+
+
+class Searches:
+    """The backtracking searches of one check, on one thread."""
+
+    _current = threading.local()
+
+    @classmethod
+    @contextmanager
+    def limited(cls) -> Iterator[None]:
+        cls._current.until = None
+        yield
+
+    @classmethod
+    def have_time(cls) -> bool:
+        """The clock starts with the first one: most checks have none."""
+        now = time.monotonic()
+        if cls._current.until is None:
+            cls._current.until = now + MOST_SECONDS
+        return bool(now < cls._current.until)
+
+
+class _BoundedPattern:
+    """A keyword of the validator's. A pattern that was slow once is not searched for again."""
+
+    def __init__(self, _: dict[str, Any], pattern: Any, __: list[str | int]) -> None:
+        self._pattern = pattern
+        self._matcher = _compile_backtracking(pattern) if isinstance(pattern, str) else None
+        self._is_slow = False
+
+    def validate(self, text: Any) -> None:
+        """Raises ValueError where it does not match."""
+        if self._matcher is None or not isinstance(text, str) or len(text) > LONGEST_SEARCHED:
+            return
+        if self._is_slow or not Searches.have_time():
+            return
+        begun = time.monotonic()
+        try:
+            self._matcher.validate(text)
+        except jsonschema_rs.ValidationError as error:
+            if isinstance(error.kind, KINDS.Pattern):
+                raise ValueError(f'"{text}" does not match "{self._pattern}"') from None
+        finally:
+            self._is_slow = time.monotonic() - begun > MOST_SECONDS
+
+
+BOUNDED: dict[str, Any] = {BOUNDED_PATTERN: _BoundedPattern}
+
+
+def _is_usable(pattern: str, tried: set[str]) -> bool:
+    if is_linear(pattern):
+        return True
+    tried.add(pattern)
+    return len(tried) <= MOST_BACKTRACKING and _compile_backtracking(pattern) is not None
+
+
+@lru_cache(maxsize=2048)
+def is_linear(pattern: str) -> bool:
+    return _compile(pattern, LINEAR) is not None
+
+
+def _compile_backtracking(pattern: str) -> jsonschema_rs.Validator | None:
+    return _compile(_with_ascii_classes(pattern), BACKTRACKING)
+
+
+def _compile(
+    pattern: str, options: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions
+) -> jsonschema_rs.Validator | None:
+    schema = {"type": "string", "pattern": pattern}
+    try:
+        return jsonschema_rs.validator_for(schema, pattern_options=options, offline=True)
+    except (jsonschema_rs.ValidationError, ValueError):
+        return None
+
+
+def _with_ascii_classes(pattern: str) -> str:
+    r"""`\d` and `\w` spelled out: the backtracking engine has them stand for those of all scripts."""
+    written, in_class = [], False
+    for atom in ATOM.findall(pattern):
+        if atom.startswith("[") and not in_class:
+            in_class = True
+        elif atom == "]":
+            in_class = False
+        elif atom[:1] == "\\" and (name := atom[1:]).lower() in CLASSES and not (in_class and name.isupper()):
+            members = CLASSES[name.lower()]
+            written.append(members if in_class else f"[{'^' if name.isupper() else ''}{members}]")
+            continue
+        written.append(atom)
+    return "".join(written)

@@ -1,0 +1,207 @@
+"""Settings that administrators change while the product runs: discovery, timeouts, limits, retries.
+
+`settings.CATALOGUE` has them: the environment's values, and over them those of one row. Each process reads
+that row at most once in `MAX_AGE_SECONDS`, when a setting is read outside of an event loop; within one, what
+was read last counts. Every call and every tick of a worker passes code of the first kind.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError, transaction
+from django.db.models import Q
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.models import ProductSettings, Source
+
+MAX_AGE_SECONDS = 1.0
+
+
+class Origin(StrEnum):
+    """Where the value of a setting comes from."""
+
+    HERE = "changed here"
+    ENVIRONMENT = "environment"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiveSetting:
+    """One that can be changed. What is out of its bounds, or of another type, is refused."""
+
+    name: str
+    variable: str
+    """Of the environment."""
+    group: str
+    type: type[bool] | type[int] | type[float]
+    description: str
+    minimum: float | None
+    above: float | None
+    """A minimum that is no value itself."""
+    maximum: float | None
+    is_given: bool
+    """The environment names it."""
+
+    @property
+    def default(self) -> Any:
+        """What holds where nobody has changed it."""
+        return settings.CATALOGUE.given(self.name)  # type: ignore[attr-defined]
+
+    @property
+    def value(self) -> Any:
+        return settings.CATALOGUE[self.name]  # type: ignore[literal-required]
+
+    @property
+    def origin(self) -> Origin:
+        if self.name in overrides():
+            return Origin.HERE
+        return Origin.ENVIRONMENT if self.is_given else Origin.DEFAULT
+
+    def problem_with(self, value: Any) -> str:
+        """A sentence; empty for a value that can be set."""
+        if self.type is bool:
+            return "" if isinstance(value, bool) else "This has to be true or false."
+        if isinstance(value, bool) or not isinstance(value, int if self.type is int else int | float):
+            return "This has to be a whole number." if self.type is int else "This has to be a number."
+        if not math.isfinite(value):
+            return "This has to be a number."
+        if self.minimum is not None and value < self.minimum:
+            return f"This has to be {self.minimum:g} or more."
+        if self.above is not None and value <= self.above:
+            return f"This has to be more than {self.above:g}."
+        if self.maximum is not None and value > self.maximum:
+            return f"This has to be {self.maximum:,g} or less."
+        return ""
+
+
+class InvalidSettings(Exception):
+    """Nothing was changed; `problems` has a sentence for each setting that cannot have its value."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__(" ".join(f"{name}: {problem}" for name, problem in problems.items()))
+        self.problems = problems
+
+
+def live_settings() -> dict[str, LiveSetting]:
+    """By name, in the order in which the README tells of them."""
+    return {name: LiveSetting(**told) for name, told in settings.LIVE_SETTINGS.items()}
+
+
+def settings_row() -> ProductSettings:
+    """The one that there is."""
+    return ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)[0]
+
+
+def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
+    """Set each to its value, or with None back to what the environment says. Raises InvalidSettings.
+
+    Returns what has changed, a phrase each. Other processes notice within seconds.
+    """
+    known = live_settings()
+    problems = {
+        name: problem
+        for name, value in changes.items()
+        if value is not None and (problem := known[name].problem_with(value))
+    }
+    if problems:
+        raise InvalidSettings(problems)
+    with transaction.atomic():
+        row, _ = ProductSettings.objects.select_for_update().get_or_create(pk=ProductSettings.ONLY)
+        before = _valid(row.overrides)
+        after = {name: value for name, value in {**before, **changes}.items() if value is not None}
+        told = [_tell(known[name], before, after) for name in known if before.get(name) != after.get(name)]
+        if not told:
+            return []
+        row.overrides, row.changed_at, row.changed_by = after, timezone.now(), by[:255]
+        row.save()
+        if before.get("discovery_interval") != after.get("discovery_interval"):
+            _plan_listings_anew(after.get("discovery_interval", known["discovery_interval"].default))
+        transaction.on_commit(lambda: _remembered.keep(after))
+    logger.bind(by=by).info("Settings changed: {}", "; ".join(told))
+    return told
+
+
+def _tell(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    def shown(overrides: Mapping[str, Any]) -> str:
+        name = setting.name
+        return str(overrides[name]) if name in overrides else f"{setting.default} (environment)"
+
+    return f"{setting.name} from {shown(before)} to {shown(after)}"
+
+
+def _plan_listings_anew(interval: int) -> None:
+    """Of sources that have no interval of their own; those that are due anyway stay so."""
+    following = Source.objects.filter(refresh_interval=None)
+    if not interval:
+        following.update(next_refresh_at=None)
+        return
+    at = timezone.now() + timedelta(seconds=interval)
+    following.filter(Q(next_refresh_at=None) | Q(next_refresh_at__gt=at)).update(next_refresh_at=at)
+
+
+def _valid(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what another version of the product knew, or allowed."""
+    known = live_settings()
+    return {
+        name: value for name, value in stored.items() if name in known and not known[name].problem_with(value)
+    }
+
+
+class _Remembered:
+    """What this process has read last."""
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._overrides: Mapping[str, Any] = {}
+        self._read_at = -math.inf
+
+    def current(self) -> Mapping[str, Any]:
+        is_old = time.monotonic() - self._read_at > MAX_AGE_SECONDS
+        # Another thread that reads already is not waited for.
+        if is_old and _may_wait_for_database() and self._reading.acquire(blocking=False):
+            try:
+                self._read()
+            finally:
+                self._reading.release()
+        return self._overrides
+
+    def _read(self) -> None:
+        read_at = time.monotonic()
+        try:
+            row = ProductSettings.objects.filter(pk=ProductSettings.ONLY).first()
+        except (DatabaseError, InterfaceError) as error:
+            logger.debug("The settings could not be read, those read last hold: {}", error)
+        else:
+            self._overrides = {} if row is None else _valid(row.overrides)
+        self._read_at = read_at
+
+    def keep(self, overrides: Mapping[str, Any], *, seconds: float = 0.0) -> None:
+        """They hold for so much longer than what is read usually does."""
+        self._overrides, self._read_at = overrides, time.monotonic() + seconds
+
+    def forget(self) -> None:
+        self._overrides, self._read_at = {}, -math.inf
+
+
+def _may_wait_for_database() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return not transaction.get_connection().needs_rollback
+    return False
+
+
+_remembered = _Remembered()
+overrides = _remembered.current
+"""By name, what administrators have changed."""
+forget_settings = _remembered.forget
+keep_settings = _remembered.keep

@@ -1,0 +1,63 @@
+"""Files that only the account that runs the product may read, whatever the folder around them allows."""
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+OTHERS = 0o007
+"""An operator may have let a group in."""
+COMPANIONS = ("", "-wal", "-shm", "-journal")
+"""What SQLite keeps beside a database; it makes these with the database's own permissions."""
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Replace a file that only its owner may read."""
+    _write_beside(path, text).replace(path)
+
+
+def write_secret_once(path: Path, text: str) -> None:
+    """The same, but a file that is there stays. Whoever sees the new one sees all of it."""
+    fresh = _write_beside(path, text)
+    try:
+        path.hardlink_to(fresh)
+    except FileExistsError:
+        pass
+    except OSError:
+        # A file system without links.
+        fresh.replace(path)
+    fresh.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, text: str) -> Path:
+    fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return fresh
+
+
+def keep_private(folder: Path) -> None:
+    """Make the folder, for its owner alone; from one that there is, shut everybody else out."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    _shut_others_out(folder)
+
+
+def keep_private_database(name: str) -> None:
+    """The same for the files of an SQLite database."""
+    if not name or name == ":memory:":
+        return
+    # Where it cannot be made, the first connection says so, better than we could here.
+    with suppress(OSError):
+        os.close(os.open(name, os.O_RDWR | os.O_CREAT, mode=0o600))
+    for companion in COMPANIONS:
+        _shut_others_out(Path(name + companion))
+
+
+def _shut_others_out(path: Path) -> None:
+    # It may belong to somebody else, who decides about it.
+    with suppress(OSError):
+        mode = path.stat().st_mode & 0o777
+        if mode & OTHERS:
+            path.chmod(mode & ~OTHERS)

@@ -1,0 +1,151 @@
+"""A worker's work within a process that serves clients, as long as no worker is alive.
+
+A client that starts its server itself often has nothing else running: then somebody has to list the engines
+and to follow the runs that nobody waits for.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+from celery import current_app
+from django.db import DatabaseError, InterfaceError, connections
+from loguru import logger
+
+from catalogue.discovery import due_sources, give_up_listings, sources_to_list_at_start
+from catalogue.models import DiscoveryRun
+from catalogue.tasks import refresh_one_source
+from connectors.background import finish_in_background_loop
+from executions import polling
+from executions.nudging import answer_nudges
+from executions.presence import stand_down, stand_in
+from executions.queue import queueing
+
+TICK_SECONDS = 1.0
+LAST_STEPS_SECONDS = 2.0
+"""Clients kill a server that takes much longer to end."""
+
+_stands_in = threading.Event()
+
+
+def stands_in_for_workers() -> bool:
+    """Whether this process lists the engines and follows the runs itself, for want of a worker."""
+    return _stands_in.is_set()
+
+
+class LocalWorker:
+    """Stands in from `begin` to `end` whenever no worker is alive, by the schedule that workers have."""
+
+    def __init__(self) -> None:
+        self._process = uuid.uuid4().hex
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="local-worker", daemon=True)
+        self._due: dict[str, float] = {}
+        self._under_way: dict[object, threading.Thread] = {}
+        self._has_listed = False
+        self._own_jobs: dict[str, Callable[[], None]] = {
+            "executions.poll_due_executions": self._poll,
+            "catalogue.refresh_due_sources": self._list_due_sources,
+        }
+        """Instead of Celery's tasks of these names, which would say that a worker is alive, or need one."""
+
+    def begin(self) -> None:
+        """Who does the work is decided when this returns."""
+        # As workers do: the schedule names tasks of all rooms.
+        current_app.loader.import_default_modules()
+        self._look()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Hear the engines out for a moment; what is left the next process goes on with."""
+        self._ended.set()
+        self._thread.join()
+        if not stands_in_for_workers():
+            return
+        self._change_over(stands_in=False)
+        last = time.monotonic() + LAST_STEPS_SECONDS
+        finish_in_background_loop(polling.finish_polling, seconds=LAST_STEPS_SECONDS)
+        for thread in list(self._under_way.values()):
+            thread.join(max(0.0, last - time.monotonic()))
+        try:
+            give_up_listings([source for source in self._under_way.copy() if isinstance(source, int)])
+            stand_down(self._process)
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("The database failed while this process ended: {}", error)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                try:
+                    if stands_in_for_workers():
+                        self._begin_due_jobs()
+                    self._ended.wait(TICK_SECONDS)
+                    self._look()
+                except Exception:  # noqa: BLE001 - said in the next line
+                    logger.exception("A tick of the local worker failed")
+        finally:
+            connections.close_all()
+
+    def _look(self) -> None:
+        try:
+            stands_in = stand_in(self._process)
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("The database failed, trying again in {} s: {}", TICK_SECONDS, error)
+            return
+        if stands_in and not stands_in_for_workers():
+            logger.info(
+                "No worker is running: this process lists the engines and follows the runs itself, "
+                "as long as it lasts."
+            )
+        elif not stands_in and stands_in_for_workers():
+            logger.info("Another process lists the engines and follows the runs from now on.")
+        self._change_over(stands_in=stands_in)
+
+    def _change_over(self, *, stands_in: bool) -> None:
+        if stands_in:
+            _stands_in.set()
+        else:
+            _stands_in.clear()
+        answer_nudges(polling.poll_due_executions if stands_in else None)
+
+    def _begin_due_jobs(self) -> None:
+        now = time.monotonic()
+        for entry in current_app.conf.beat_schedule.values():
+            name = entry["task"]
+            if self._due.setdefault(name, now) <= now:
+                self._due[name] = now + entry["schedule"]
+                self._begin(name, self._own_jobs.get(name) or current_app.tasks[name])
+
+    def _begin(self, key: object, job: Callable[[], object]) -> None:
+        """In a thread of its own, since some take long; not while it is under way."""
+        if key not in self._under_way:
+            # No thread of a pool, for which the interpreter would wait at its end.
+            thread = threading.Thread(target=self._carry_out, args=(key, job), name=str(key), daemon=True)
+            self._under_way[key] = thread
+            thread.start()
+
+    def _carry_out(self, key: object, job: Callable[[], object]) -> None:
+        try:
+            job()
+        except Exception:  # noqa: BLE001 - said in the next line
+            logger.exception("What is due could not be done: {}", key)
+        finally:
+            connections.close_all()
+            del self._under_way[key]
+
+    def _poll(self) -> None:
+        polling.poll_due_executions()
+        queueing.admit_queued()
+
+    def _list_due_sources(self) -> None:
+        """Each in a thread of its own, so that a slow engine delays no other."""
+        if not self._has_listed:
+            self._has_listed = True
+            self._list(sources_to_list_at_start(), DiscoveryRun.Trigger.START)
+        self._list(due_sources(), DiscoveryRun.Trigger.SCHEDULE)
+
+    def _list(self, source_ids: list[int], trigger: DiscoveryRun.Trigger) -> None:
+        for source_id in source_ids:
+            self._begin(source_id, partial(refresh_one_source, source_id, trigger.value))

@@ -1,0 +1,78 @@
+"""`manage.py client_config`"""
+
+import os
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catalogue.management.base import CatalogueCommand
+from mcp_bridge.access import Access, OtherToolset
+from mcp_bridge.client_configuration import (
+    TOKEN_HERE,
+    HttpServer,
+    McpClient,
+    StdioServer,
+    configurations_of,
+)
+from mcp_bridge.management.toolset_option import add_toolset_option, chosen_toolset
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import digest_of
+
+WHERE_THE_DATA_IS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")
+"""Secrets, so that they are named and not shown."""
+
+
+class Command(CatalogueCommand):
+    help = "Print what MCP clients take to connect: over HTTP, or over stdio as the local user."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--client",
+            type=McpClient,
+            choices=list(McpClient),
+            help="for this client, and nothing else on standard output (default: for each)",
+        )
+        parser.add_argument(
+            "--token", metavar="TOKEN", help="put this one in; - reads it from standard input"
+        )
+        parser.add_argument(
+            "--stdio", action="store_true", help="for clients that start the server themselves"
+        )
+        add_toolset_option(parser, what="connect to this toolset")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        server = self._stdio_server(options) if options["stdio"] else self._http_server(options)
+        if (chosen := options["client"]) is not None:
+            self.stdout.write(server.configure(chosen))
+            return
+        for client, text in configurations_of(server):
+            self.stdout.write(f"# {client.label} ({client}): {client.place}\n\n{text}\n\n")
+
+    def _http_server(self, options: dict[str, Any]) -> HttpServer:
+        toolset = chosen_toolset(options)
+        slug = None if toolset is None else toolset.slug
+        if (text := options["token"]) is None:
+            self.stderr.write(
+                f"Put a token in place of {TOKEN_HERE}: manage.py create_mcp_token NAME makes one."
+            )
+            return HttpServer(toolset=slug)
+        text = sys.stdin.readline().strip() if text == "-" else text
+        token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest_of(text)).first()
+        if token is None:
+            raise CommandError("No usable token: it is unknown, revoked or expired.")
+        try:
+            return HttpServer(token=text, toolset=Access.by_token(token, toolset=slug).toolset)
+        except OtherToolset:
+            raise CommandError(f"This token is bound to the toolset {token.caller.toolset}.") from None
+
+    def _stdio_server(self, options: dict[str, Any]) -> StdioServer:
+        if options["token"] is not None:
+            raise CommandError("--stdio needs no token: the client is whoever starts the server.")
+        if missing := [name for name in WHERE_THE_DATA_IS if os.environ.get(name)]:
+            self.stderr.write(
+                f"Add {', '.join(missing)} as they are set here: a client starts the server without them."
+            )
+        toolset = chosen_toolset(options)
+        return StdioServer(toolset=None if toolset is None else toolset.slug)

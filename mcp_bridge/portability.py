@@ -1,0 +1,125 @@
+"""The portable mode of a toolset: tools as every model provider takes them, and calls read back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mcp_types import Tool
+
+from catalogue.database import run_in_database
+from catalogue.exposure import (
+    ExposedCatalogue,
+    ExposedToolset,
+    current_catalogue,
+    expose,
+    fresh_catalogue,
+    shown_by,
+)
+from catalogue.models import Toolset
+from catalogue.naming import find_similar_names
+from catalogue.portable_names import limit_for_tools
+from catalogue.portable_schemas import find_refusals, make_portable
+from catalogue.schemas import ArgumentProblem
+from executions.refusals import InvalidArguments, UnknownTool
+from mcp_bridge.access import Access
+
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PortableView:
+    """What callers who come through a portable toolset see, and what they mean."""
+
+    entry: ExposedToolset
+
+    def shown_name(self, name: str) -> str:
+        """What a workflow's tool is called here."""
+        return self.entry.aliases.get(name, name)
+
+    def meant_name(self, called: str) -> str:
+        """The tool that a caller means; those who know its own name may use it."""
+        return called if called in self.entry.workflows else self._names.get(called, called)
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        return {alias: name for name, alias in self.entry.aliases.items()}
+
+    def show(self, tool: Tool) -> Tool:
+        """Without the output schema: its keys are those of the result, which stays as it is."""
+        shown = {
+            "name": self.shown_name(tool.name),
+            "input_schema": make_portable(tool.input_schema).schema,
+            "output_schema": None,
+        }
+        return tool.model_copy(update=shown)
+
+    def read(self, called: str, schema: Mapping[str, Any] | None, arguments: Arguments) -> Arguments:
+        """The arguments by their own names. Raises InvalidArguments for texts that should be JSON."""
+        if schema is None:
+            return arguments
+        read = make_portable(dict(schema)).read(arguments)
+        if read.unreadable:
+            problems = [ArgumentProblem(_pointer(one.place), one.message) for one in read.unreadable]
+            raise InvalidArguments(called, problems)
+        return read.arguments
+
+    def schema_of(self, name: str) -> Mapping[str, Any] | None:
+        workflow = self.entry.workflows.get(name)
+        return None if workflow is None else workflow.input_schema
+
+    def tell_invalid(
+        self, called: str, schema: Mapping[str, Any], error: InvalidArguments
+    ) -> InvalidArguments:
+        """The same by the names that the caller used."""
+        plan = make_portable(dict(schema)).plan
+        problems = [
+            ArgumentProblem(plan.name_place(problem.path), problem.message) for problem in error.problems
+        ]
+        return InvalidArguments(called, problems)
+
+    def tell_unknown(self, called: str) -> UnknownTool:
+        """The same with the names of here."""
+        renamed = [
+            self.shown_name(name)
+            for name, workflow in self.entry.workflows.items()
+            if called in workflow.former_tool_names
+        ]
+        shown = map(self.shown_name, self.entry.workflows)
+        return UnknownTool(called, renamed=renamed, similar=find_similar_names(called, shown))
+
+
+def portable_view(catalogue: ExposedCatalogue, toolset: str | None) -> PortableView | None:
+    """None where tools are shown as they are."""
+    entry = catalogue.toolsets.get(toolset or "")
+    return PortableView(entry) if entry is not None and entry.toolset.portable else None
+
+
+def portable_view_of(toolset: Toolset, catalogue: ExposedCatalogue) -> PortableView | None:
+    """The same of a toolset that may be switched off."""
+    return PortableView(expose(toolset, shown_by(toolset, catalogue))) if toolset.portable else None
+
+
+def find_refused(toolset: Toolset, catalogue: ExposedCatalogue) -> dict[str, list[str]]:
+    """What some provider of models refuses of a toolset's tools, by name; nothing in portable mode."""
+    if toolset.portable:
+        return {}
+    limit = limit_for_tools(toolset.slug)
+    refused = {
+        name: find_refusals(name, workflow.input_schema, limit=limit)
+        for name, workflow in shown_by(toolset, catalogue).items()
+    }
+    return {name: problems for name, problems in refused.items() if problems}
+
+
+async def find_portable_view(access: Access) -> PortableView | None:
+    """The same; may ask the database, though hardly ever."""
+    if access.toolset is None:
+        return None
+    if (catalogue := fresh_catalogue()) is None:
+        catalogue = await run_in_database(current_catalogue)
+    return portable_view(catalogue, access.toolset)
+
+
+def _pointer(place: tuple[str | int, ...]) -> str:
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in place)

@@ -1,0 +1,122 @@
+"""The history of what people, tokens and commands changed."""
+
+from datetime import timedelta
+from importlib import import_module
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connection, models
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils import timezone
+
+import config.urls  # noqa: F401 - it registers the pages
+from catalogue.history import command, record_change
+from catalogue.models import HistoryEntry, Source, Workflow
+from tests.admin.pages import form_values, list_url, page_url, run_action, text_of
+from tests.admin.window import make_everything
+from tests.factories import make_source, make_workflow, make_workflows
+
+pytestmark = pytest.mark.django_db
+
+
+def bulk_actions() -> list[tuple[type[models.Model], str]]:
+    """Every action of every list, for somebody who may do everything."""
+    request = RequestFactory().get("/")
+    request.user = User(is_superuser=True, is_active=True, is_staff=True)
+    return [
+        (model, action)
+        for model, pages in admin.site._registry.items()
+        for action in pages.get_actions(request)
+        if action != "delete_selected" or pages.has_delete_permission(request)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "action"), bulk_actions(), ids=lambda part: part if isinstance(part, str) else part.__name__
+)
+def test_every_action_of_every_list_leaves_a_trace(
+    admin_client: Client, model: type[models.Model], action: str
+) -> None:
+    """B8: who did it, by which door and to what."""
+    make_everything(User.objects.get())
+    rows = list(model._default_manager.order_by("pk").values_list("pk", flat=True))
+    # The first toolset has a token that is bound to it, and so stays.
+    selected = rows[-1:] if action == "delete_selected" else rows
+    admin_client.post(list_url(model), {"action": action, "_selected_action": selected, "post": "yes"})
+    entries = HistoryEntry.objects.all()
+    assert entries, action
+    assert {(entry.actor_name, entry.door) for entry in entries} == {("admin", "admin")}
+
+
+def test_an_action_on_several_rows_is_told_on_the_page_of_each_that_it_changed(admin_client: Client) -> None:
+    """A4.2, B8: and of no other."""
+    source = make_source()
+    off, on = make_workflow(source, enabled=False), make_workflow(source)
+    run_action(admin_client, "enable_selected", off, on)
+    history = text_of(admin_client.get(reverse("admin:catalogue_workflow_history", args=[off.pk])))
+    assert "admin (admin) Enabled." in history
+    assert "Nobody has changed it so far." in text_of(
+        admin_client.get(reverse("admin:catalogue_workflow_history", args=[on.pk]))
+    )
+
+
+def test_the_admin_notes_changes_in_words(admin_client: Client) -> None:
+    """B8."""
+    source = make_source("orders")
+    page = form_values(admin_client.get(page_url(source)))
+    assert admin_client.post(page_url(source), page | {"name": "purchases"}).status_code == 302
+    entry = HistoryEntry.of(source).get()
+    assert entry.object_name == "purchases"
+    assert entry.message == "Changed Name."
+
+
+def test_a_command_that_changes_what_agents_see_leaves_a_trace() -> None:
+    """B8."""
+    workflow = make_workflow(make_source("orders"), enabled=False)
+    call_command("enable_workflows", "--source", "orders", "--all")
+    entry = HistoryEntry.of(workflow).get()
+    assert (entry.actor_name, entry.door) == ("manage.py enable_workflows", "command")
+    assert entry.message == "Enabled."
+
+
+def test_the_history_is_shown_in_pages_and_begins_with_the_latest(admin_client: Client) -> None:
+    """B8."""
+    source = make_source()
+    for number in range(101):
+        record_change(command("somebody"), [source], f"Change {number}.")
+    url = reverse("admin:catalogue_source_history", args=[source.pk])
+    first, second = (text_of(admin_client.get(url, {"p": page})) for page in (1, 2))
+    assert first.index("Change 100.") < first.index("Change 1.") and "Change 0." not in first
+    assert "Change 0." in second and "101 entries" in second
+
+
+@pytest.mark.databases("catalogue.curation")
+def test_a_change_of_many_workflows_is_kept_with_a_few_queries() -> None:
+    """B8."""
+    from catalogue.curation import disable_workflows
+
+    make_workflows(50)
+    disable_workflows(Workflow.objects.all(), by=command("somebody"))
+    assert HistoryEntry.objects.filter(message="Disabled.").count() == 50
+
+
+def test_what_the_admin_noted_before_is_taken_over() -> None:
+    """F1: an upgrade loses no history."""
+    user = User.objects.create(username="ada", is_staff=True)
+    source = make_source("orders")
+    message = '[{"changed": {"fields": ["Name"]}}]'
+    LogEntry.objects.log_actions(
+        user_id=user.pk, queryset=[source], action_flag=CHANGE, change_message=message, single_object=True
+    )
+    then = timezone.now() - timedelta(days=3)
+    LogEntry.objects.update(action_time=then)
+    import_module("catalogue.migrations.0006_history_admin").take_over_log_entries(apps, connection)
+    entry = HistoryEntry.of(source).get()
+    assert (entry.actor, entry.actor_name, entry.at) == (f"user:{user.pk}", "ada", then)
+    assert entry.message == "Changed Name."
+    assert Source.objects.get() == source

@@ -1,0 +1,126 @@
+"""The lists of the admin in a real browser: what can be clicked there does what it says."""
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import models
+from django.test import Client
+
+import config.urls  # noqa: F401 - it registers the pages
+from catalogue.models import Workflow
+from executions.models import CachePolicy, Retention
+from tests.admin.pages import list_url, page_url
+from tests.admin.window import Window, make_everything
+from tests.e2e.webdriver import BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
+from tests.factories import make_source, make_workflow, make_workflows
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
+
+FILTERED = [model for model, pages in admin.site._registry.items() if pages.list_filter]
+HEADINGS = "#result_list thead a[href*='o=']"
+BACKSPACE = "\ue003"
+FIELDS = "#filter-form [name]:not([type=hidden])"
+
+
+def names(model: type[models.Model]) -> str:
+    return model.__name__
+
+
+def rows(window: Window) -> int:
+    return int(window.run("return document.querySelectorAll('#result_list tbody tr').length"))
+
+
+def filter_fields(window: Window) -> dict[str, list[str]]:
+    """The values on offer by the name of the filter; the empty one is "All"."""
+    return dict(
+        window.run(
+            f"""
+            const offered = {{}};
+            for (const field of document.querySelectorAll({FIELDS!r})) {{
+              const values = [...(field.options ?? [field])].map(one => one.value);
+              (offered[field.name] ??= []).push(...values);
+            }}
+            return offered;
+            """
+        )
+    )
+
+
+def choose(window: Window, name: str, value: str) -> None:
+    """In the panel of filters, as a mouse does it."""
+    window.click("#changelist-filter-open")
+    window.browser.wait_for("document.querySelector('#filter-form').checkVisibility()")
+    field = f'#filter-form [name="{name}"]'
+    option = f'{field} option[value="{value}"]'
+    window.click(
+        option if window.run(f"return !!document.querySelector('{option}')") else f'{field}[value="{value}"]'
+    )
+    window.click_through("#filter-form [type=submit]")
+
+
+@pytest.mark.parametrize("model", FILTERED, ids=names)
+def test_every_filter_of_every_list_narrows_it_and_opens_it_again(
+    window: Window, client: Client, model: type[models.Model]
+) -> None:
+    """A4.2, B8: a value of each is chosen and applied, and the address and the rows follow."""
+    admin_user = User.objects.get()
+    make_everything(admin_user)
+    client.force_login(admin_user)
+    window.open(list_url(model))
+    whole, offered = rows(window), filter_fields(window)
+    assert len(offered) == len(admin.site._registry[model].list_filter), offered
+    for name, values in offered.items():
+        found = {value: rows_by_address(client, model, name, value) for value in values if value}
+        value, count = next((value, count) for value, count in found.items() if 0 < count < whole)
+        choose(window, name, value)
+        assert window.run(f"return new URL(location).searchParams.get({name!r})") == value
+        assert rows(window) == count
+        choose(window, name, "")
+        assert (window.run("return location.search"), rows(window)) == ("", whole)
+
+
+def rows_by_address(client: Client, model: type[models.Model], name: str, value: str) -> int:
+    return int(client.get(list_url(model), {name: value}).context["cl"].result_count)
+
+
+def test_filters_are_applied_together_and_leave_the_search_and_the_page_behind_them(window: Window) -> None:
+    """A4.2: the search stays, the number of the page goes, since fewer rows may not have that many."""
+    make_workflows(60, make_source("big"), category="reports")
+    make_workflow(name="workflow_off", enabled=False)
+    window.open(f"{list_url(Workflow)}?q=workflow&p=2")
+    choose(window, "enabled__exact", "0")
+    assert (window.run("return location.search"), rows(window)) == ("?q=workflow&enabled__exact=0", 1)
+
+
+LISTS = [model for model in admin.site._registry if model not in (Retention, CachePolicy)]
+"""Those two have a single row, which their list leads to."""
+
+
+@pytest.mark.parametrize("model", LISTS, ids=names)
+def test_every_heading_of_every_list_sorts_it(window: Window, model: type[models.Model]) -> None:
+    """B8."""
+    make_everything(User.objects.get())
+    window.open(list_url(model))
+    whole, headings = rows(window), int(window.run(f"return document.querySelectorAll({HEADINGS!r}).length"))
+    for number in range(headings):
+        window.run(f"document.querySelectorAll({HEADINGS!r})[{number}].id = 'the-heading'")
+        window.click_through("#the-heading")
+        assert window.run("return new URL(location).searchParams.has('o')")
+        assert rows(window) == whole
+        window.open(list_url(model))
+
+
+def test_ctrl_k_finds_workflows_and_says_when_there_are_none(window: Window) -> None:
+    """B8: with the keyboard alone."""
+    workflow = make_workflow(name="collect_orders")
+    window.open("/admin/")
+    window.browser.press_together(CONTROL, "k")
+    window.browser.wait_for("document.activeElement.matches('#search-input-command')")
+    window.browser.press("collect")
+    window.browser.wait_for_text("collect_orders", within="#command-results")
+    window.browser.press("xyz")
+    window.browser.wait_for_text("No results matching your query", within="#command-results")
+    window.browser.press(*[BACKSPACE] * 3)
+    window.browser.wait_for_text("collect_orders", within="#command-results")
+    window.browser.press(DOWN, ENTER)
+    window.browser.wait_for(f"location.pathname === '{page_url(workflow)}'")

@@ -1,0 +1,135 @@
+"""Every page of the admin in a real browser: its title, its scripts, its width and whom it shuts out."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import RequestFactory
+from django.urls import reverse
+
+import config.urls  # noqa: F401 - it registers the pages
+from catalogue.models import Source, Workflow
+from tests.admin.window import Window, make_everything, make_http_tool
+from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
+from tests.processes import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
+
+AXE = ROOT / "tests" / "admin" / "axe"
+WIDE, NARROW = 1280, 390
+GRAVE = ("critical", "serious")
+OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
+"""Left out: parts of Django's and Select2's own widgets. So is contrast: the greys are unfold's."""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of the accessibility rules."""
+    install = [sys.executable, "scripts/install_node.py", str(AXE.relative_to(ROOT))]
+    outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        pytest.skip(f"{outcome.stdout}{outcome.stderr}".strip())
+    return (AXE / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+def pages() -> list[str]:
+    """Their names: those that every model has, and our own."""
+    names = []
+    for model, its in admin.site._registry.items():
+        name = f"{model._meta.app_label}_{model._meta.model_name}"
+        names += [f"{name}_changelist", f"{name}_change", f"{name}_history"]
+        names += [f"{name}_add"] if its.has_add_permission(_superuser_request()) else []
+        names += [f"{name}_delete"] if its.has_delete_permission(_superuser_request()) else []
+    return [*names, *OWN]
+
+
+OWN = (
+    "index", "password_change", "auth_user_password_change",
+    "catalogue_workflow_add_tool", "catalogue_workflow_tool",
+    "catalogue_source_import_temporal", "catalogue_source_import_openapi",
+    "executions_engine_runs", "orchestration_workflowrequest_try_it",
+)  # fmt: skip
+"""Besides those that every model has."""
+WITHOUT_KEY = {
+    "index", "password_change", "catalogue_workflow_add_tool", "catalogue_source_import_temporal",
+    "catalogue_source_import_openapi", "orchestration_workflowrequest_try_it",
+}  # fmt: skip
+
+
+def _superuser_request() -> Any:
+    request = RequestFactory().get("/")
+    request.user = User(is_superuser=True, is_active=True, is_staff=True)
+    return request
+
+
+def address_of(name: str) -> str:
+    app, model, kind = _parts_of(name)
+    if name in WITHOUT_KEY or kind in ("changelist", "add"):
+        return reverse(f"admin:{name}") + ("?kind=simplified" if name == "catalogue_source_add" else "")
+    if name == "catalogue_workflow_tool":
+        return reverse(f"admin:{name}", args=[Workflow.objects.get(tool_name="get_order").pk])
+    if name == "executions_engine_runs":
+        return reverse(f"admin:{name}", args=[Source.objects.get(name="good").pk])
+    key = apps.get_model(app, model)._default_manager.order_by("pk").values_list("pk", flat=True)[0]
+    return reverse(f"admin:{name}", args=[key])
+
+
+def _parts_of(name: str) -> tuple[str, str, str]:
+    """`mcp_bridge_accesstoken_change` in its three parts."""
+    app = next((one.label for one in apps.get_app_configs() if name.startswith(f"{one.label}_")), "")
+    model, _, kind = name.removeprefix(f"{app}_").partition("_")
+    return app, model, kind
+
+
+@pytest.mark.parametrize("name", pages())
+def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
+    window: Window, axe: str, name: str
+) -> None:
+    """B8: no script fails, nothing is missing, nothing overflows, every control has a name."""
+    make_everything(User.objects.get())
+    make_http_tool()
+    window.browser.complaints()
+    window.open(address_of(name))
+    title = window.run("return document.title.split('|')[0].trim()")
+    assert len(title) > 2, title
+    assert not (too_wide := overflowing(window)), too_wide
+    problems = axe_problems(window, axe)
+    window.browser.resize(NARROW)
+    assert not (too_wide := overflowing(window)), too_wide
+    assert window.browser.complaints() == []
+    assert not problems, "\n".join(problems)
+
+
+def overflowing(window: Window) -> list[str]:
+    """What makes the page wider than its window."""
+    found = window.run(
+        """
+        const width = document.documentElement.clientWidth;
+        if (document.documentElement.scrollWidth <= width) return [];
+        return [...document.querySelectorAll('#main *')]
+          .filter(one => one.getBoundingClientRect().right > width + 1)
+          .map(one => `${one.tagName} ${one.className}`.slice(0, 100)).slice(0, 5);
+        """
+    )
+    return list(found)
+
+
+def axe_problems(window: Window, axe: str) -> list[str]:
+    window.run(f"{axe}; return true")
+    return list(
+        window.browser.run_async(
+            f"""
+            const done = arguments[arguments.length - 1];
+            axe.run({{include: document, exclude: {[[one] for one in OF_OTHERS]!r}}}, {{
+              resultTypes: ['violations'], rules: {{'color-contrast': {{enabled: false}}}},
+            }}).then(found => done(
+              found.violations.filter(one => {list(GRAVE)!r}.includes(one.impact)).map(
+                one => `${{one.id}}: ${{one.nodes.map(node => node.html.slice(0, 160)).join(' ; ')}}`)
+            ));
+            """
+        )
+    )

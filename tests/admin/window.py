@@ -1,0 +1,182 @@
+"""The admin in a real browser, over rows that give every list and every filter something to tell apart."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from django.utils import timezone
+
+from catalogue.http_tools.registry import store_tools
+from catalogue.http_tools.submissions import read_tool
+from catalogue.models import DiscoveryRun, ProductSettings
+from executions.models import CachedResult, CachePolicy, CacheUse, Execution, Retention
+from mcp_bridge.tokens import create_token
+from orchestration.models import WorkflowRequest
+from orchestration.stages import Stage
+from tests.e2e.webdriver import RealBrowser, real_browser
+from tests.factories import (
+    make_discovery_run,
+    make_execution,
+    make_filter,
+    make_source,
+    make_toolset,
+    make_workflow,
+    make_workflow_request,
+)
+from tests.mcp_bridge.serving import serving
+
+
+@dataclass(frozen=True)
+class Window:
+    """A browser in which an administrator has logged in; paths begin with a slash."""
+
+    browser: RealBrowser
+    site: str
+
+    def open(self, path: str) -> None:
+        self.browser.open(f"{self.site}{path}")
+        self.settle()
+
+    def click(self, selector: str) -> None:
+        self.browser.click(selector)
+
+    def click_through(self, selector: str) -> None:
+        """Click on what leads to another page, and wait until that is there."""
+        self.browser.run("window.isThePageBefore = true")
+        self.browser.click(selector)
+        self.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
+        self.settle()
+
+    def settle(self) -> None:
+        """Until the page's scripts have had their say: Alpine takes `x-cloak` away once it is through."""
+        self.browser.wait_for(
+            "document.readyState === 'complete' && !document.querySelector('html[x-cloak]')"
+        )
+
+    def run(self, script: str) -> Any:
+        return self.browser.run(script)
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    from config.asgi import build_application
+
+    with serving(build_application()) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBrowser]:
+    with real_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def window(site: str, chromium: RealBrowser, transactional_db: None) -> Window:
+    user = User.objects.create(username="admin", is_staff=True, is_superuser=True)
+    client = Client()
+    client.force_login(user)
+    session = client.cookies[settings.SESSION_COOKIE_NAME].value
+    chromium.go_in_with(settings.SESSION_COOKIE_NAME, session, address=f"{site}/static/unfold/css/styles.css")
+    chromium.resize(1280)
+    return Window(chromium, site)
+
+
+def make_everything(user: User) -> None:
+    """Two rows at least for each list, told apart by each of its filters."""
+    good = make_source("good", health_state="ok")
+    bad = make_source("bad", health_state="failing", health_message="401 Unauthorized", enabled=False)
+    plain = make_workflow(good, name="plain", category="reports", tags=["finance", "monthly"])
+    other = make_workflow(
+        bad,
+        name="other",
+        category="billing",
+        enabled=False,
+        missing_since=timezone.now(),
+        schema_problem="not JSON Schema",
+        max_concurrent=2,
+        cache_seconds=60,
+        offered_as_prompt=True,
+        destructive_hint=True,
+        resembles="list_workflows",
+    )
+    make_filter("*", subject="name", action="include")
+    finance = make_toolset("finance", picked=[plain], rules=["p*"])
+    make_toolset("billing", rules=["b*"], enabled=False, mode="compact", portable=True)
+    _make_discovery_runs(good, bad)
+    first, second = make_execution(plain, door="mcp"), make_execution(other, door="rest", state="failed")
+    long_ago = timezone.now() - timedelta(days=60)
+    make_execution(plain, door="admin", cached_at=timezone.now(), created_at=long_ago)
+    for state in ("pending", "starting", "running", "cancelled", "unconfirmed"):
+        make_execution(plain, state=state)
+    waiting = make_execution(plain, state="pending")
+    Execution.objects.filter(pk=waiting.pk).update(admitted_at=None)
+    _make_requests(plain.tool_name, other.tool_name)
+    _make_cached_results((plain, first), (other, second))
+    create_token(name="agent", created_by=user, toolset=finance)
+    create_token(name="revoked")[0].revoke()
+    _make_accounts()
+    Retention.objects.get_or_create(pk=Retention.ONLY)
+    CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
+    ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)
+
+
+def _make_discovery_runs(good: Any, bad: Any) -> None:
+    skipped = [{"position": 4, "id": "17", "name": "old", "reason": "description: Field required"}]
+    make_discovery_run(good, added=2, skipped=skipped, skipped_count=1)
+    make_discovery_run(
+        bad,
+        trigger=DiscoveryRun.Trigger.SCHEDULE,
+        outcome=DiscoveryRun.Outcome.FAILED,
+        error="401 Unauthorized",
+    )
+
+
+def _make_requests(*tools: str) -> None:
+    long_ago = timezone.now() - timedelta(days=60)
+    make_workflow_request(selected_tool=tools[0], tool_ids=list(tools))
+    make_workflow_request(
+        status=WorkflowRequest.Status.ERROR,
+        error_stage=Stage.LLM_SELECTION,
+        selected_tool="",
+        dry_run=True,
+        created_at=long_ago,
+    )
+
+
+def _make_cached_results(*runs: tuple[Any, Execution]) -> None:
+    now = timezone.now()
+    for number, (workflow, execution) in enumerate(runs):
+        CacheUse.objects.create(workflow=workflow, entries=1, bytes=100, hits=number)
+        times = {"created_at": now, "last_used_at": now, "expires_at": now + timedelta(hours=1)}
+        CachedResult.objects.create(
+            workflow=workflow, key=f"{number:064x}", execution=execution, size=100, **times
+        )
+
+
+def _make_accounts() -> None:
+    curators, _ = Group.objects.get_or_create(name="curators"), Group.objects.get_or_create(name="auditors")
+    member = User.objects.create(username="member", is_active=False)
+    member.groups.add(curators[0])
+    User.objects.create(username="clerk", is_staff=True).groups.add(Group.objects.get(name="auditors"))
+
+
+def make_http_tool() -> None:
+    """One that is declared here."""
+    shop = make_source("shop", kind="http", base_url="https://api.example.com", api_key="")
+    tool = {
+        "name": "get_order",
+        "description": "Reads one order.",
+        "api": {"endpoint": "https://api.example.com/orders/{order_id}", "method": "GET"},
+        "input_schema": {
+            "type": "object",
+            "properties": {"order_id": {"type": "string"}},
+            "required": ["order_id"],
+        },
+    }
+    store_tools([read_tool(tool)], source=shop.name, expose=True)

@@ -1,0 +1,127 @@
+"""What REST changes is kept in the history that the admin shows."""
+
+import pytest
+
+from catalogue.models import HistoryEntry, Source, Toolset, Workflow
+from catalogue.rest.views import ApiViewSet
+from config.urls import api
+from tests.api.clients import administrator, staff_session
+from tests.factories import make_source, make_toolset, make_workflow
+
+pytestmark = pytest.mark.django_db
+
+TOOL = {
+    "name": "get_order",
+    "description": "Reads one order.",
+    "api": {"endpoint": "https://api.example.com/orders/{order_id}", "method": "GET"},
+    "input_schema": {
+        "type": "object",
+        "properties": {"order_id": {"type": "string"}},
+        "required": ["order_id"],
+    },
+}
+TEMPORAL = (
+    "temporal: {hostPort: '127.0.0.1:9', timeout: 1s}\nworkflows: {A: {purpose: Does A., taskQueue: q}}"
+)
+OPENAPI = (
+    '{"openapi": "3.1.0", "info": {"title": "Shop", "version": "1"}, '
+    '"servers": [{"url": "https://shop.example.com"}], "paths": {"/orders": {"get": '
+    '{"operationId": "list_orders", "summary": "Lists orders.", "responses": {"200": {"description": ""}}}}}}'
+)
+WORKFLOW, SOURCE, TOOLSET = "/api/workflows/report/", "/api/sources/orders/", "/api/toolsets/finance/"
+MANY = {"source": "orders", "all": True}
+WRITES = {
+    "source.create": (
+        "post",
+        "/api/sources/",
+        {"name": "new", "kind": "simplified", "config": {"base_url": "http://e"}},
+    ),
+    "source.partial_update": ("patch", SOURCE, {"max_concurrent": 2}),
+    "source.refresh": ("post", f"{SOURCE}refresh/", {}),
+    "source.destroy": ("delete", SOURCE, {}),
+    "workflow.partial_update": ("patch", WORKFLOW, {"title": "Report", "tags": ["finance"]}),
+    "workflow.disable": ("post", f"{WORKFLOW}disable/", {}),
+    "workflow.enable": ("post", "/api/workflows/off/enable/", {}),
+    "workflow.disable_many": ("post", "/api/workflows/disable/", MANY),
+    "workflow.enable_many": ("post", "/api/workflows/enable/", MANY),
+    "toolset.create": ("post", "/api/toolsets/", {"slug": "new"}),
+    "toolset.partial_update": ("patch", TOOLSET, {"mode": "compact"}),
+    "toolset.destroy": ("delete", TOOLSET, {}),
+    "tool.create": ("post", "/api/tools/", TOOL),
+    "tool.update": ("put", "/api/tools/get_order/", TOOL | {"description": "Reads an order."}),
+    "tool.destroy": ("delete", "/api/tools/get_order/", {}),
+    "temporal-import.create": ("post", "/api/temporal-imports/", {"file": TEMPORAL}),
+    "openapi-import.create": ("post", "/api/openapi-imports/", {"document": OPENAPI}),
+    "result-cache.clear": ("post", "/api/result-cache/clear/", {}),
+}
+RECORDED_ELSEWHERE = {
+    "execution.create", "execution.cancel", "execution.resolve", "execution.query", "execution.signal",
+}  # fmt: skip
+"""Executions have a timeline of their own that tells who did what."""
+READING = {"list", "retrieve", "check", "source.check", "connector.check"}
+
+
+def writing_actions() -> set[str]:
+    return {
+        f"{name}.{action}"
+        for prefix, view, name in api.registry
+        if issubclass(view, ApiViewSet)
+        for action in getattr(view, "access", {})
+        if action not in READING
+    }
+
+
+def test_every_action_of_the_api_that_changes_something_is_known_here() -> None:
+    """B8: a new one has to say where its trace is."""
+    assert writing_actions() == {*WRITES, *RECORDED_ELSEWHERE}
+
+
+@pytest.mark.parametrize("action", WRITES)
+@pytest.mark.parametrize("as_token", [True, False], ids=["token", "session"])
+def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
+    """B8: a token by its name, a person by theirs."""
+    source = make_source("orders")
+    make_workflow(source, tool_name="report")
+    make_workflow(source, tool_name="off", enabled=False)
+    make_toolset("finance")
+    client = administrator()
+    if action in ("tool.update", "tool.destroy"):
+        client.post("/api/tools/", TOOL, format="json")
+        HistoryEntry.objects.all().delete()
+    actor, name = f"token:{client.token.pk}", client.token.name
+    if not as_token:
+        client = staff_session(
+            *(f"{verb}_{model}" for verb in ("add", "change", "delete", "view") for model in MODELS)
+        )
+        actor, name = f"user:{client.session['_auth_user_id']}", "curator"
+    method, path, body = WRITES[action]
+    response = getattr(client, method)(path, body, format="json")
+    assert response.status_code < 300, response.content
+    entries = HistoryEntry.objects.all()
+    assert entries
+    assert {(entry.actor, entry.door) for entry in entries} == {(actor, "rest")}
+    assert all(entry.actor_name.startswith(name) for entry in entries)
+
+
+MODELS = ("source", "workflow", "toolset", "cachedresult")
+
+
+def test_the_history_names_what_was_changed() -> None:
+    """B8: fields as REST calls them."""
+    workflow = make_workflow(tool_name="report")
+    client = administrator()
+    client.patch(WORKFLOW, {"title": "Report", "tags": ["finance"]}, format="json")
+    assert HistoryEntry.of(workflow).get().message == "Changed tags, title."
+
+
+def test_what_is_refused_leaves_no_trace() -> None:
+    """B8."""
+    make_workflow(tool_name="report")
+    toolset = make_toolset("finance")
+    client = administrator()
+    assert client.patch(WORKFLOW, {"tool_name": "list_workflows"}, format="json").status_code == 400
+    assert client.patch(TOOLSET, {"picked": ["nothing"]}, format="json").status_code == 400
+    dry_run = {"document": OPENAPI, "dry_run": True}
+    assert client.post("/api/openapi-imports/", dry_run, format="json").status_code == 200
+    assert not HistoryEntry.objects.exists()
+    assert (Workflow.objects.count(), Toolset.objects.get(), Source.objects.count()) == (1, toolset, 1)

@@ -1,0 +1,174 @@
+"""Settings that are changed while the product runs (A4.4), through REST and in what they do."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.discovery import due_sources
+from catalogue.models import ProductSettings, Source
+from catalogue.product_settings import MAX_AGE_SECONDS, forget_settings, keep_settings, live_settings
+from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.factories import make_source, make_workflow
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("catalogue.product_settings", "catalogue.models.product_settings"),
+]
+URL = "/api/settings/"
+
+
+def change(**values: Any) -> Any:
+    return administrator().patch(URL, values)
+
+
+def told(name: str) -> dict[str, Any]:
+    shown = {entry["name"]: entry for entry in administrator().get(URL).json()["settings"]}
+    return dict(shown[name])
+
+
+def test_a_change_takes_effect_without_a_restart_and_can_be_taken_back(settings: Any) -> None:
+    """A4.1, A4.4"""
+    source = make_source(next_refresh_at=timezone.now())
+    workflow = make_workflow(source)
+    assert due_sources() == [source.pk]
+
+    response = change(discovery_enabled=False, execution_timeout=7)
+
+    assert response.status_code == 200
+    assert due_sources() == [] and workflow.effective_timeout_seconds == 7
+    assert told("execution_timeout") == {
+        "name": "execution_timeout",
+        "value": 7,
+        "origin": "changed here",
+        "default": 300,
+        "variable": "CATALOGUE_EXECUTION_TIMEOUT",
+        "description": "Seconds after which a run is cancelled, where its workflow says nothing.",
+    }
+    change(discovery_enabled=None, execution_timeout=None)
+    assert due_sources() == [source.pk] and workflow.effective_timeout_seconds == 300
+    assert told("execution_timeout")["origin"] == "default"
+
+
+def test_the_documents_live_settings_can_be_changed() -> None:
+    """A4.4: discovery on and off, its interval, timeouts, limits, retries."""
+    assert live_settings().keys() >= {
+        "discovery_enabled",
+        "discovery_interval",
+        "execution_timeout",
+        "inline_wait",
+        "max_concurrent_executions",
+        "max_queued_executions",
+        "retry_attempts",
+        "status_check_interval",
+    }
+
+
+def test_a_new_interval_plans_the_listings_of_sources_without_one_of_their_own() -> None:
+    """A1.1, A4.4: one that was to be listed in a week does not wait that long."""
+    week = timezone.now() + timedelta(days=7)
+    following, own = make_source("following"), make_source("own", refresh_interval=604_800)
+    Source.objects.update(next_refresh_at=week)
+
+    change(discovery_interval=60)
+    following.refresh_from_db()
+    own.refresh_from_db()
+    assert following.next_refresh_at is not None
+    assert following.next_refresh_at <= timezone.now() + timedelta(seconds=60)
+    assert own.next_refresh_at == week
+
+    change(discovery_interval=0)
+    following.refresh_from_db()
+    assert following.next_refresh_at is None and following.effective_refresh_interval == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("execution_timeout", 0),
+        ("execution_timeout", 1.5),
+        ("execution_timeout", 2_592_001),
+        ("discovery_enabled", 3),
+        ("inline_wait", "soon"),
+        ("inline_wait", -1),
+        ("model_timeout", 0),
+        ("page_size", 10),
+        ("secret_key", "x"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_at_its_place_and_changes_nothing(name: str, value: Any) -> None:
+    """A4.4, B4"""
+    response = change(**{"retry_attempts": 1, name: value})
+
+    assert (response.status_code, problem_paths(response)) == (400, [f"/{name}"])
+    assert not ProductSettings.objects.filter(overrides__contains="retry").exists()
+    assert told("retry_attempts")["origin"] == "default"
+
+
+def test_another_process_notices_within_seconds_and_asks_no_more_than_once_in_that_time(
+    settings: Any,
+) -> None:
+    """A4.4: the row is changed as another process would."""
+    ProductSettings.objects.create(overrides={"execution_timeout": 11, "gone": 1, "inline_wait": -4})
+    keep_settings({}, seconds=-MAX_AGE_SECONDS)
+
+    with CaptureQueriesContext(connection) as queries:
+        read = [settings.CATALOGUE["execution_timeout"] for _ in range(1_000)]
+
+    assert (set(read), len(queries)) == ({11}, 1)
+    # What another version of the product stored, or allowed, does not count.
+    assert settings.CATALOGUE["inline_wait"] == 50
+
+
+async def test_on_an_event_loop_what_was_read_last_holds(settings: Any) -> None:
+    """A4.4: no call waits there for the database."""
+    keep_settings({"execution_timeout": 12}, seconds=-10 * MAX_AGE_SECONDS)
+
+    assert settings.CATALOGUE["execution_timeout"] == 12
+
+
+def test_a_database_that_is_away_leaves_what_was_read_last(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_settings({"execution_timeout": 13}, seconds=-10 * MAX_AGE_SECONDS)
+    monkeypatch.setattr(ProductSettings._meta, "db_table", "no_such_table")
+
+    assert settings.CATALOGUE["execution_timeout"] == 13
+
+
+def test_the_environment_gives_the_defaults(settings: Any) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"execution_timeout": 20}
+    given = settings.LIVE_SETTINGS["execution_timeout"] | {"is_given": True}
+    settings.LIVE_SETTINGS = settings.LIVE_SETTINGS | {"execution_timeout": given}
+    forget_settings()
+
+    assert (told("execution_timeout")["value"], told("execution_timeout")["origin"]) == (20, "environment")
+    change(execution_timeout=21)
+    assert settings.CATALOGUE["execution_timeout"] == 21
+    assert told("execution_timeout")["default"] == 20
+
+
+def test_who_changed_what_is_logged() -> None:
+    lines: list[str] = []
+    sink = logger.add(lambda line: lines.append(str(line)), level="INFO", format="{message} {extra}")
+    client = administrator()
+    client.patch(URL, {"execution_timeout": 7})
+    client.patch(URL, {"execution_timeout": 7})
+    logger.remove(sink)
+
+    (line,) = [line for line in lines if "Settings changed" in line]
+    assert "execution_timeout from 300 (environment) to 7" in line and client.token.name in line
+    assert ProductSettings.objects.get().changed_by == f"token {client.token.name}"
+
+
+def test_who_may_read_and_change_them() -> None:
+    """A token of an administrator, and staff by permission."""
+    assert agent().get(URL).status_code == agent().patch(URL, {}).status_code == 403
+    assert staff_session().get(URL).status_code == 403
+    reader = staff_session("view_productsettings")
+    assert (reader.get(URL).status_code, reader.patch(URL, {}).status_code) == (200, 403)
+    assert staff_session("change_productsettings").patch(URL, {"retry_attempts": 0}).status_code == 200

@@ -1,0 +1,98 @@
+"""What the product writes is for the account that runs it, in whatever folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+
+
+def run(folder: Path, *words: str, **variables: str) -> str:
+    """A command of the product on SQLite and the embedded broker, in a shell with the usual umask."""
+    environment = {name: value for name, value in os.environ.items() if name != "CELERY_BROKER_URL"}
+    environment |= {
+        "CATALOGUE_DATA_DIR": str(folder),
+        "DATABASE_URL": f"sqlite:///{folder / 'catalogue.sqlite3'}",
+    }
+    outcome = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment | variables, umask=0o022,
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+USE = """
+import django
+django.setup()
+from django.db import connection
+from config.celery import app
+connection.cursor().execute("CREATE TABLE IF NOT EXISTS used (id INTEGER)")
+connection.cursor().execute("INSERT INTO used VALUES (1)")
+app.send_task("nothing.to_do")
+from pathlib import Path
+from django.conf import settings
+for path in sorted(Path(settings.DATA_DIR).rglob("*")):
+    print(f"{path.stat().st_mode & 0o777:o}", path.relative_to(settings.DATA_DIR))
+"""
+
+
+def modes(folder: Path) -> dict[str, int]:
+    written = run(folder, "-c", USE, DJANGO_SETTINGS_MODULE="config.settings").splitlines()
+    return {name: int(mode, 8) for mode, name in (line.split(" ", 1) for line in written)}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775])
+def test_a_folder_that_is_open_to_everybody_keeps_database_and_broker_private(
+    tmp_path: Path, mode: int
+) -> None:
+    """E6: also where they were made by an earlier version."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(mode)
+    fresh = modes(folder)
+    assert {fresh[name] for name in ("catalogue.sqlite3", "catalogue.sqlite3-wal", "secret_key")} == {0o600}
+    assert fresh["broker"] == 0o700
+    for name in ("catalogue.sqlite3", "broker"):
+        (folder / name).chmod(0o755 if name == "broker" else 0o644)
+    again = modes(folder)
+    assert not any(again[name] & 0o007 for name in ("broker", "catalogue.sqlite3", "catalogue.sqlite3-wal"))
+    assert folder.stat().st_mode & 0o777 == mode
+
+
+def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path) -> None:
+    """E6: no credentials have to be entered again, and each step says what comes next."""
+    run(tmp_path, "manage.py", "migrate", "--verbosity=0")
+    credentials = ("--config", '{"base_url": "http://127.0.0.1:9"}', "--secret-env", "api_key=ENGINE_KEY")
+    run(tmp_path, "manage.py", "add_source", "erp", "simplified", *credentials, ENGINE_KEY="engine-secret")
+    file = tmp_path / "secret_key"
+    old = file.read_text()
+    assert "Restart all processes" in run(tmp_path, "manage.py", "rotate_secret_key", "--new")
+    new, *former = file.read_text().split()
+    assert former == [old] and new != old
+    assert "the credentials of 1 source(s)" in run(tmp_path, "manage.py", "rotate_secret_key")
+    assert file.read_text() == new
+    assert file.stat().st_mode & 0o777 == 0o600
+    show = "from catalogue.models import Source; print(Source.objects.get().credentials)"
+    assert "engine-secret" in run(tmp_path, "manage.py", "shell", "--verbosity=0", "-c", show)
+
+
+def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path: Path) -> None:
+    """E6"""
+    first, second = {"SECRET_KEY": "a" * 40}, {"SECRET_KEY": "b" * 40}
+    run(tmp_path, "manage.py", "migrate", "--verbosity=0", **first)
+    credentials = ("--config", '{"base_url": "http://127.0.0.1:9"}', "--secret-env", "api_key=ENGINE_KEY")
+    added = first | {"ENGINE_KEY": "engine-secret"}
+    run(tmp_path, "manage.py", "add_source", "erp", "simplified", *credentials, **added)
+    with pytest.raises(AssertionError, match="comes from the environment"):
+        run(tmp_path, "manage.py", "rotate_secret_key", "--new", **first)
+    with pytest.raises(AssertionError, match="enter them again: erp"):
+        run(tmp_path, "manage.py", "rotate_secret_key", **second)
+    both = second | {"SECRET_KEY_FALLBACKS": "c" * 40 + ", " + "a" * 40}
+    assert "remove SECRET_KEY_FALLBACKS" in run(tmp_path, "manage.py", "rotate_secret_key", **both)
+    show = "from catalogue.models import Source; print(Source.objects.get().credentials)"
+    assert "engine-secret" in run(tmp_path, "manage.py", "shell", "--verbosity=0", "-c", show, **second)
+    assert not (tmp_path / "secret_key").exists()

@@ -1,0 +1,42 @@
+"""A worker's work within another process, where no worker is alive."""
+
+import pytest
+
+from catalogue.models import DiscoveryRun, Workflow
+from executions.local_worker import LocalWorker, stands_in_for_workers
+from executions.models import State, WorkerPresence
+from executions.presence import note_worker
+from tests.connectors.scripted import replies
+from tests.executions.engines import WireEngine, completed, wait_until
+from tests.executions.steps import make_active, read
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.local_worker")]
+
+
+def test_it_lists_at_its_start_follows_what_is_due_and_leaves_nothing_behind(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A1.1, A7.1, E8."""
+    engine.on_status = replies(200, completed({"sum": 3}))
+    execution = make_active(workflow, State.RUNNING)
+    worker = LocalWorker()
+    worker.begin()
+    try:
+        assert stands_in_for_workers()
+        wait_until(lambda: read(execution).succeeded, "the run is followed")
+        wait_until(lambda: DiscoveryRun.objects.exclude(outcome="running"), "the source is listed")
+    finally:
+        worker.end()
+    assert DiscoveryRun.objects.get().trigger == DiscoveryRun.Trigger.START
+    assert not stands_in_for_workers() and not WorkerPresence.objects.exists()
+
+
+def test_where_a_worker_lives_it_does_nothing(engine: WireEngine, workflow: Workflow) -> None:
+    """E8."""
+    note_worker()
+    execution = make_active(workflow, State.RUNNING)
+    worker = LocalWorker()
+    worker.begin()
+    worker.end()
+    assert engine.requests == [] and read(execution).polled_at == execution.polled_at
+    assert WorkerPresence.objects.get().process == ""

@@ -1,0 +1,179 @@
+"""A real Temporal service that loses answers, is frozen, or is killed and comes back."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+
+from catalogue.models import Source
+from connectors.testing import free_port
+from connectors.testing.harness import eventually
+from executions.models import Execution, State
+from executions.polling import advance_due_executions
+from tests.engines.guarding import end_group
+from tests.engines.temporal.asking import make_temporal_source
+from tests.engines.temporal.proxy import gateway_to
+from tests.engines.temporal.server import TemporalServer, running_server, running_worker
+from tests.executions.engines import PATIENCE_SECONDS, in_thread, until
+from tests.executions.steps import call, in_database, only, reach_deadline, read, timeline
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.engines, pytest.mark.timeout(120)]
+
+
+@dataclass
+class Engine:
+    """A service of this test's own, with all that it knew when it comes back."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    _running: ExitStack = field(default_factory=ExitStack)
+
+    def bring_up(self) -> TemporalServer:
+        database = self.folder / "temporal.sqlite3"
+        self.server = self._running.enter_context(
+            running_server(self.folder, port=self.port, database=database)
+        )
+        self._running.enter_context(running_worker(self.server))
+        return self.server
+
+    def freeze(self) -> None:
+        os.kill(self.server.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.server.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        end_group(self.server.process)
+        self._running.close()
+
+
+@pytest.fixture
+def temporal(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    engine.bring_up()
+    try:
+        yield engine
+    finally:
+        engine.kill()
+
+
+def source_of(temporal: Engine, **settings: Any) -> Source:
+    return make_temporal_source(temporal.server, timeout_seconds=0.5, **settings)
+
+
+async def runs_of(temporal: Engine, execution: Execution) -> int:
+    client = await temporal.server.client()
+    return (await client.count_workflows(f"WorkflowId = '{execution.pk}'")).count
+
+
+async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(
+    temporal: Engine, configured: Any
+) -> None:
+    """A7.2, B8: repeats are used up, and then the service is asked what it has."""
+    configured(retry_attempts=1)
+    with gateway_to(temporal.server.address) as gateway:
+        gateway.swallowed = {"StartWorkflowExecution"}
+        await in_thread(lambda: source_of(temporal, host_port=gateway.address))
+        execution = await call("Echo", {"tea": "green"}, seconds=40)
+    assert execution.succeeded
+    assert "looked_up" in await in_database(timeline, execution)
+    assert await runs_of(temporal, execution) == 1
+
+
+@pytest.mark.parametrize("outage", ["frozen", "killed"])
+async def test_a_run_that_began_before_the_service_fell_silent_is_found_when_it_is_back(
+    temporal: Engine, configured: Any, outage: str
+) -> None:
+    """A7.2, B8: the answer to the start was lost, and every repeat met a service that was not there."""
+    configured(retry_attempts=1)
+    down, up = (temporal.freeze, temporal.thaw) if outage == "frozen" else (temporal.kill, temporal.bring_up)
+    with gateway_to(temporal.server.address) as gateway:
+        gateway.swallowed = {"StartWorkflowExecution"}
+        await in_thread(lambda: source_of(temporal, host_port=gateway.address))
+        calling = asyncio.create_task(call("Later", {"seconds": 1}, seconds=90))
+        execution = await until(lambda: Execution.objects.first())
+        await eventually(lambda: runs_of(temporal, execution), seconds=PATIENCE_SECONDS)
+        await in_thread(down)
+        try:
+            await until(lambda: only().attempts and only().looked_up_since, "it was looked up in vain")
+        finally:
+            await in_thread(up)
+        execution = await calling
+    assert execution.succeeded
+    assert await runs_of(temporal, execution) == 1
+
+
+# A run whose timeout has passed.
+
+
+async def running(tool: str) -> Execution:
+    """One whose run the service has, and that nobody waits for."""
+    execution = await call(tool, seconds=0)
+    await until(lambda: read(execution).run_id and not read(execution).lease_holder)
+    return execution
+
+
+async def ended(execution: Execution) -> Execution:
+    """By the ticks of a worker."""
+
+    def tick() -> Execution | None:
+        advance_due_executions()
+        record = read(execution)
+        return record if record.is_settled else None
+
+    record: Execution = await until(tick)
+    return record
+
+
+async def status_of(temporal: Engine, execution: Execution) -> WorkflowExecutionStatus | None:
+    client = await temporal.server.client()
+    return (await client.get_workflow_handle(str(execution.pk)).describe()).status
+
+
+@pytest.mark.parametrize(
+    ("tool", "grace", "word", "status"),
+    [
+        ("Lasting", 10, "cancelled", WorkflowExecutionStatus.CANCELED),
+        ("Stubborn", 0.5, "terminated", WorkflowExecutionStatus.TERMINATED),
+    ],
+)
+async def test_a_run_whose_timeout_has_passed_is_recorded_as_temporal_ends_it(
+    temporal: Engine, tool: str, grace: float, word: str, status: WorkflowExecutionStatus
+) -> None:
+    """A7.2, A7.5: also where it does not follow its cancellation, and is terminated after its grace."""
+    await in_thread(lambda: source_of(temporal, cancel_grace_seconds=grace))
+    execution = await running(tool)
+    await in_database(reach_deadline, execution)
+
+    record = await ended(execution)
+
+    assert record.state == State.TIMED_OUT
+    assert record.error == f"It took longer than its timeout of 300 s and was {word} at the engine."
+    assert await status_of(temporal, execution) == status
+
+
+async def test_a_run_whose_timeout_passes_while_the_service_is_frozen_is_cancelled_when_it_goes_on(
+    temporal: Engine,
+) -> None:
+    """A7.5: nobody could tell it in time; it is told within the grace."""
+    await in_thread(lambda: source_of(temporal))
+    execution = await running("Lasting")
+    temporal.freeze()
+    try:
+        await in_database(reach_deadline, execution)
+        await in_thread(advance_due_executions)
+        assert (await in_database(read, execution)).doubt
+    finally:
+        temporal.thaw()
+
+    record = await ended(execution)
+
+    assert record.state == State.TIMED_OUT and "was cancelled at the engine" in record.error
+    assert await status_of(temporal, execution) == WorkflowExecutionStatus.CANCELED

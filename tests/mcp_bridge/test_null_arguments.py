@@ -1,0 +1,95 @@
+"""Arguments as clients write them that fill in every one: null, empty texts, "any"."""
+
+from typing import Any
+
+import pytest
+
+from catalogue.models import Workflow
+from executions.models import Execution
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from tests.executions.engines import WireEngine, until
+from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "month": {"type": "string"},
+        "note": {"type": ["string", "null"]},
+        "layout": {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}, "size": {}}},
+        "copies": {"type": "integer"},
+    },
+    "required": ["month"],
+    "additionalProperties": False,
+}
+
+
+async def test_an_argument_that_is_null_for_nothing_never_reaches_the_engine(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+):
+    """A2.5: CrewAI and others write null for whatever they leave out."""
+    await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
+    written = {"month": "2026-07", "note": None, "layout": {"colour": None, "size": None}, "copies": None}
+    async with connect(mode=era) as client:
+        result = await client.call_tool(long_workflow.tool_name, written)
+
+    assert not result.is_error, result.content[0].text
+    meant = {"month": "2026-07", "note": None, "layout": {"size": None}}
+    execution = await in_database(Execution.objects.select_related("payload").get)()
+    assert execution.payload.input == meant
+    (request,) = await until(lambda: wire_engine.asked("start"), "the engine is asked")
+    assert meant in request.received.json.values()
+
+
+async def test_null_for_a_required_argument_is_refused_as_null(connect: Connect, long_workflow: Workflow):
+    """A2.5"""
+    await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
+    async with connect() as client:
+        result = await client.call_tool(long_workflow.tool_name, {"month": None, "copies": None})
+
+    assert result.is_error and "/month: null is not of type" in result.content[0].text
+    assert "copies" not in result.content[0].text
+
+
+EVERY_ARGUMENT: dict[str, dict[str, Any]] = {
+    "list_workflows": {
+        "query": "", "tags": [], "source": "", "mode": "standard",
+        "limit": 5, "cursor": "", "detailed": False,
+    },
+    "list_executions": {"state": "any", "tool": "", "limit": 10, "cursor": ""},
+    "ClearCache": {"workflowName": ""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERY_ARGUMENT)
+@pytest.mark.parametrize("filled", ["with empty texts", "with null"])
+async def test_built_in_tools_can_be_called_by_clients_that_fill_in_every_argument(
+    connect: Connect, long_workflow: Workflow, name: str, filled: str
+):
+    """A2.5, D1: strict function calling makes every argument required."""
+    written = EVERY_ARGUMENT[name]
+    assert written.keys() == BUILT_IN_TOOLS[name].properties.keys()
+    if filled == "with null":
+        written = dict.fromkeys(written)
+    async with connect() as client:
+        result = await client.call_tool(name, written)
+
+    assert not result.is_error, result.content[0].text
+
+
+async def test_any_state_lists_runs_in_every_state(connect: Connect, long_workflow: Workflow):
+    async with connect() as client:
+        await client.call_tool(long_workflow.tool_name, {})
+        listed = await client.call_tool("list_executions", {"state": "any"})
+        others = await client.call_tool("list_executions", {"state": "completed"})
+
+    assert len(listed.structured_content["executions"]) == 1
+    assert others.structured_content["executions"] == []
+
+
+async def test_an_empty_text_for_a_required_argument_is_refused(connect: Connect, long_workflow: Workflow):
+    """A2.5"""
+    async with connect() as client:
+        result = await client.call_tool("get_workflow_info", {"name": ""})
+
+    assert result.is_error and "/name" in result.content[0].text
