@@ -54,7 +54,7 @@ def ended(days_ago: float, **fields: Any) -> Execution:
 
 def keep(**days: int) -> None:
     """For ever, except for the days given."""
-    kinds = ("records", "payloads", "events", "discovery_runs")
+    kinds = ("records", "payloads", "events", "discovery_runs", "statistics")
     Retention.objects.all().delete()
     Retention.objects.create(**{f"keep_{kind}_days": days.get(kind) for kind in kinds})
 
