@@ -17,7 +17,14 @@ from catalogue.admin.rendering import DASH, ago, duration, wrapped
 from catalogue.database import run_without_connection
 from executions.admin.callers import caller_of
 from executions.admin.engine_runs import show_engine_runs
-from executions.admin.filters import CacheFilter, CreatedFilter, SourceFilter, StateFilter
+from executions.admin.filters import (
+    CacheFilter,
+    CreatedFilter,
+    EndedFilter,
+    SourceFilter,
+    StateFilter,
+    ToolsetFilter,
+)
 from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payload_files import send_payload
@@ -41,7 +48,10 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
     )  # fmt: skip
-    list_filter = (StateFilter, SourceFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter)
+    list_filter = (
+        StateFilter, SourceFilter, ToolsetFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter,
+        EndedFilter,
+    )  # fmt: skip
     list_per_page = 50
     # The table is the largest of all: nothing that counts all of its rows more often than needed.
     show_full_result_count = False

@@ -159,7 +159,7 @@ class StatisticsState(models.Model):
     @classmethod
     def note_removal(cls, ended_before: datetime) -> None:
         """In the transaction that removes executions."""
-        cls.objects.get_or_create(pk=cls.ONLY)
+        StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
         earlier = models.Q(removed_until=None) | models.Q(removed_until__lt=ended_before)
         cls.objects.filter(earlier, pk=cls.ONLY).update(removed_until=ended_before)
 

@@ -269,7 +269,8 @@ def test_the_command_prints_what_it_removed() -> None:
     out = StringIO()
     call_command("prune_executions", stdout=out)
     assert out.getvalue() == (
-        "Removed: 1 executions, 1 payloads, 1 timelines, 0 discovery runs, 0 cached results.\n"
+        "Removed: 1 executions, 1 payloads, 1 timelines, 0 discovery runs, 0 rows of statistics, "
+        "0 cached results.\n"
     )
 
 
