@@ -26,11 +26,18 @@ class Source(Exposing):
     class NewWorkflows(models.TextChoices):
         HIDDEN = "hidden", "hidden until a curator enables them"
         EXPOSED = "exposed", "enabled at once"
+        HELD = "held", "hidden, and listed among the changes to review"
+
+    class ChangePolicy(models.TextChoices):
+        FOLLOW = "follow", "served at once"
+        CAREFUL = "careful", "served if harmless, otherwise held for review"
+        HOLD = "hold", "held for review"
 
     class HealthState(models.TextChoices):
         UNKNOWN = "unknown", "not tried yet"
         OK = "ok", "working"
         FAILING = "failing", "failing"
+        HELD = "held", "listing held"
 
     name = models.CharField(max_length=64, unique=True, validators=[SOURCE_NAME])
     kind = models.CharField(max_length=50)
@@ -44,6 +51,21 @@ class Source(Exposing):
         choices=NewWorkflows.choices,
         default=NewWorkflows.HIDDEN,
         help_text="What happens to workflows when discovery first sees them.",
+    )
+    change_policy = models.CharField(
+        "changed workflows",
+        max_length=10,
+        choices=ChangePolicy.choices,
+        default=ChangePolicy.CAREFUL,
+        help_text="What happens when the engine changes an enabled workflow. What is held goes on being served "
+        "as it was accepted.",
+    )
+    vanishing_share_percent = models.PositiveSmallIntegerField(
+        "tolerated loss",
+        default=20,
+        validators=[MaxValueValidator(100)],
+        help_text="Percent. A listing that loses more of the workflows, and at least five, is held until "
+        "somebody confirms it. An empty one always is.",
     )
     refresh_interval = models.PositiveIntegerField(
         null=True,
