@@ -29,6 +29,7 @@ from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payload_files import send_payload
 from executions.admin.resolving import describe_resolution, resolve_as_said
+from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
@@ -66,6 +67,8 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
+            path("usage/", guarded(show_usage), name="executions_usage"),
+            path("usage/uncalled/", guarded(show_uncalled), name="executions_uncalled"),
             path(
                 "<uuid:key>/payload/<slug:name>/", guarded(send_payload), name="executions_execution_payload"
             ),
