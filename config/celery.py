@@ -79,6 +79,11 @@ def _configure() -> None:
                 "schedule": 10.0,
                 "options": {"expires": 10},
             },
+            "fold-statistics": {
+                "task": "executions.fold_statistics",
+                "schedule": 60.0,
+                "options": {"expires": 60},
+            },
             "prune-executions": {
                 "task": "executions.prune_executions",
                 "schedule": 600.0,

@@ -345,7 +345,14 @@ UNFOLD = {
             {
                 "title": "Executions",
                 "items": [
-                    _page("Executions", "play_circle", "executions", "execution"),
+                    # Its address is also the beginning of the next one's.
+                    _page("Executions", "play_circle", "executions", "execution")
+                    | {"active": lambda request: re.search(r"/execution/(?!usage/)", request.path)},
+                    _page("Usage", "monitoring", "executions", "execution")
+                    | {
+                        "link": reverse_lazy("admin:executions_usage"),
+                        "active": lambda request: "/execution/usage/" in request.path,
+                    },
                     _page("Result cache", "bolt", "executions", "cachepolicy"),
                     # Its address is also the beginning of the next one's.
                     _page("Requests in words", "chat", "orchestration", "workflowrequest")

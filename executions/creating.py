@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from executions.models import Execution, ExecutionEvent, ExecutionPayload
 from executions.models.moves import Event
+from executions.models.payload import size_of
 
 if TYPE_CHECKING:
     from catalogue.models import Workflow
@@ -28,6 +29,8 @@ def new_execution(
         caller=request.caller.key,
         caller_name=request.caller.name,
         door=request.door,
+        toolset=request.caller.toolset or "",
+        input_characters=size_of(request.arguments),
         arguments_hash=digest,
         idempotency_key=request.idempotency_key,
         timeout_seconds=timeout,

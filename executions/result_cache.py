@@ -32,7 +32,9 @@ from catalogue.models import Workflow
 from executions.creating import insert_execution, new_execution
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
 from executions.models.keeping import BATCH, evict_excess, remove_results
+from executions.models.payload import size_of
 from executions.models.result_cache import cache_key
+from executions.models.usage import count_end
 
 if TYPE_CHECKING:
     from executions.starting import StartRequest
@@ -85,6 +87,7 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
         finished_at=now,
         cached_from_id=found.execution_id,
         cached_at=found.created_at,
+        output_characters=found.size if content is None else size_of(content),
     )
     shares = found.size > COPIED_BYTES and found.execution_id is not None
     insert_execution(
@@ -96,6 +99,7 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
         content=None if shares else content,
         shares_output=shares,
     )
+    count_end(execution)
     if not found.use(now):
         raise _Gone
     execution.payload.output, execution.payload.content = output, content

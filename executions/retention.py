@@ -24,8 +24,10 @@ from executions.models import (
     ExecutionPayload,
     Retention,
     State,
+    StatisticsState,
 )
 from executions.result_cache import forget_results
+from executions.statistics import prune_statistics
 
 BATCH = 50
 """Rows of a transaction: SQLite has one writer, which must not be kept from others for long."""
@@ -42,6 +44,7 @@ class Pruned:
     payloads: int = 0
     timelines: int = 0
     discovery_runs: int = 0
+    statistics: int = 0
     others: Mapping[str, int] = field(default_factory=dict)
     """By name, of what other rooms keep for as long; only where there were any."""
     all_done: bool = True
@@ -53,6 +56,7 @@ class Pruned:
             "payloads": self.payloads,
             "timelines": self.timelines,
             "discovery runs": self.discovery_runs,
+            "rows of statistics": self.statistics,
             "cached results": self.cached_results,
             **self.others,
         }
@@ -113,6 +117,7 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
         "payloads": (payloads, _prune_payloads),
         "timelines": (retention.keeps_for("events"), _prune_timelines),
         "discovery_runs": (retention.keeps_for("discovery_runs"), _prune_discovery_runs),
+        "statistics": (retention.keeps_for("statistics"), prune_statistics),
     }
     for kept in kept_alike:
         kinds[kept.name] = (records, kept.prune_records)
@@ -137,6 +142,7 @@ def _prune_records(ended_before: datetime) -> int:
     if keys := take_batch(_ended(ended_before)):
         _empty_payloads(_that_share_output_of(keys))
         Execution.objects.filter(pk__in=keys).delete()
+        StatisticsState.note_removal(ended_before)
     return len(keys)
 
 

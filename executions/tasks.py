@@ -7,7 +7,7 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 
 from catalogue.product_settings import overrides
 from connectors.background import run_in_background_loop
-from executions import polling, result_cache, retention
+from executions import polling, result_cache, retention, statistics
 from executions.presence import RENEWAL_SECONDS, at_most_every, note_worker
 from executions.queue import queueing
 
@@ -35,6 +35,13 @@ def prune_executions() -> None:
 def clean_result_cache() -> None:
     """Asked often, since the interval may change while the schedule runs."""
     result_cache.clean_if_due()
+
+
+@shared_task(name="executions.fold_statistics")
+def fold_statistics() -> None:
+    """Until it runs, readers add up more rows; the numbers are the same."""
+    statistics.recount_once()
+    statistics.fold()
 
 
 @worker_process_shutdown.connect

@@ -11,6 +11,7 @@ from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFi
 from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.toolsets import write_toolset
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.models.usage import count_end
 from orchestration.models import WorkflowRequest
 from orchestration.stages import Stage, StageState
 
@@ -113,6 +114,8 @@ def make_execution(
     ExecutionPayload.objects.create(
         execution=execution, **{"input": {}, "output": {"answer": 42}} | (payload or {})
     )
+    if execution.is_final:
+        count_end(execution)
     execution.note("created", f"{execution.caller_name} called {execution.tool_name}.")
     return execution
 

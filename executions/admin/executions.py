@@ -17,11 +17,19 @@ from catalogue.admin.rendering import DASH, ago, duration, wrapped
 from catalogue.database import run_without_connection
 from executions.admin.callers import caller_of
 from executions.admin.engine_runs import show_engine_runs
-from executions.admin.filters import CacheFilter, CreatedFilter, SourceFilter, StateFilter
+from executions.admin.filters import (
+    CacheFilter,
+    CreatedFilter,
+    EndedFilter,
+    SourceFilter,
+    StateFilter,
+    ToolsetFilter,
+)
 from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payload_files import send_payload
 from executions.admin.resolving import describe_resolution, resolve_as_said
+from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
@@ -41,7 +49,10 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
     )  # fmt: skip
-    list_filter = (StateFilter, SourceFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter)
+    list_filter = (
+        StateFilter, SourceFilter, ToolsetFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter,
+        EndedFilter,
+    )  # fmt: skip
     list_per_page = 50
     # The table is the largest of all: nothing that counts all of its rows more often than needed.
     show_full_result_count = False
@@ -56,6 +67,8 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
+            path("usage/", guarded(show_usage), name="executions_usage"),
+            path("usage/uncalled/", guarded(show_uncalled), name="executions_uncalled"),
             path(
                 "<uuid:key>/payload/<slug:name>/", guarded(send_payload), name="executions_execution_payload"
             ),

@@ -8,9 +8,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.models import Source
-from executions.models import Execution, State
+from catalogue.models import Source, Toolset
+from executions.models import FINAL, Execution, State
+from executions.models.usage import FAILURES
 from executions.querysets import recorded_source_names
+from executions.statistics import Period
 
 QUEUED = "queued"
 SHOWN_SOURCES = 500
@@ -22,6 +24,11 @@ AGES = {
 }
 
 
+UNSUCCESSFUL = "unsuccessful"
+ALL_TOOLS = "*"
+"""Stands for the address of all tools, which is no toolset's."""
+
+
 class StateFilter(DropdownFilter):  # type: ignore[misc]
     """The states, with those that wait in the queue told apart from those that are about to start."""
 
@@ -29,7 +36,7 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "state__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(QUEUED, "waiting in the queue"), *State.choices]
+        return [(QUEUED, "waiting in the queue"), *State.choices, (UNSUCCESSFUL, "failed or timed out")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         match self.value():
@@ -39,6 +46,8 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
                 return queryset.filter(state=State.PENDING, admitted_at=None)
             case "pending":
                 return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
+            case "unsuccessful":
+                return queryset.filter(state__in=FAILURES)
         return queryset.filter(state=self.value())
 
 
@@ -67,6 +76,40 @@ class CacheFilter(DropdownFilter):  # type: ignore[misc]
         if self.value() in ("yes", "no"):
             return queryset.filter(cached_at__isnull=self.value() == "no")
         return queryset
+
+
+class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
+    """By the slug at the time."""
+
+    title = "toolset"
+    parameter_name = "toolset"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        slugs = Toolset.objects.values_list("slug", flat=True)
+        return [(ALL_TOOLS, "none: the address of all tools"), *((slug, slug) for slug in slugs)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        match self.value():
+            case None:
+                return queryset
+            case "*":
+                return queryset.filter(toolset="")
+        return queryset.filter(toolset=self.value())
+
+
+class EndedFilter(DropdownFilter):  # type: ignore[misc]
+    """The times of which there are statistics: what they count is what this lists."""
+
+    title = "ended"
+    parameter_name = "ended"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(period.value, f"in the last {period.words}") for period in Period]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        if self.value() not in list(Period):
+            return queryset
+        return queryset.filter(finished_at__gte=Period(self.value()).start(), state__in=FINAL)
 
 
 class CreatedFilter(DropdownFilter):  # type: ignore[misc]

@@ -13,7 +13,13 @@ from executions.models import Retention
 
 @admin.register(Retention)
 class RetentionAdmin(CatalogueAdmin):
-    fields = ("keep_records_days", "keep_payloads_days", "keep_events_days", "keep_discovery_runs_days")
+    fields = (
+        "keep_records_days",
+        "keep_payloads_days",
+        "keep_events_days",
+        "keep_discovery_runs_days",
+        "keep_statistics_days",
+    )
     change_form_outer_before_template = "executions/admin/retention.html"
 
     def changelist_view(

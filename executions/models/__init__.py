@@ -7,6 +7,7 @@ from executions.models.presence import WorkerPresence
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.retention import Retention
 from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, ErrorKind, State
+from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
     "ACTIVE",
@@ -21,7 +22,9 @@ __all__ = [
     "Execution",
     "ExecutionEvent",
     "ExecutionPayload",
+    "HourlyUsage",
     "Retention",
     "State",
+    "StatisticsState",
     "WorkerPresence",
 ]

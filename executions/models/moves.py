@@ -1,7 +1,7 @@
 """How every verb of an execution changes its row: one compare-and-set UPDATE with its events and payload."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.db import models, transaction
@@ -11,9 +11,10 @@ from connectors.protocol import RunSnapshot, RunState
 from connectors.redaction import printable
 from executions.models.event import ExecutionEvent
 from executions.models.keeping import keep_result
-from executions.models.payload import ExecutionPayload
+from executions.models.payload import ExecutionPayload, size_of
 from executions.models.record import ExecutionRecord
-from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
+from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
+from executions.models.usage import count_end
 
 Event = tuple[str, str]
 """A line for the timeline: its kind and what it says."""
@@ -114,28 +115,50 @@ class Moves(ExecutionRecord):
         matching = rows.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
         if ours:
             matching = matching.filter(lease_holder=self.lease_holder)
+        payload = payload or {}
+        sizes = {name: size_of(value) for name, value in payload.items()}
+        if changes.get("state") in FINAL:
+            changes["output_characters"] = _result_size(payload, sizes)
         # One UPDATE is a transaction already, and within another one a savepoint would only cost time.
         several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
         with several:
             if matching.update(**changes) != 1:
                 return False
-            if payload:
-                ExecutionPayload.record(self, **payload)
-            if events:
-                ExecutionEvent.objects.bulk_create(
-                    ExecutionEvent(execution_id=self.pk, kind=kind, message=printable(message))
-                    for kind, message in events
-                )
+            self._record_move(events, payload, sizes, changes)
         # The state last: a waiting request may read the instance while this thread writes it.
         for name, value in sorted(changes.items(), key=lambda change: change[0] == "state"):
             if not isinstance(value, models.expressions.Combinable):
                 setattr(self, name, value)
         return True
 
+    def _record_move(
+        self,
+        events: Iterable[Event],
+        payload: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        changes: Mapping[str, Any],
+    ) -> None:
+        """What belongs to a move besides the row, in its transaction."""
+        if payload:
+            ExecutionPayload.record(self, sizes, **payload)
+        if events:
+            ExecutionEvent.objects.bulk_create(
+                ExecutionEvent(execution_id=self.pk, kind=kind, message=printable(message))
+                for kind, message in events
+            )
+        if changes.get("state") in FINAL:
+            count_end(self, changes)
+
 
 def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
     content = {} if snapshot.content is None else {"content": list(snapshot.content)}
     return {"output": snapshot.output, **content}
+
+
+def _result_size(payload: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+    """Characters of what callers read: the content, where the engine answers with such."""
+    shown = next((name for name in ("content", "output") if payload.get(name) is not None), None)
+    return 0 if shown is None else sizes[shown]
 
 
 def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:

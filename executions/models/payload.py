@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -57,10 +58,9 @@ class ExecutionPayload(models.Model):
         return payload
 
     @classmethod
-    def record(cls, execution: Moves, **values: Any) -> None:
+    def record(cls, execution: Moves, sizes: Mapping[str, int], **values: Any) -> None:
         """Keep the values; one that is too large is left out, and `cut` and the timeline say so."""
         limit = settings.CATALOGUE["max_payload_bytes"]
-        sizes = {name: size_of(value) for name, value in values.items()}
         if too_large := {name: size for name, size in sizes.items() if size > limit}:
             for name, size in too_large.items():
                 execution.note("cut", f"The {name} of {size} bytes is over the limit of {limit}.")

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from dataclasses import replace
+from datetime import datetime
 
 from django.db import models
 from django.utils import timezone
@@ -37,6 +38,11 @@ class ExecutionRecord(models.Model):
     )
     caller_name = models.CharField(max_length=255, blank=True)
     door = models.CharField(max_length=10, choices=Door.choices)
+    toolset = models.CharField(
+        max_length=64, blank=True, help_text="Whose address it was called at; empty: at that of all tools."
+    )
+    input_characters = models.PositiveBigIntegerField(default=0, help_text="Of the arguments, as JSON.")
+    output_characters = models.PositiveBigIntegerField(default=0, help_text="Of the result, as JSON.")
 
     arguments_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of the input.")
     idempotency_key = models.CharField(
@@ -270,13 +276,15 @@ class ExecutionRecord(models.Model):
     @property
     def duration_ms(self) -> int | None:
         """By the engine's clock where it tells both times, else by ours."""
-        begun = self.engine_started_at or self.started_at or self.created_at
-        ended = (
-            self.engine_finished_at
-            if self.engine_started_at and self.engine_finished_at
-            else self.finished_at
+        if self.finished_at is None and not (self.engine_started_at and self.engine_finished_at):
+            return None
+        return milliseconds_between(
+            created_at=self.created_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            engine_started_at=self.engine_started_at,
+            engine_finished_at=self.engine_finished_at,
         )
-        return None if ended is None else max(0, round((ended - begun).total_seconds() * 1000))
 
     @property
     def run(self) -> RunRef:
@@ -285,3 +293,19 @@ class ExecutionRecord(models.Model):
             raise ValueError("The workflow of this execution was deleted.")
         workflow = replace(self.workflow.ref, timeout_seconds=self.timeout_seconds)
         return RunRef(workflow=workflow, run_id=self.run_id, key=self.id)
+
+
+def milliseconds_between(
+    *,
+    created_at: datetime,
+    started_at: datetime | None,
+    finished_at: datetime | None,
+    engine_started_at: datetime | None,
+    engine_finished_at: datetime | None,
+) -> int:
+    """How long it took. The engine has to tell both of its times, or our own end has to be known."""
+    begun = engine_started_at or started_at or created_at
+    ended = engine_finished_at if engine_started_at and engine_finished_at else finished_at
+    if ended is None:
+        raise ValueError("It has not ended.")
+    return max(0, round((ended - begun).total_seconds() * 1000))

@@ -48,6 +48,12 @@ class Retention(models.Model):
     keep_discovery_runs_days = _days(
         30, "keep discovery runs for", "After this the record of a listing of a source is removed."
     )
+    keep_statistics_days = _days(
+        730,
+        "keep statistics for",
+        "After this the hourly sums go that charts, usage and REST's statistics are made of. They are small, "
+        "without arguments, results or errors, and outlast the executions.",
+    )
 
     class Meta:
         verbose_name_plural = "retention"
@@ -57,7 +63,7 @@ class Retention(models.Model):
         return "Retention"
 
     def keeps_for(self, kind: str) -> timedelta | None:
-        """Of "records", "payloads", "events" or "discovery_runs", from the end on; None: for ever."""
+        """Of "records", "payloads", "events", "discovery_runs" or "statistics"; None: for ever."""
         days: int | None = getattr(self, f"keep_{kind}_days")
         return None if days is None else max(timedelta(days=days), SHORTEST)
 

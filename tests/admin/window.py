@@ -109,7 +109,8 @@ def make_everything(user: User) -> None:
     finance = make_toolset("finance", picked=[plain], rules=["p*"])
     make_toolset("billing", rules=["b*"], enabled=False, mode="compact", portable=True)
     _make_discovery_runs(good, bad)
-    first, second = make_execution(plain, door="mcp"), make_execution(other, door="rest", state="failed")
+    first = make_execution(plain, door="mcp", toolset="finance")
+    second = make_execution(other, door="rest", state="failed")
     long_ago = timezone.now() - timedelta(days=60)
     make_execution(plain, door="admin", cached_at=timezone.now(), created_at=long_ago)
     for state in ("pending", "starting", "running", "cancelled", "unconfirmed"):

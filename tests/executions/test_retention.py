@@ -54,7 +54,7 @@ def ended(days_ago: float, **fields: Any) -> Execution:
 
 def keep(**days: int) -> None:
     """For ever, except for the days given."""
-    kinds = ("records", "payloads", "events", "discovery_runs")
+    kinds = ("records", "payloads", "events", "discovery_runs", "statistics")
     Retention.objects.all().delete()
     Retention.objects.create(**{f"keep_{kind}_days": days.get(kind) for kind in kinds})
 
@@ -269,7 +269,8 @@ def test_the_command_prints_what_it_removed() -> None:
     out = StringIO()
     call_command("prune_executions", stdout=out)
     assert out.getvalue() == (
-        "Removed: 1 executions, 1 payloads, 1 timelines, 0 discovery runs, 0 cached results.\n"
+        "Removed: 1 executions, 1 payloads, 1 timelines, 0 discovery runs, 0 rows of statistics, "
+        "0 cached results.\n"
     )
 
 

@@ -1,0 +1,228 @@
+"""Usage: what is called how often, by whom, how fast it is, how often it fails, and what nobody calls."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+
+from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed
+from catalogue.curation import disable_workflows
+from catalogue.history import actor_of
+from catalogue.models import Workflow
+from executions.admin.callers import show_caller
+from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL
+from executions.statistics import (
+    Figures,
+    Period,
+    Subject,
+    Use,
+    last_calls_of,
+    uncalled_workflows,
+    usage_by,
+    usage_since,
+)
+
+MAY_LOOK = "executions.view_execution"
+MAY_DISABLE = "catalogue.change_workflow"
+PAGE = "admin:executions_usage"
+UNCALLED_PAGE = "admin:executions_uncalled"
+EXECUTIONS = "executions_execution_changelist"
+ROWS = 100
+UNCALLED_DAYS = (7, 30, 90)
+MOST_UNCALLED = 500
+TABS = {Subject.TOOL: "Tools", Subject.TOOLSET: "Toolsets", Subject.CALLER: "Callers"}
+
+ORDERS: dict[str, tuple[str, Callable[[Use], Any]]] = {
+    "name": ("Name", lambda use: use.name.casefold()),
+    "calls": ("Calls", lambda use: use.figures.calls),
+    "failures": ("Failed", lambda use: use.figures.failures),
+    "p50": ("Half within", lambda use: use.figures.p50_ms or -1),
+    "p95": ("95 % within", lambda use: use.figures.p95_ms or -1),
+    "in": ("Tokens in", lambda use: use.figures.input_characters),
+    "out": ("Tokens out", lambda use: use.figures.output_characters),
+    "last": ("Last call", lambda use: use.figures.last_at),
+}
+
+
+class UsageForm(forms.Form):
+    """What of it is shown; what cannot be read is as if it had not been said."""
+
+    by = forms.ChoiceField(choices=[(subject.value, told) for subject, told in TABS.items()])
+    period = forms.ChoiceField(choices=[(period.value, period.words) for period in Period])
+    order = forms.ChoiceField(choices=[(f"{sign}{name}", name) for name in ORDERS for sign in ("", "-")])
+
+    @property
+    def chosen(self) -> tuple[Subject, Period, str]:
+        self.full_clean()
+        given = self.cleaned_data
+        subject = Subject(given.get("by") or Subject.TOOL)
+        return subject, Period(given.get("period") or Period.MONTH), given.get("order") or "-calls"
+
+
+def query_of(subject: Subject, use: Use) -> dict[str, str]:
+    """What narrows the list of executions to these."""
+    if subject is Subject.TOOLSET:
+        return {"toolset": use.key or ALL_TOOLS}
+    if subject is Subject.CALLER:
+        return {"caller__exact": use.key}
+    if use.workflow_id is not None:
+        return {"workflow__id__exact": str(use.workflow_id)}
+    return {"tool_name__exact": use.key, "workflow__isnull": "True"}
+
+
+def linked(number: int, period: Period, /, **query: str) -> Any:
+    """A number of executions that ended, which leads to them."""
+    return (
+        link(f"{number:,}", EXECUTIONS, query="?" + urlencode(query | {"ended": period.value}))
+        if number
+        else DASH
+    )
+
+
+def linked_calls(figures: Figures, period: Period, query: dict[str, str]) -> Any:
+    return linked(figures.calls, period, **query)
+
+
+def linked_failures(figures: Figures, period: Period, query: dict[str, str]) -> Any:
+    return linked(figures.failures, period, **query, state__exact=UNSUCCESSFUL)
+
+
+def show_usage(request: HttpRequest) -> HttpResponse:
+    if not request.user.has_perm(MAY_LOOK):
+        raise PermissionDenied
+    form = UsageForm(request.GET)
+    subject, period, order = form.chosen
+    uses = usage_by(subject, usage_since(period.start()))
+    uses.sort(key=lambda use: use.name)
+    uses.sort(key=ORDERS[order.lstrip("-")][1], reverse=order.startswith("-"))
+    page = Paginator(uses, ROWS).get_page(request.GET.get("page"))
+    chosen = {"by": subject.value, "period": period.value, "order": order}
+    context = admin.site.each_context(request) | {
+        "title": "Usage",
+        "tabs": [
+            *_choices(chosen, "by", {subject.value: told for subject, told in TABS.items()}),
+            (reverse(UNCALLED_PAGE), "Not called", False),
+        ],
+        "periods": _choices(chosen, "period", {one.value: one.words for one in Period}),
+        "headers": [_header(chosen, name, heading) for name, (heading, _) in ORDERS.items()],
+        "rows": [_row(request, subject, period, use) for use in page],
+        "page": page,
+        "pages": [
+            (f"?{urlencode(chosen | {'page': number})}", number, number == page.number)
+            for number in page.paginator.page_range
+        ]
+        if page.has_other_pages()
+        else [],
+        "period": period,
+    }
+    return TemplateResponse(request, "executions/admin/usage.html", context)
+
+
+def _choices(chosen: dict[str, str], name: str, values: dict[str, str]) -> list[tuple[str, str, bool]]:
+    """Address, words, and whether it is chosen."""
+    return [
+        (f"{reverse(PAGE)}?{urlencode(chosen | {name: value})}", told, chosen[name] == value)
+        for value, told in values.items()
+    ]
+
+
+def _header(chosen: dict[str, str], name: str, heading: str) -> dict[str, Any]:
+    """Sorts by the column, the largest first; once more the other way round."""
+    present = chosen["order"]
+    order = f"-{name}" if name != "name" and present != f"-{name}" else name
+    if name == "name" and present == "name":
+        order = "-name"
+    sorted_by = present.lstrip("-") == name
+    direction = ("descending" if present.startswith("-") else "ascending") if sorted_by else ""
+    return {
+        "heading": heading,
+        "address": f"?{urlencode(chosen | {'order': order})}",
+        "direction": direction,
+        "icon": {"descending": "arrow_downward", "ascending": "arrow_upward"}.get(direction, ""),
+    }
+
+
+def _row(request: HttpRequest, subject: Subject, period: Period, use: Use) -> list[Any]:
+    figures, query = use.figures, query_of(subject, use)
+    failures = linked_failures(figures, period, query)
+    if figures.failures:
+        failures = format_html("{} ({:})", failures, f"{figures.failure_share:.0%}")
+    return [
+        _name(request, subject, use),
+        linked_calls(figures, period, query),
+        failures,
+        duration(figures.p50_ms),
+        duration(figures.p95_ms),
+        f"{figures.input_tokens:,}",
+        f"{figures.output_tokens:,}",
+        ago(figures.last_at),
+    ]
+
+
+def _name(request: HttpRequest, subject: Subject, use: Use) -> Any:
+    match subject:
+        case Subject.CALLER:
+            return show_caller(request, key=use.key, name=use.name)
+        case Subject.TOOLSET:
+            return use.name or "none: the address of all tools"
+    if use.workflow_id is None:
+        return f"{use.name} (deleted)"
+    return link_if_allowed(request, use.name, "catalogue_workflow_change", use.workflow_id)
+
+
+def show_uncalled(request: HttpRequest) -> HttpResponse:
+    """The enabled workflows that nobody has called for so many days; they can be disabled together."""
+    if not (request.user.has_perm(MAY_LOOK) and request.user.has_perm("catalogue.view_workflow")):
+        raise PermissionDenied
+    days = next((days for days in UNCALLED_DAYS if request.GET.get("days") == str(days)), 30)
+    uncalled = uncalled_workflows(days=days).select_related("source").order_by("tool_name")
+    may_disable = request.user.has_perm(MAY_DISABLE)
+    if request.method == "POST":
+        if not may_disable:
+            raise PermissionDenied
+        chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()]
+        # Again among those that nobody has called: somebody may have since the page was shown.
+        disabled = disable_workflows(
+            Workflow.objects.filter(pk__in=list(uncalled.filter(pk__in=chosen).values_list("pk", flat=True))),
+            by=actor_of(request),
+        )
+        messages.success(request, f"Disabled: {disabled}.")
+        return HttpResponseRedirect(request.get_full_path())
+    number = uncalled.count()
+    shown = list(uncalled.for_lists()[:MOST_UNCALLED])
+    last_calls = last_calls_of(workflow.pk for workflow in shown)
+    context = admin.site.each_context(request) | {
+        "title": "Not called",
+        "tabs": [
+            *((f"{reverse(PAGE)}?by={subject.value}", told, False) for subject, told in TABS.items()),
+            (reverse(UNCALLED_PAGE), "Not called", True),
+        ],
+        "periods": [(f"?days={each}", f"{each} days", each == days) for each in UNCALLED_DAYS],
+        "days": days,
+        "number": number,
+        "left_out": number - len(shown),
+        "workflows": [
+            {
+                "key": workflow.pk,
+                "tool_name": workflow.tool_name,
+                "cells": [
+                    link_if_allowed(request, workflow.tool_name, "catalogue_workflow_change", workflow.pk),
+                    workflow.source.name,
+                    ago(workflow.first_seen_at),
+                    ago(last_calls.get(workflow.pk)) if workflow.pk in last_calls else "never",
+                ],
+            }
+            for workflow in shown
+        ],
+        "headers": ("Tool", "Source", "First seen", "Last call"),
+        "may_disable": may_disable,
+    }
+    return TemplateResponse(request, "executions/admin/uncalled.html", context)

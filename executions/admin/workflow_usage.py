@@ -1,0 +1,120 @@
+"""How often workflows are called, in the catalogue's list of them and on their pages."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest
+from unfold.contrib.filters.admin import DropdownFilter
+
+from catalogue.admin.rendering import DASH, ago, link
+from catalogue.admin.workflows import WorkflowAdmin, WorkflowChangeList
+from catalogue.models import Workflow
+from executions.admin.filters import UNSUCCESSFUL
+from executions.models import HourlyUsage
+from executions.models.usage import FAILURES
+from executions.statistics import (
+    Figures,
+    Period,
+    called_since,
+    failed_since,
+    figures_of_workflows,
+    last_calls_of,
+    usage_since,
+)
+
+MONTH = Period.MONTH
+EXECUTIONS = "executions_execution_changelist"
+
+
+def note_usage(workflows: list[Any]) -> None:
+    """On each row of a page, for the columns below: two queries."""
+    keys = [workflow.pk for workflow in workflows]
+    figures, last_calls = figures_of_workflows(keys, start=MONTH.start()), last_calls_of(keys)
+    for workflow in workflows:
+        workflow.figures = figures.get(workflow.pk, Figures())
+        workflow.last_call = last_calls.get(workflow.pk)
+
+
+def _usage_orders() -> dict[str, Any]:
+    recent = usage_since(MONTH.start()).filter(workflow=OuterRef("pk")).order_by()
+    failed = recent.filter(outcome__in=FAILURES)
+    ever = HourlyUsage.objects.filter(workflow=OuterRef("pk")).order_by()
+    return {
+        "usage_calls": Coalesce(Subquery(_total(recent)), 0),
+        "usage_failures": Coalesce(Subquery(_total(failed)), 0),
+        # NULL would be first on one database and last on the other.
+        "usage_last_call": Coalesce(
+            Subquery(ever.values("workflow").annotate(last=Max("last_at")).values("last")),
+            datetime.fromisoformat("1970-01-01T00:00:00+00:00"),
+        ),
+    }
+
+
+def _total(rows: QuerySet[HourlyUsage]) -> QuerySet[HourlyUsage, Any]:
+    return rows.values("workflow").annotate(total=Sum("calls")).values("total")
+
+
+def _column(description: str, order: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    def mark(show: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        show.short_description = description  # type: ignore[attr-defined]
+        show.admin_order_field = order  # type: ignore[attr-defined]
+        return show
+
+    return mark
+
+
+@_column("calls in 30 days", "usage_calls")
+def calls(workflow: Any) -> str:
+    return _number(workflow, workflow.figures.calls)
+
+
+@_column("failed", "usage_failures")
+def failures(workflow: Any) -> str:
+    return _number(workflow, workflow.figures.failures, f"&state__exact={UNSUCCESSFUL}")
+
+
+@_column("last called", "usage_last_call")
+def last_call(workflow: Any) -> str:
+    return ago(workflow.last_call)
+
+
+def _number(workflow: Workflow, number: int, further: str = "") -> str:
+    if not number:
+        return DASH
+    query = f"?workflow__id__exact={workflow.pk}&ended={MONTH.value}{further}"
+    return link(f"{number:,}", EXECUTIONS, query=query)
+
+
+class UseFilter(DropdownFilter):  # type: ignore[misc]
+    title = "use"
+    parameter_name = "use"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("called", "called in the last 30 days"),
+            ("uncalled", "not called in the last 30 days"),
+            ("never", "never called"),
+            ("failing", "failed in the last 30 days"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        match self.value():
+            case "called":
+                return queryset.filter(called_since(MONTH.start()))
+            case "uncalled":
+                return queryset.exclude(called_since(MONTH.start()))
+            case "never":
+                return queryset.exclude(called_since())
+            case "failing":
+                return queryset.filter(failed_since(MONTH.start()))
+        return queryset
+
+
+WorkflowChangeList.further_readings.append(note_usage)
+WorkflowAdmin.further_orders.append(_usage_orders)
+columns, filters = WorkflowAdmin.list_display, WorkflowAdmin.list_filter
+WorkflowAdmin.list_display = (*columns, calls, failures, last_call)  # type: ignore[assignment]
+WorkflowAdmin.list_filter = (*filters, UseFilter)  # type: ignore[assignment]

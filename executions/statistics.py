@@ -1,0 +1,405 @@
+"""What is used, how fast it is and how often it fails: read from the hourly sums, never from the executions.
+
+Ends of executions are counted in the transaction that records them (`models.usage`). What may happen at once:
+
+- Two processes end the same execution: the transition is a compare-and-set, and only the winner counts.
+- Ends and readers while rows are folded: the rows that are taken and the sums that replace them change in
+  one transaction, so that a reader, which asks in one statement, sees either.
+- Two processes fold: each takes rows that the other has not locked, and adds them to the rows of their keys
+  in the same order.
+- The retention removes executions: their sums stay, and the state says up to when executions may be missing,
+  from the same transaction on. No hour before that is counted again.
+- A recount and ends, or folding: an hour is replaced under a lock of the table, so that an end is both among
+  the executions and among the sums, or in neither. SQLite has one writer anyway.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.models import Workflow
+from catalogue.token_estimates import tokens_for
+from executions.models import FINAL, Execution, HourlyUsage, StatisticsState
+from executions.models.usage import (
+    ADDED,
+    CACHED,
+    FAILURES,
+    TIMED,
+    Key,
+    Outcome,
+    Sums,
+    UsageQuerySet,
+    end_of,
+    insert_usage,
+)
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+FOLDED_AT_ONCE = 500
+PRUNED_AT_ONCE = 500
+
+
+# Reading
+
+
+class Period(StrEnum):
+    """The times that pages offer. Each ends now and begins with a whole hour or day, as its charts do."""
+
+    DAY = "24h"
+    WEEK = "7d"
+    MONTH = "30d"
+
+    @property
+    def words(self) -> str:
+        return {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}[self.value]
+
+    @property
+    def bucket(self) -> timedelta:
+        return HOUR if self is Period.DAY else DAY
+
+    def start(self, now: datetime | None = None) -> datetime:
+        hour = (now or timezone.now()).replace(minute=0, second=0, microsecond=0)
+        if self is Period.DAY:
+            return hour - 23 * HOUR
+        return hour.replace(hour=0) - (6 if self is Period.WEEK else 29) * DAY
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the ends of some executions come to."""
+
+    calls: int = 0
+    failures: int = 0
+    """Failed or timed out."""
+    cancelled: int = 0
+    cached: int = 0
+    """Answered from the result cache."""
+    input_characters: int = 0
+    output_characters: int = 0
+    last_at: datetime | None = None
+    milliseconds: int = 0
+    """Of those that count for durations, together."""
+    timed: int = 0
+    """How many count for durations: those that ran to an end."""
+    by_duration: dict[int, int] = field(default_factory=dict)
+    """How many of these are in each class of durations."""
+
+    @property
+    def input_tokens(self) -> int:
+        return tokens_for(self.input_characters)
+
+    @property
+    def output_tokens(self) -> int:
+        return tokens_for(self.output_characters)
+
+    @property
+    def failure_share(self) -> float:
+        """From 0 to 1."""
+        return self.failures / self.calls if self.calls else 0.0
+
+    @property
+    def p50_ms(self) -> int | None:
+        return self.percentile(50)
+
+    @property
+    def p95_ms(self) -> int | None:
+        return self.percentile(95)
+
+    def percentile(self, percent: float) -> int | None:
+        """An estimate within a fifth of the true duration; None where nothing ran to an end."""
+        wanted, seen = self.timed * percent / 100, 0
+        for number, count in sorted(self.by_duration.items()):
+            seen += count
+            if seen >= wanted:
+                # The middle of its class, as factors go.
+                return round(2 ** ((number - 0.5) / 2))
+        return None
+
+    def add(self, outcome: str, duration_class: int, row: dict[str, Any]) -> None:
+        self.calls += row["calls"]
+        self.input_characters += row["input_characters"]
+        self.output_characters += row["output_characters"]
+        self.failures += row["calls"] if outcome in FAILURES else 0
+        self.cancelled += row["calls"] if outcome == Outcome.CANCELLED else 0
+        self.cached += row["calls"] if outcome == CACHED else 0
+        if outcome in TIMED:
+            self.timed += row["calls"]
+            self.milliseconds += row["milliseconds"]
+            self.by_duration[duration_class] = self.by_duration.get(duration_class, 0) + row["calls"]
+        if self.last_at is None or row["last_at"] > self.last_at:
+            self.last_at = row["last_at"]
+
+    def include(self, other: Figures) -> None:
+        for name in ("calls", "failures", "cancelled", "cached", "timed", *ADDED[1:]):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for number, count in other.by_duration.items():
+            self.by_duration[number] = self.by_duration.get(number, 0) + count
+        self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
+
+
+def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
+    """The sums of whole hours from the one that begins at `start` to the one before `end`."""
+    rows = HourlyUsage.objects.filter(hour__gte=start)
+    return rows if end is None else rows.filter(hour__lt=end)
+
+
+def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], Figures]:
+    """The figures for each combination of values of these columns, in one query."""
+    figures: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
+    sums = {name: Sum(name) for name in ADDED} | {"last_at": Max("last_at")}
+    for row in rows.order_by().values(*by, "outcome", "duration_class").annotate(**sums):
+        figures[tuple(row[name] for name in by)].add(row["outcome"], row["duration_class"], row)
+    return dict(figures)
+
+
+def figures_over_time(
+    rows: QuerySet[HourlyUsage], *by: str, bucket: timedelta = HOUR
+) -> dict[tuple[Any, ...], Figures]:
+    """Like `figures_by`, with the begin of the hour or day first; UTC's days."""
+    hourly = figures_by(rows, "hour", *by)
+    if bucket == HOUR:
+        return hourly
+    daily: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
+    for (hour, *rest), figures in hourly.items():
+        daily[hour.replace(hour=0), *rest].include(figures)
+    return dict(daily)
+
+
+class Subject(StrEnum):
+    """What usage is told of."""
+
+    TOOL = "tool"
+    TOOLSET = "toolset"
+    CALLER = "caller"
+    SOURCE = "source"
+    DOOR = "door"
+
+
+COLUMN_OF = {
+    Subject.TOOL: "tool_name",
+    Subject.TOOLSET: "toolset",
+    Subject.CALLER: "caller",
+    Subject.SOURCE: "source_name",
+    Subject.DOOR: "door",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one tool, toolset, caller, source or door was used for."""
+
+    name: str
+    """For people: a tool is called what it is called now, and the address of all tools has no slug."""
+    key: str
+    """As executions have it."""
+    figures: Figures
+    workflow_id: int | None = None
+    """Of a tool whose workflow is still there."""
+
+
+def usage_by(subject: Subject, rows: UsageQuerySet) -> list[Use]:
+    """In no order; at most two queries."""
+    if subject is Subject.TOOL:
+        return _usage_by_tool(rows)
+    column = COLUMN_OF[subject]
+    figures = figures_by(rows, column)
+    names: dict[str, str] = {}
+    if subject is Subject.CALLER:
+        names = dict(rows.order_by().values_list(column).annotate(Max("caller_name")))
+    return [Use(names.get(key) or key, key, found) for (key,), found in figures.items()]
+
+
+def _usage_by_tool(rows: UsageQuerySet) -> list[Use]:
+    """A workflow that was renamed meanwhile is one; what is left of deleted ones goes by the tool's name."""
+    known = Workflow.objects.filter(pk__in=rows.order_by().values("workflow"))
+    names = dict(known.order_by().values_list("pk", "tool_name"))
+    merged: dict[tuple[int | None, str], Figures] = {}
+    for (workflow, tool_name), figures in figures_by(rows, "workflow", "tool_name").items():
+        key = (workflow, names[workflow]) if workflow in names else (None, tool_name)
+        merged.setdefault(key, Figures()).include(figures)
+    return [Use(name, name, figures, workflow) for (workflow, name), figures in merged.items()]
+
+
+def figures_of_workflows(keys: Iterable[int], *, start: datetime) -> dict[int, Figures]:
+    """Of those of them that were called since, in one query."""
+    rows = usage_since(start).filter(workflow__in=list(keys))
+    return {workflow: figures for (workflow,), figures in figures_by(rows, "workflow").items()}
+
+
+def last_calls_of(keys: Iterable[int]) -> dict[int, datetime]:
+    """When the last call of each ended, however long ago; what was never called is missing."""
+    rows = HourlyUsage.objects.filter(workflow__in=list(keys)).order_by()
+    return dict(rows.values_list("workflow").annotate(Max("last_at")))
+
+
+def called_since(start: datetime | None = None) -> Exists:
+    """A condition for workflows: a call of theirs has ended in that time or ever, or is under way."""
+    ended = HourlyUsage.objects.filter(workflow=OuterRef("pk"))
+    active = Execution.objects.admitted().filter(workflow=OuterRef("pk"))
+    return Exists(ended if start is None else ended.filter(hour__gte=start)) | Exists(active)  # type: ignore[return-value]
+
+
+def failed_since(start: datetime) -> Exists:
+    """A condition for workflows: a call of theirs has failed or timed out."""
+    return Exists(usage_since(start).filter(workflow=OuterRef("pk"), outcome__in=FAILURES))
+
+
+def uncalled_workflows(*, days: int) -> QuerySet[Workflow]:
+    """Those that are enabled, have been known for as long, and were not called in these days."""
+    start = timezone.now().replace(minute=0, second=0, microsecond=0) - days * DAY
+    known = Workflow.objects.runnable().filter(first_seen_at__lt=start)
+    uncalled: QuerySet[Workflow] = known.filter(~called_since(start))
+    return uncalled
+
+
+# Upkeep
+
+
+def fold() -> int:
+    """Add up what has ended since it was done last. Returns how many rows that were."""
+    folded = 0
+    while batch := _fold_batch():
+        folded += batch
+        if batch < FOLDED_AT_ONCE:
+            break
+    return folded
+
+
+@transaction.atomic
+def _fold_batch() -> int:
+    single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").select_for_update(skip_locked=True)
+    taken = list(single[:FOLDED_AT_ONCE])
+    if taken:
+        insert_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)), folded=True)
+        HourlyUsage.objects.filter(pk__in=[row.pk for row in taken]).delete()
+    return len(taken)
+
+
+def _sum_up(ends: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
+    total: dict[Key, Sums] = {}
+    for key, sums in ends:
+        if key in total:
+            total[key].add(sums)
+        else:
+            total[key] = sums
+    return total
+
+
+def _in_order(sums: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
+    """The same one in every process, which therefore never wait for each other in a circle."""
+    return sorted(sums.items(), key=lambda row: tuple(str(part) for part in row[0]))
+
+
+def prune_statistics(before: datetime) -> int:
+    """Remove a batch of what is older. Returns how many rows."""
+    old = HourlyUsage.objects.filter(hour__lt=before - HOUR).order_by("hour")
+    with transaction.atomic():
+        keys = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNED_AT_ONCE])
+        if keys:
+            HourlyUsage.objects.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+# Counting again
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    hours: int
+    """How many were counted."""
+    differed: int
+    """How many of them were not as the executions say, and are now."""
+    since: datetime | None
+    """The first hour whose executions are all there; None where there is nothing to count."""
+
+
+def recount() -> Recount:
+    """Make the statistics agree with the executions, for all hours of which no execution has been removed."""
+    state, _ = StatisticsState.objects.get_or_create(pk=StatisticsState.ONLY)
+    hours = list(_countable_hours(state.removed_until))
+    differed = sum(_recount_hour(hour) for hour in hours)
+    StatisticsState.objects.update(counted_from_rows_at=timezone.now())
+    logger.info("Counted {} hours again; {} differed", len(hours), differed)
+    return Recount(hours=len(hours), differed=differed, since=min(hours, default=None))
+
+
+def recount_once() -> None:
+    """What had ended before there were statistics is counted once, after an upgrade."""
+    if not StatisticsState.objects.filter(counted_from_rows_at__isnull=False).exists():
+        recount()
+
+
+def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
+    """Those in which something ended or is said to have, and of which nothing has been removed."""
+    ends = Execution.objects.filter(finished_at__isnull=False).order_by()
+    first_end = ends.aggregate(first=Min("finished_at"))["first"]
+    first_sum = HourlyUsage.objects.aggregate(first=Min("hour"))["first"]
+    first, now = min(filter(None, (first_end, first_sum)), default=None), timezone.now()
+    if first is None:
+        return
+    hour = first.replace(minute=0, second=0, microsecond=0)
+    if removed_until is not None:
+        while hour < removed_until:
+            hour += HOUR
+    counted = set(HourlyUsage.objects.order_by().values_list("hour", flat=True).distinct())
+    while hour <= now:
+        if hour in counted or ends.filter(finished_at__gte=hour, finished_at__lt=hour + HOUR).exists():
+            yield hour
+        hour += HOUR
+
+
+def _recount_hour(hour: datetime) -> bool:
+    """Whether it differed."""
+    if _same(_counted_in(hour), _ended_in(hour)):
+        return False
+    with transaction.atomic():
+        _lock_out_writers()
+        ended = _ended_in(hour)
+        # After they were read: if any had been removed before, this says so.
+        removed_until = StatisticsState.objects.values_list("removed_until", flat=True).first()
+        if removed_until is not None and hour < removed_until:
+            return False
+        HourlyUsage.objects.filter(hour=hour).delete()
+        rows = _in_order(ended)
+        for start in range(0, len(rows), FOLDED_AT_ONCE):
+            insert_usage(rows[start : start + FOLDED_AT_ONCE], folded=True)
+    return True
+
+
+def _lock_out_writers() -> None:
+    """Until the transaction ends nobody else changes the sums; what was about to is finished first."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            table = connection.ops.quote_name(HourlyUsage._meta.db_table)
+            cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+
+
+def _ended_in(hour: datetime) -> dict[Key, Sums]:
+    ended = Execution.objects.filter(
+        state__in=FINAL, finished_at__gte=hour, finished_at__lt=hour + HOUR
+    ).order_by()
+    return _sum_up(end_of(execution, {}) for execution in ended.defer("error", "poll_failure").iterator())
+
+
+def _counted_in(hour: datetime) -> dict[Key, Sums]:
+    return _sum_up((row.key, row.sums) for row in HourlyUsage.objects.filter(hour=hour))
+
+
+def _same(counted: dict[Key, Sums], ended: dict[Key, Sums]) -> bool:
+    return {key: _numbers(sums) for key, sums in counted.items()} == {
+        key: _numbers(sums) for key, sums in ended.items()
+    }
+
+
+def _numbers(sums: Sums) -> Sequence[int]:
+    return [getattr(sums, name) for name in ADDED]
