@@ -1,7 +1,7 @@
 """What curators do to workflows, for every door."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -107,7 +107,6 @@ def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **de
 
 def _rename(workflow: Workflow, alias_days: int | None) -> None:
     """By the names that the row has: the workflow at hand has its new one already. Raises ValidationError."""
-    _refuse_alias_of_others(workflow)
     row = Workflow.objects.only("tool_name", "former_tool_names", "tool_aliases").get(pk=workflow.pk)
     if alias_days is not None and not 0 <= alias_days <= MOST_ALIAS_DAYS:
         raise ValidationError({"alias_days": f"This has to be from 0 to {MOST_ALIAS_DAYS} days."})
@@ -123,35 +122,12 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
             .exclude(pk=row.pk)
             .values_list("tool_name", flat=True)
         )
-        concerned -= find_live_aliases(besides=row).keys()
+        concerned -= Workflow.objects.exclude(pk=row.pk).live_aliases().keys()
         until = timezone.now() + timedelta(days=alias_days)
         aliases |= dict.fromkeys((name for name in concerned if name in former), until)
     workflow.former_tool_names = former
     now = timezone.now()
     workflow.tool_aliases = {name: until.isoformat() for name, until in aliases.items() if until > now}
-
-
-def _refuse_alias_of_others(workflow: Workflow) -> None:
-    if (other := find_live_aliases(besides=workflow).get(workflow.tool_name)) is not None:
-        name, until = other
-        raise ValidationError(
-            {
-                "tool_name": f"Calls by this name still run {name}, which had it before, until "
-                f"{until:%Y-%m-%d %H:%M} UTC."
-            }
-        )
-
-
-def find_live_aliases(*, besides: Workflow | None = None) -> dict[str, tuple[str, datetime]]:
-    """The former tool names that calls may still use: what they run, and until when."""
-    renamed = Workflow.objects.exclude(tool_aliases={}).only("tool_name", "tool_aliases")
-    if besides is not None:
-        renamed = renamed.exclude(pk=besides.pk)
-    return {
-        name: (workflow.tool_name, until)
-        for workflow in renamed
-        for name, until in workflow.live_aliases.items()
-    }
 
 
 @transaction.atomic

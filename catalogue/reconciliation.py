@@ -12,7 +12,6 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from catalogue.curation import find_live_aliases
 from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, looks_of, make_tool_name
@@ -231,7 +230,7 @@ class _Names:
     @cached_property
     def _taken(self) -> set[str]:
         # A new workflow must not take over the calls by a name that another has just given up.
-        return {*Workflow.objects.values_list("tool_name", flat=True), *find_live_aliases()}
+        return {*Workflow.objects.values_list("tool_name", flat=True), *Workflow.objects.live_aliases()}
 
     def make(self, upstream: dict[str, Any]) -> str:
         name = make_tool_name(

@@ -198,6 +198,10 @@ class Workflow(Exposing):
         problems = {}
         if self.tool_name in RESERVED:
             problems["tool_name"] = "This name is taken by a built-in tool or by REST."
+        others = Workflow.objects.exclude(pk=self.pk).live_aliases()
+        if (other := others.get(self.tool_name)) is not None:
+            name, until = other
+            problems["tool_name"] = f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
         tags = self.tags_override
         if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
             problems["tags_override"] = 'This has to be a list of texts, such as ["finance"].'

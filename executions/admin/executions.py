@@ -22,6 +22,7 @@ from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payload_files import send_payload
 from executions.admin.resolving import describe_resolution, resolve_as_said
+from executions.admin.running import RunningMixin, run_again
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
@@ -36,7 +37,7 @@ CANCEL_MESSAGES = {
 
 
 @admin.register(Execution)
-class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
+class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     list_display = (
         "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
@@ -118,6 +119,7 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         return describe_page(request, obj) | {
             "resolution": describe_resolution(obj) if resolvable else None,
             "interactions": self.shown_interactions(request, obj),
+            "links": run_again(request, obj),
         }
 
     # Resolving what is unconfirmed

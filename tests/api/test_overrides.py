@@ -100,7 +100,7 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
     assert Execution.objects.count() == 1
 
     refused = client.patch("/api/workflows/other/", {"tool_name": "greet"})
-    assert refused.status_code == 400 and "still run salute" in json.dumps(refused.json())
+    assert refused.status_code == 400 and "calls by this name still run salute" in json.dumps(refused.json())
     found = make_tool_name_of_new("greet")
     assert found not in ("greet", other.tool_name)
 
