@@ -1,10 +1,13 @@
 """What curators do to workflows, for every door."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from catalogue.history import Actor, record_change
 from catalogue.models import Review, Revision, Source, Workflow
@@ -15,6 +18,7 @@ OVERRIDABLE = (
     "title_override",
     "description_override",
     "tags_override",
+    "argument_overrides",
     "timeout_seconds",
     "inline_wait_seconds",
     "execution_type_override",
@@ -29,6 +33,7 @@ OVERRIDABLE = (
 
 
 MOST_FORMER_NAMES = 20
+MOST_ALIAS_DAYS = 365
 
 
 class UnknownWorkflows(Exception):
@@ -75,29 +80,54 @@ def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> in
     return _decide(workflows, by, "Took the engine's hints again.", **dict.fromkeys(CURATORS_HINTS))
 
 
-def override_workflow(workflow: Workflow, **decisions: Any) -> Workflow:
-    """Set the curator's own words and limits. Raises ValidationError keyed by field."""
+def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **decisions: Any) -> Workflow:
+    """Set the curator's own words and limits. Raises ValidationError keyed by field.
+
+    `alias_days`: how long calls by the name that it loses now still run; where it keeps its name, those by
+    its last name and by those that still work. 0: no longer.
+    """
     unknown = set(decisions) - set(OVERRIDABLE)
     if unknown:
         raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")
     for name, value in decisions.items():
         setattr(workflow, name, value)
-    workflow.full_clean()
     with transaction.atomic():
         Revision.lock()
-        if "tool_name" in decisions:
-            workflow.former_tool_names = _former_names(workflow)
-            decisions["former_tool_names"] = workflow.former_tool_names
-        workflow.save(update_fields=list(decisions))
+        workflow.full_clean()
+        if "argument_overrides" in decisions and (problems := workflow.argument_problems):
+            told = [f"{name}: {problem}" for name, problem in problems.items()]
+            raise ValidationError({"argument_overrides": told})
+        written = list(decisions)
+        if "tool_name" in decisions or alias_days is not None:
+            _rename(workflow, alias_days)
+            written += ["former_tool_names", "tool_aliases"]
+        workflow.save(update_fields=written)
     return workflow
 
 
-def _former_names(workflow: Workflow) -> list[str]:
-    """By those that the row has: the workflow at hand has its new name already."""
-    known = Workflow.objects.filter(pk=workflow.pk).values_list("tool_name", "former_tool_names").first()
-    name, former = known or (workflow.tool_name, [])
-    names = dict.fromkeys([name, *former])
-    return [name for name in names if name != workflow.tool_name][:MOST_FORMER_NAMES]
+def _rename(workflow: Workflow, alias_days: int | None) -> None:
+    """By the names that the row has: the workflow at hand has its new one already. Raises ValidationError."""
+    row = Workflow.objects.only("tool_name", "former_tool_names", "tool_aliases").get(pk=workflow.pk)
+    if alias_days is not None and not 0 <= alias_days <= MOST_ALIAS_DAYS:
+        raise ValidationError({"alias_days": f"This has to be from 0 to {MOST_ALIAS_DAYS} days."})
+    is_renamed = row.tool_name != workflow.tool_name
+    names = dict.fromkeys([row.tool_name, *row.former_tool_names])
+    former = [name for name in names if name != workflow.tool_name][:MOST_FORMER_NAMES]
+    aliases = {name: until for name, until in row.live_aliases.items() if name in former}
+    if alias_days is not None:
+        concerned = {row.tool_name} if is_renamed else {*aliases, *former[:1]}
+        # What is another's name by now belongs to that one.
+        concerned -= set(
+            Workflow.objects.filter(tool_name__in=concerned)
+            .exclude(pk=row.pk)
+            .values_list("tool_name", flat=True)
+        )
+        concerned -= Workflow.objects.exclude(pk=row.pk).live_aliases().keys()
+        until = timezone.now() + timedelta(days=alias_days)
+        aliases |= dict.fromkeys((name for name in concerned if name in former), until)
+    workflow.former_tool_names = former
+    now = timezone.now()
+    workflow.tool_aliases = {name: until.isoformat() for name, until in aliases.items() if until > now}
 
 
 @transaction.atomic

@@ -40,11 +40,11 @@ def summarise_workflow(workflow: Workflow, mode: Mode = Mode.COMPACT) -> dict[st
         "tags": workflow.shown_tags,
     }
     if mode != Mode.DETAILED:
-        return summary | {"input_summary": summarise_inputs(workflow.input_schema)}
+        return summary | {"input_summary": summarise_inputs(workflow.offered_input_schema)}
     return summary | {
         "version": workflow.version,
         "author": workflow.author or None,
-        "inputs": describe_inputs(workflow.input_schema),
+        "inputs": describe_inputs(workflow.offered_input_schema),
         "outputs": describe_outputs(workflow.output_schema),
     }
 

@@ -88,6 +88,15 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         """What the rows alone allow to be exposed; the filters have the last word (`catalogue.exposure`)."""
         return self.present().filter(enabled=True, source__enabled=True)
 
+    def live_aliases(self) -> dict[str, tuple[str, datetime]]:
+        """The former tool names that calls may still use: what they run, and until when."""
+        renamed = self.exclude(tool_aliases={}).only("tool_name", "tool_aliases")
+        return {
+            name: (workflow.tool_name, until)
+            for workflow in renamed
+            for name, until in workflow.live_aliases.items()
+        }
+
     def cached(self) -> WorkflowQuerySet:
         """Those whose results are cached: what `Workflow.effective_cache_seconds` says, for the database."""
         return self.annotate(kept_seconds=Coalesce("cache_seconds", "upstream_cache_seconds", 0)).filter(

@@ -348,7 +348,8 @@ class _Names:
 
     @cached_property
     def _taken(self) -> set[str]:
-        return set(Workflow.objects.values_list("tool_name", flat=True))
+        # A new workflow must not take over the calls by a name that another has just given up.
+        return {*Workflow.objects.values_list("tool_name", flat=True), *Workflow.objects.live_aliases()}
 
     def make(self, upstream: dict[str, Any]) -> str:
         name = make_tool_name(

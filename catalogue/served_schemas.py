@@ -28,7 +28,7 @@ def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:
         _spell_out(node)
         _say_pattern(node)
     # Some clients allow what is named here, and nothing else.
-    members = _members_of_parts(served) | served.get("properties", {})
+    members = members_of_parts(served) | served.get("properties", {})
     return {"type": "object"} | served | {"properties": members}
 
 
@@ -53,7 +53,7 @@ def _say_pattern(node: dict[str, Any]) -> None:
         node["description"] = f"{said} {told}" if isinstance(said, str) and said else told
 
 
-def _members_of_parts(schema: dict[str, Any]) -> dict[str, Any]:
+def members_of_parts(schema: dict[str, Any]) -> dict[str, Any]:
     """What the root's references and alternatives name; of several schemas for one name, any may be meant."""
     found: dict[str, list[Any]] = {}
     for name, inner in _named_by_parts(Place(schema, schema), {id(schema)}):

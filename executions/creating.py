@@ -51,7 +51,8 @@ def insert_execution(
     ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload).save(
         force_insert=True
     )
-    called = ("created", f"{request.caller.name} called {workflow.tool_name}.")
+    by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
+    called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     ExecutionEvent.objects.bulk_create(
         ExecutionEvent(execution=execution, kind=kind, message=message) for kind, message in (called, *events)
     )

@@ -17,11 +17,12 @@ from django.db.models import Q
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import in_turn
-from catalogue.exposure import current_catalogue
+from catalogue.exposure import current_catalogue, find_by_alias
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
-from catalogue.schemas import ArgumentProblem, check_arguments
+from catalogue.schemas import ArgumentProblem
 from executions.callers import Caller
 from executions.creating import insert_execution, new_execution
 from executions.engine.leases import LEASE
@@ -53,6 +54,8 @@ class StartRequest:
     """Whether this may be a call that lost its connection and comes again."""
     fresh: bool = False
     """Whether the workflow has to run though a cached result could answer."""
+    may_be_hidden: bool = False
+    """Whether a workflow that agents do not see may run, as for a curator who tries it."""
     client: dict[str, Any] = field(default_factory=dict)
     """What the client says of itself, for the record."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -74,10 +77,19 @@ def read_idempotency_key(sent: Any) -> str:
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """The workflow behind a tool name. Raises UnknownTool, also for one outside the caller's toolset."""
     shown = current_catalogue().seen_through(caller.toolset)
-    if (workflow := shown.get(tool_name)) is None:
+    if (workflow := shown.get(tool_name) or find_by_alias(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
         raise UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow
+
+
+def _find_workflow(request: StartRequest) -> Workflow:
+    """Raises UnknownTool."""
+    if request.may_be_hidden:
+        at_hand = Workflow.objects.select_related("source").filter(source__enabled=True)
+        if (workflow := at_hand.filter(tool_name=request.tool_name).first()) is not None:
+            return workflow
+    return exposed_workflow(request.tool_name, caller=request.caller)
 
 
 def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
@@ -88,15 +100,16 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     lease, and the holder goes on at once with `advancing.launch`. Without one a worker will.
     Raises the subclasses of StartRefused.
     """
-    digest = _hash_of(request)
-    if (asked_before := _find_by_key(request, digest)) is not None:
+    written = request
+    if (asked_before := _find_by_key(written)) is not None:
         return asked_before
-    workflow = exposed_workflow(request.tool_name, caller=request.caller)
-    checked = check_arguments(workflow.input_schema, request.arguments)
-    if checked.problems:
-        raise InvalidArguments(request.tool_name, checked.problems)
-    # From here on; a request that comes again is known by the arguments as they were written.
-    request = replace(request, arguments=checked.arguments)
+    workflow = _find_workflow(request)
+    # A request that comes again is known by the arguments as they were written, with what a curator has set.
+    digest = _hash_of(written, workflow)
+    settled = settle_arguments(workflow.input_schema, workflow.argument_overrides, request.arguments)
+    if settled.problems:
+        raise InvalidArguments(request.tool_name, settled.problems)
+    request = replace(request, arguments=settled.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
     try:
@@ -104,7 +117,7 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
             return answered
         execution = _record(request, workflow, digest, holder)
     except IntegrityError:
-        if (asked_before := _find_by_key(request, digest)) is not None:
+        if (asked_before := _find_by_key(written)) is not None:
             return asked_before
         # Deleted in the moment for which the catalogue is remembered.
         raise UnknownTool(request.tool_name) from None
@@ -114,9 +127,12 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     return execution
 
 
-def _hash_of(request: StartRequest) -> str:
+def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
+    """Of the arguments that the workflow gets for those of the request. Raises InvalidArguments."""
+    overrides = {} if workflow is None else workflow.argument_overrides
+    arguments = complete_arguments(overrides, request.arguments)
     try:
-        canonical = json.dumps(request.arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError:
         problem = ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")
         raise InvalidArguments(request.tool_name, [problem]) from None
@@ -127,7 +143,7 @@ def _hash_of(request: StartRequest) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _find_by_key(request: StartRequest, digest: str) -> Execution | None:
+def _find_by_key(request: StartRequest) -> Execution | None:
     """The execution that the caller's key stands for. Raises InvalidIdempotencyKey or IdempotencyConflict."""
     if not request.idempotency_key:
         return None
@@ -140,9 +156,19 @@ def _find_by_key(request: StartRequest, digest: str) -> Execution | None:
     if known.created_at < expired:
         mine.filter(created_at__lt=expired).update(idempotency_key="")
         return None
-    if (known.tool_name, known.arguments_hash) != (request.tool_name, digest):
+    is_same = request.tool_name in _names_of(known) and known.arguments_hash == _hash_of(
+        request, known.workflow
+    )
+    if not is_same:
         raise IdempotencyConflict(known, tool_name=request.tool_name)
     return known
+
+
+def _names_of(execution: Execution) -> set[str]:
+    """What the workflow of an execution is or was called."""
+    workflow = execution.workflow
+    names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
+    return {execution.tool_name, *names}
 
 
 def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Execution | None:
@@ -162,7 +188,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         caller=request.caller.key,
         arguments_hash=digest,
         # Not by the workflow: SQLite would then go through all that it ever ran instead of this index.
-        tool_name=workflow.tool_name,
+        tool_name__in=[workflow.tool_name, *workflow.former_tool_names],
         door=request.door,
         # Who has a key comes back with it.
         idempotency_key="",

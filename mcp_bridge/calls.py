@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catalogue.database import run_in_database
-from catalogue.exposure import current_catalogue, fresh_catalogue
+from catalogue.exposure import current_catalogue, find_by_alias, fresh_catalogue
 from catalogue.models import Workflow
 from executions.models import Execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
-from mcp_bridge.answers.results import ToolAnswer, execution_result, text_result
-from mcp_bridge.portability import find_portable_view
+from mcp_bridge.answers.results import ToolAnswer, execution_result, tell_renamed, text_result
+from mcp_bridge.declarations import RENAMED_TO
+from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.task_documents import describe_created_task
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -75,7 +76,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         return text_result(str(error), is_error=True)
     if progress is not None and not progress.has_told:
         await progress.tell(execution)
-    return await run_in_database(_render, execution, call, patience)
+    return await run_in_database(_render, execution, call, patience, name)
 
 
 async def patience_of(access: Access) -> int | None:
@@ -89,16 +90,29 @@ async def patience_of(access: Access) -> int | None:
     return seconds
 
 
-def _render(execution: Execution, call: ToolCall, patience: int | None) -> ToolAnswer:
+def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
+    present = _name_instead_of(called, call.access)
     if call.takes_tasks and not execution.is_settled and not _is_synchronous(execution):
-        return describe_created_task(execution)
+        task = describe_created_task(execution)
+        return task | {"_meta": {RENAMED_TO: present}} if present else task
     is_for_a_terminal = call.door == Execution.Door.COMMAND
-    return execution_result(
+    result = execution_result(
         execution,
         protocol_version=call.protocol_version,
         may_be_large=is_for_a_terminal,
         patience=patience,
     )
+    return tell_renamed(result, called, present) if present else result
+
+
+def _name_instead_of(called: str, access: Access) -> str:
+    """What a tool is called now that was called by an alias; empty for its present name."""
+    catalogue = current_catalogue()
+    shown = catalogue.seen_through(access.toolset)
+    if called in shown or (workflow := find_by_alias(shown, called)) is None:
+        return ""
+    portable = portable_view(catalogue, access.toolset)
+    return workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
 
 
 def _is_synchronous(execution: Execution) -> bool:

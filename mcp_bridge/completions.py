@@ -50,7 +50,7 @@ def _complete(params: CompleteRequestParams, access: Access) -> Completion:
 
 def _values_for_prompt(name: str, argument: CompletionArgument, access: Access) -> Iterable[str]:
     workflow = find_offered(access, name)
-    if argument.name not in (inputs := describe_inputs(workflow.input_schema)):
+    if argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
         raise _unknown_argument(argument, name, inputs)
     return values_of_argument(workflow, argument.name)
 

@@ -13,6 +13,7 @@ from catalogue.exposure import (
     ExposedToolset,
     current_catalogue,
     expose,
+    find_by_alias,
     fresh_catalogue,
     shown_by,
 )
@@ -65,8 +66,9 @@ class PortableView:
         return read.arguments
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
-        workflow = self.entry.workflows.get(name)
-        return None if workflow is None else workflow.input_schema
+        shown = self.entry.workflows
+        workflow = shown.get(name) or find_by_alias(shown, name)
+        return None if workflow is None else workflow.offered_input_schema
 
     def tell_invalid(
         self, called: str, schema: Mapping[str, Any], error: InvalidArguments
@@ -106,7 +108,7 @@ def find_refused(toolset: Toolset, catalogue: ExposedCatalogue) -> dict[str, lis
         return {}
     limit = limit_for_tools(toolset.slug)
     refused = {
-        name: find_refusals(name, workflow.input_schema, limit=limit)
+        name: find_refusals(name, workflow.offered_input_schema, limit=limit)
         for name, workflow in shown_by(toolset, catalogue).items()
     }
     return {name: problems for name, problems in refused.items() if problems}

@@ -78,7 +78,7 @@ def find_offered(access: Access, name: str) -> Workflow:
 
 
 def workflow_prompt(workflow: Workflow) -> Prompt:
-    inputs = describe_inputs(workflow.input_schema)
+    inputs = describe_inputs(workflow.offered_input_schema)
     return Prompt(
         name=workflow.tool_name,
         title=workflow.title,
@@ -90,7 +90,7 @@ def workflow_prompt(workflow: Workflow) -> Prompt:
 
 def values_of_argument(workflow: Workflow, name: str) -> list[str]:
     """What the argument can be, as a person would write it, where the schema counts it up."""
-    root = workflow.input_schema
+    root = workflow.offered_input_schema
     properties = root.get("properties")
     place = Place(properties.get(name) if isinstance(properties, dict) else None, root)
     for schema in place.chain():
@@ -124,7 +124,7 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResu
     portable = portable_view(current_catalogue(), access.toolset)
     shown = workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
     if portable is not None:
-        arguments = make_portable(workflow.input_schema).plan.write(arguments)
+        arguments = make_portable(workflow.offered_input_schema).plan.write(arguments)
     message = _ask_to_run(workflow, shown, arguments, has_own_tool=name in tools)
     return GetPromptResult(
         description=workflow.shown_description or None,
@@ -142,7 +142,7 @@ def _argument(name: str, told: Mapping[str, Any]) -> PromptArgument:
 
 def _in_order(workflow: Workflow, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What has to be given first, otherwise as the engine has it."""
-    properties = workflow.input_schema.get("properties")
+    properties = workflow.offered_input_schema.get("properties")
     order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
     return sorted(inputs, key=lambda name: (not inputs[name]["required"], order.get(name, len(order))))
 
@@ -152,13 +152,13 @@ def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str,
 
     Raises MCPError that names each argument which is missing or does not fit.
     """
-    inputs = describe_inputs(workflow.input_schema)
+    inputs = describe_inputs(workflow.offered_input_schema)
     arguments: dict[str, Any] = {}
     for name, text in written.items():
         told = inputs.get(name, {"type": "any", "required": False})
         if text or told["required"]:
             arguments[name] = _read(text, told["type"])
-    if problems := find_argument_problems(workflow.input_schema, arguments):
+    if problems := find_argument_problems(workflow.offered_input_schema, arguments):
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise MCPError(INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}")
     return arguments

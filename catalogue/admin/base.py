@@ -118,6 +118,16 @@ class Button:
     """A question to answer before it is done."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A way to another page, beside the buttons."""
+
+    label: str
+    icon: str
+    """A Material symbol."""
+    address: str
+
+
 def button(label: str, **looks: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a method `(request, obj) -> None` as what a button does; it tells its result in messages."""
 

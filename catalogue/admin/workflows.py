@@ -1,6 +1,5 @@
 """Workflows: find them, enable them, say in one's own words what they do."""
 
-import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,7 +13,9 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilt
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from catalogue.admin.base import Link
 from catalogue.admin.rendering import (
+    DASH,
     badge,
     chip,
     exactly,
@@ -97,6 +98,10 @@ class WorkflowAdmin(ToolPagesMixin):
     """What the rooms above tell of a workflow; they add themselves."""
     further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
     """Expressions by name that columns of the rooms above are sorted by; they add themselves."""
+    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []
+    """The ways to their pages, likewise."""
+    further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
+    """Cards below the form, likewise: a title with a text or a table; empty: none."""
     form = WorkflowForm
     list_display = (
         "tool", "shown_title", "source", "category", "version", "state", "type_shown",
@@ -121,9 +126,12 @@ class WorkflowAdmin(ToolPagesMixin):
     actions = ("enable_selected", "disable_selected", "mark_selected_read_only", "clear_selected_hints")
     change_form_outer_before_template = "catalogue/admin/workflow_panel.html"
     change_form_outer_after_template = "catalogue/admin/workflow_schema.html"
-    readonly_fields = ("upstream_title", "upstream_description", "upstream_tags", "upstream_icons")
+    readonly_fields = (
+        "upstream_title", "upstream_description", "upstream_tags", "upstream_icons",
+        "upstream_hints", "upstream_type", "upstream_timeout", "upstream_cache",
+    )  # fmt: skip
     fieldsets = (
-        (None, {"fields": ("enabled", "tool_name")}),
+        (None, {"fields": ("enabled", ("tool_name", "alias_days"))}),
         (
             "What agents read: on the left our words, on the right the engine's",
             {
@@ -134,12 +142,14 @@ class WorkflowAdmin(ToolPagesMixin):
                 )
             },
         ),
+        ("Arguments: on the left the engine's words, on the right ours", {"fields": ("argument_overrides",)}),
         (
             "How clients present it",
             {
                 "fields": (
                     ("read_only_hint", "destructive_hint"),
                     ("idempotent_hint", "open_world_hint"),
+                    "upstream_hints",
                     ("icon_override", "upstream_icons"),
                     "offered_as_prompt",
                 )
@@ -149,15 +159,15 @@ class WorkflowAdmin(ToolPagesMixin):
             "Calls",
             {
                 "fields": (
-                    "execution_type_override",
+                    ("execution_type_override", "upstream_type"),
+                    ("cache_seconds", "upstream_cache"),
                     "inline_wait_seconds",
                     "on_disconnect",
                     "reattach",
-                    "cache_seconds",
                 )
             },
         ),
-        ("Limits", {"fields": ("timeout_seconds", "max_concurrent")}),
+        ("Limits", {"fields": (("timeout_seconds", "upstream_timeout"), "max_concurrent")}),
     )
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
@@ -182,13 +192,14 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def save_model(self, request: HttpRequest, obj: Workflow, form: Any, change: bool) -> None:
         decisions = {name: form.cleaned_data[name] for name in form.changed_data if name in OVERRIDABLE}
+        if "tool_name" in decisions or "alias_days" in form.changed_data:
+            decisions["alias_days"] = form.cleaned_data["alias_days"] or 0
         if decisions:
             override_workflow(obj, **decisions)
         if "tool_name" in decisions:
-            old = form.initial["tool_name"]
-            messages.warning(
-                request, f"Agents that still call {old} are told to call {obj.tool_name} instead."
-            )
+            old, days = form.initial["tool_name"], decisions["alias_days"]
+            told = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
+            messages.warning(request, f"{told} are told to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             switch = enable_workflows if form.cleaned_data["enabled"] else disable_workflows
             switch(Workflow.objects.filter(pk=obj.pk))
@@ -234,6 +245,22 @@ class WorkflowAdmin(ToolPagesMixin):
     def upstream_tags(self, workflow: Workflow) -> SafeString:
         return side_by_side(map(chip, workflow.tags))
 
+    @admin.display(description="engine's hints")
+    def upstream_hints(self, workflow: Workflow) -> str:
+        return side_by_side(map(badge, _told_hints(workflow.hints))) or DASH
+
+    @admin.display(description="engine's type")
+    def upstream_type(self, workflow: Workflow) -> str:
+        return workflow.get_execution_type_display()
+
+    @admin.display(description="engine's timeout")
+    def upstream_timeout(self, workflow: Workflow) -> str:
+        return _told_seconds(workflow.upstream_timeout_seconds)
+
+    @admin.display(description="engine's cache time")
+    def upstream_cache(self, workflow: Workflow) -> str:
+        return _told_seconds(workflow.upstream_cache_seconds)
+
     @admin.display(description="engine's icons")
     def upstream_icons(self, workflow: Workflow) -> SafeString:
         return side_by_side(icon_or_address(icon["src"]) for icon in workflow.icons)
@@ -258,15 +285,18 @@ class WorkflowAdmin(ToolPagesMixin):
                 ("First seen", exactly(obj.first_seen_at)),
                 ("Changed upstream", exactly(obj.changed_at)),
                 ("Missing since", exactly(obj.missing_since)),
+                ("Former names that still work", _told_aliases(obj)),
                 ("Toolsets", _told_toolsets(obj)),
-                ("Clients are told", side_by_side(map(badge, _told_hints(obj)))),
+                ("Clients are told", side_by_side(map(badge, _told_hints(obj.effective_hints)))),
                 ("Icon", side_by_side(icon_or_address(icon["src"]) for icon in obj.shown_icons)),
                 ("Some model providers refuse", _told_refusals(obj)),
-                ("In a list of tools", f"about {_tokens_as_tool(obj):,} tokens"),
                 ("What ran", executions),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
+            "links": [one for offer in self.further_links for one in offer(request, obj)],
+            "sections": [tell(request, obj) for tell in self.further_sections],
             "schema_problem": obj.schema_problem,
+            "argument_problems": obj.argument_problems,
             "input_schema": pretty_json(obj.input_schema),
             "output_schema": pretty_json(obj.output_schema) if obj.output_schema else "",
             "metadata": pretty_json(obj.metadata) if obj.metadata else "",
@@ -287,6 +317,11 @@ def _told_toolsets(workflow: Workflow) -> SafeString:
             for membership in memberships_of(workflow)
         ),
     )
+
+
+def _told_aliases(workflow: Workflow) -> SafeString:
+    told = ((name, exactly(until)) for name, until in workflow.live_aliases.items())
+    return format_html_join(", ", "{} until {}", told)
 
 
 def _present_chain() -> FilterChain[WorkflowFilter]:
@@ -315,18 +350,15 @@ def _told_filter(explanation: Explanation) -> str:
     return ""
 
 
-def _told_hints(workflow: Workflow) -> list[str]:
-    hints = workflow.effective_hints
+def _told_seconds(seconds: int | None) -> str:
+    return DASH if seconds is None else f"{seconds:,} s"
+
+
+def _told_hints(hints: dict[str, bool]) -> list[str]:
     return [words[not hints[name]] for name, words in HINT_WORDS.items() if name in hints]
 
 
 def _told_refusals(workflow: Workflow) -> str:
     """Empty where every provider takes its tool."""
-    refused = find_refusals(workflow.tool_name, workflow.input_schema, limit=limit_for_tools(None))
+    refused = find_refusals(workflow.tool_name, workflow.offered_input_schema, limit=limit_for_tools(None))
     return f"{'; '.join(refused)}. Portable toolsets mend that." if refused else ""
-
-
-def _tokens_as_tool(workflow: Workflow) -> int:
-    """Roughly what its tool costs an agent's context window: four characters are a token."""
-    read = [workflow.tool_name, workflow.title, workflow.shown_description, workflow.input_schema]
-    return len(json.dumps(read, ensure_ascii=False, separators=(",", ":"))) // 4

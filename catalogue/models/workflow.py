@@ -1,5 +1,6 @@
 """A workflow: what upstream says of it, and what the curator decided."""
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -8,6 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.utils import timezone
 
+from catalogue.argument_overrides import check_form, find_override_problems, offer_schema
 from catalogue.fields import JSONTextField
 from catalogue.models.revision import Exposing
 from catalogue.models.source import Source
@@ -83,10 +85,13 @@ class Workflow(Exposing):
         max_length=64,
         unique=True,
         validators=[TOOL_NAME],
-        help_text="What agents call. Once it is changed, calls by the old name are refused with the new one.",
+        help_text="What agents call.",
     )
     former_tool_names = JSONTextField(
         default=list, editable=False, help_text="What agents called it before, the last name first."
+    )
+    tool_aliases = JSONTextField(
+        default=dict, editable=False, help_text="Those of them that still work: {name: until when}."
     )
     enabled = models.BooleanField(default=False, db_index=True)
     title_override = models.CharField(
@@ -97,6 +102,13 @@ class Workflow(Exposing):
     )
     tags_override = JSONTextField(
         "tags", null=True, blank=True, help_text="A JSON list; empty: the engine's tags."
+    )
+    argument_overrides = JSONTextField(
+        "arguments",
+        default=dict,
+        blank=True,
+        help_text="{name: {description?, constant? | default?}}. A constant is sent with each call, and "
+        "agents do not see the argument; a default stands in where they leave it out. Not for secrets.",
     )
     timeout_seconds = models.PositiveIntegerField(
         null=True,
@@ -186,15 +198,28 @@ class Workflow(Exposing):
         problems = {}
         if self.tool_name in RESERVED:
             problems["tool_name"] = "This name is taken by a built-in tool or by REST."
+        others = Workflow.objects.exclude(pk=self.pk).live_aliases()
+        if (other := others.get(self.tool_name)) is not None:
+            name, until = other
+            problems["tool_name"] = f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
         tags = self.tags_override
         if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
             problems["tags_override"] = 'This has to be a list of texts, such as ["finance"].'
         if self.read_only_hint and self.destructive_hint:
             problems["destructive_hint"] = "What is read-only cannot be destructive."
+        if problem := check_form(self.argument_overrides):
+            problems["argument_overrides"] = problem
         if problem := _icon_problem(self.icon_override):
             problems["icon_override"] = problem
         if problems:
             raise ValidationError(problems)
+
+    @property
+    def live_aliases(self) -> dict[str, datetime]:
+        """The former tool names that calls may still use, and until when."""
+        now = timezone.now()
+        until = {name: datetime.fromisoformat(told) for name, told in self.tool_aliases.items()}
+        return {name: moment for name, moment in until.items() if moment > now}
 
     @property
     def title(self) -> str:
@@ -226,8 +251,18 @@ class Workflow(Exposing):
         return shown
 
     @property
+    def offered_input_schema(self) -> dict[str, Any]:
+        """What callers may give: the engine's schema with the curator's changes to single arguments."""
+        return offer_schema(self.input_schema, self.argument_overrides)
+
+    @property
+    def argument_problems(self) -> dict[str, str]:
+        """Of those changes, what no longer fits the engine's schema, by the argument's name."""
+        return find_override_problems(self.input_schema, self.argument_overrides)
+
+    @property
     def served_input_schema(self) -> dict[str, Any]:
-        return serve_schema(self.input_schema)
+        return serve_schema(self.offered_input_schema)
 
     @property
     def served_output_schema(self) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from catalogue.argument_overrides import LONGEST_DESCRIPTION
+from catalogue.curation import MOST_ALIAS_DAYS
 from catalogue.exposure import Visibility, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.models import Workflow, WorkflowFilter
@@ -110,6 +112,7 @@ class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
     title = serializers.CharField(source="title_override")
     description = serializers.CharField(source="description_override")
     tags = serializers.ListField(child=serializers.CharField(), source="tags_override", allow_null=True)
+    argument_overrides = serializers.DictField(child=JSONObjectField())
     timeout_seconds = serializers.IntegerField(allow_null=True)
     inline_wait_seconds = serializers.IntegerField(allow_null=True)
     execution_type = serializers.ChoiceField(
@@ -130,6 +133,16 @@ class CuratorDetailSerializer(CuratorSerializer):
     """What the curator decided, in full."""
 
     icon = serializers.CharField(source="icon_override")
+    argument_problems = serializers.DictField(
+        child=serializers.CharField(),
+        help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
+    )
+    former_tool_names = serializers.ListField(child=serializers.CharField(), help_text="The last name first.")
+    aliases = serializers.DictField(
+        child=serializers.DateTimeField(),
+        source="live_aliases",
+        help_text="The former names by which calls still run, and until when.",
+    )
 
 
 class WorkflowSerializer(serializers.Serializer[Workflow]):
@@ -192,12 +205,34 @@ class WorkflowDetailSerializer(WorkflowSerializer):
     )
 
 
+class ArgumentOverrideSerializer(StrictSerializer):
+    """How one argument is shown, or what it always is."""
+
+    description = serializers.CharField(
+        required=False, max_length=LONGEST_DESCRIPTION, help_text="Shown instead of the engine's."
+    )
+    constant = serializers.JSONField(
+        required=False,
+        allow_null=True,
+        help_text="What each call sends; agents do not see the argument, and may not give it.",
+    )
+    default = serializers.JSONField(
+        required=False, allow_null=True, help_text="What is sent where a call leaves the argument out."
+    )
+
+
 class OverridesSerializer(StrictSerializer):
     """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
 
     tool_name = serializers.CharField(
         max_length=64,
-        help_text="What agents call. Once it is changed, calls by the old name are refused with the new one.",
+        help_text="What agents call.",
+    )
+    alias_days = serializers.IntegerField(
+        min_value=0,
+        max_value=MOST_ALIAS_DAYS,
+        help_text="Days for which calls by the old name still run when `tool_name` changes; without it they "
+        "are refused at once, with the new name. Where the name stays, the time of its last one from now.",
     )
     title = serializers.CharField(
         source="title_override",
@@ -217,6 +252,11 @@ class OverridesSerializer(StrictSerializer):
         max_length=100,
         allow_null=True,
         help_text="Shown instead of the engine's tags.",
+    )
+    argument_overrides = serializers.DictField(
+        child=ArgumentOverrideSerializer(),
+        help_text="Changes to single arguments, by name; they take the place of all that there were. Not for "
+        "secrets: records of runs show the values.",
     )
     timeout_seconds = serializers.IntegerField(
         min_value=1,

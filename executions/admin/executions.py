@@ -7,9 +7,20 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from catalogue.admin.base import Button, ReadOnlyMixin, button
@@ -29,8 +40,10 @@ from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payload_files import send_payload
 from executions.admin.resolving import describe_resolution, resolve_as_said
+from executions.admin.running import RunningMixin, run_again
 from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
+from executions.freshness import want_fresh
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
 from executions.resolving import ResolutionRefused, resolve_as_not_started
@@ -43,8 +56,32 @@ CANCEL_MESSAGES = {
 }
 
 
+SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out: reload the page to see how it goes on.</p>'
+GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'
+POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))
+"""Up to this age in seconds, how often the page asks; of older ones, once a minute."""
+
+
+def _poll_seconds(execution: Execution) -> int:
+    """0 where nothing changes any more."""
+    if execution.is_settled:
+        return 0
+    age = (timezone.now() - execution.created_at).total_seconds()
+    return next((seconds for limit, seconds in POLL_SECONDS if age < limit), 60)
+
+
+def _live_address(execution: Execution) -> str:
+    address = reverse("admin:executions_execution_live", args=[execution.pk])
+    return f"{address}?{urlencode({'state': _told_apart(execution)})}"
+
+
+def _told_apart(execution: Execution) -> str:
+    """States that have other buttons and forms."""
+    return f"{execution.state} {'queued' if execution.is_queued else ''}".strip()
+
+
 @admin.register(Execution)
-class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
+class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     list_display = (
         "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
@@ -64,8 +101,11 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
 
     def get_urls(self) -> list[URLPattern]:
         guarded = self.admin_site.admin_view
+        # Not guarded: whoever is signed out is told so, and does not get the page to sign in as a part of it.
+        live = path("<uuid:key>/live/", never_cache(self._live), name="executions_execution_live")
         views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
+            live,
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
             path("usage/", guarded(show_usage), name="executions_usage"),
             path("usage/uncalled/", guarded(show_uncalled), name="executions_uncalled"),
@@ -131,7 +171,26 @@ class ExecutionAdmin(ReadOnlyMixin, InteractionsMixin):
         return describe_page(request, obj) | {
             "resolution": describe_resolution(obj) if resolvable else None,
             "interactions": self.shown_interactions(request, obj),
+            "links": run_again(request, obj),
+            "poll_seconds": _poll_seconds(obj),
+            "live_address": _live_address(obj),
         }
+
+    def _live(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
+        """What has changed since the page was shown or last asked."""
+        if not (self.admin_site.has_permission(request) and self.has_view_permission(request)):
+            return HttpResponse(SIGNED_OUT)
+        execution = Execution.objects.select_related("workflow__source").filter(pk=key).first()
+        if execution is None:
+            return HttpResponse(GONE)
+        want_fresh(execution)
+        context = self.panel(request, execution) | {
+            "original": execution,
+            "buttons": self.get_buttons(request, execution),
+            "is_update": True,
+            "is_another_state": request.GET.get("state") != _told_apart(execution),
+        }
+        return TemplateResponse(request, "executions/admin/live.html", context)
 
     # Resolving what is unconfirmed
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -88,9 +90,22 @@ def _headline(execution: Execution, payload: ExecutionPayload | None) -> list[An
     kind = badge(execution.get_error_kind_display(), title="kind of error") if execution.error_kind else ""
     return [
         side_by_side([state_badge(execution), kind]),
+        _progress_bar(execution),
         _shown_error(execution.error),
         paragraphs(unlike) if (unlike := _unlike_its_schema(execution, payload)) else "",
     ]
+
+
+def _progress_bar(execution: Execution) -> SafeString | str:
+    """Of what goes on: how far it is, as far as its engine tells."""
+    if execution.is_settled:
+        return ""
+    percent = execution.told_progress
+    told = {
+        "percent": "" if percent is None else f"{min(max(percent, 0.0), 100.0):g}",
+        "message": execution.progress_message or execution.told_state,
+    }
+    return render_to_string("executions/admin/progress.html", told)
 
 
 def _shown_error(error: str) -> SafeString | str:
@@ -115,8 +130,10 @@ def _unlike_its_schema(execution: Execution, payload: ExecutionPayload | None) -
 
 def _progress_facts(execution: Execution) -> Facts:
     percent = "" if execution.told_progress is None else f"{execution.told_progress:g} %"
+    so_far = timezone.now() - execution.created_at
     return [
         ("Took", duration(execution.duration_ms)),
+        ("So far", "" if execution.is_settled else duration(int(so_far.total_seconds()) * 1000)),
         ("From the result cache", _origin(execution)),
         ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
         ("Caller waits", _waiting(execution)),

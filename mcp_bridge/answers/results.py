@@ -24,7 +24,7 @@ from mcp_bridge.answers.outputs import (
     write_output,
 )
 from mcp_bridge.answers.showing import Room, show_blocks
-from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
+from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED, RENAMED_TO
 
 ToolAnswer = CallToolResult | dict[str, Any]
 """A tool's result, or the task that stands for it."""
@@ -68,6 +68,14 @@ def execution_result(
         result.meta[REATTACHED] = execution.created_at.isoformat()
     if note := _origin(execution):
         result.content.append(TextContent(text=note, _meta={NOTE: True}))
+    return result
+
+
+def tell_renamed(result: CallToolResult, called: str, present: str) -> CallToolResult:
+    """For a call by a former name that still works."""
+    told = f"({called} is now called {present}; the former name will stop working.)"
+    result.content.append(TextContent(text=told, _meta={NOTE: True}))
+    result.meta = {**(result.meta or {}), RENAMED_TO: present}
     return result
 
 

@@ -29,7 +29,7 @@ async def _get_workflow_info(call: ToolCall, arguments: Arguments) -> CallToolRe
 def _everything_about(name: str, call: ToolCall) -> dict[str, Any]:
     described = describe_workflow(exposed_workflow(name, caller=call.access.caller))
     portable = portable_view(current_catalogue(), call.access.toolset)
-    return described if portable is None else described | {"name": portable.shown_name(name)}
+    return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
 
 async def _execute_workflow(call: ToolCall, arguments: Arguments) -> ToolAnswer:

@@ -63,6 +63,8 @@ def _what_shows(workflow: Workflow, portable: PortableView | None) -> tuple[Any,
     """Changes whenever the tool does; the hash stands for all that upstream says, the schemas above all."""
     return (
         workflow.content_hash,
+        # As text: 1 and true are the same to Python.
+        json.dumps(workflow.argument_overrides),
         portable.shown_name(workflow.tool_name) if portable else workflow.tool_name,
         workflow.title,
         workflow.shown_description,

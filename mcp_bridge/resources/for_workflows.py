@@ -47,7 +47,7 @@ def _read_metadata(reading: Reading) -> Found:
     document: dict[str, Any] = {
         name: told for name, told in describe_workflow(workflow).items() if name not in SCHEMAS
     }
-    document["input_summary"] = summarise_inputs(workflow.input_schema)
+    document["input_summary"] = summarise_inputs(workflow.offered_input_schema)
     document["schema"] = schema_address(workflow)
     return reading.holds(write_output(document))
 

@@ -52,7 +52,7 @@ def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approve
 def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
     tool = _HttpTool(workflow)
     # Without what is null for nothing, which the request does not say.
-    arguments = check_arguments(workflow.input_schema, proposal.arguments or {}).arguments
+    arguments = check_arguments(workflow.offered_input_schema, proposal.arguments or {}).arguments
     if proposal.http_request is not None:
         read_back = tool.read(proposal.http_request)
         if not arguments:
@@ -69,7 +69,7 @@ def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
 
 
 def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
-    checked = check_arguments(workflow.input_schema, arguments)
+    checked = check_arguments(workflow.offered_input_schema, arguments)
     if checked.problems:
         listed = "; ".join(map(str, checked.problems))
         raise ProposalRefused(f"The arguments for {workflow.tool_name} are not valid: {listed}.")
@@ -80,7 +80,7 @@ class _HttpTool:
     """The one call that a tool is."""
 
     def __init__(self, workflow: Workflow) -> None:
-        self._schema: dict[str, Any] = workflow.input_schema
+        self._schema: dict[str, Any] = workflow.offered_input_schema
         self._base_url = str(workflow.source.config.get("base_url", ""))
         try:
             self._operation = HttpOperation.of(workflow.ref)

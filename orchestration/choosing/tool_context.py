@@ -1,5 +1,6 @@
 """The tools in words for the model: one text, as long as the context allows (C3.1 to C3.3)."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -142,13 +143,14 @@ def _ranked(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Told:
-    """What is told of one tool. Its content hash stands for the schemas, which cannot be compared fast."""
+    """What is told of one tool. Its content hash and the changes stand for the schemas, slow to compare."""
 
     name: str
     title: str
     description: str
     endpoint: str
     content_hash: str
+    argument_overrides: str
     input_schema: dict[str, Any] = field(compare=False, repr=False)
     output_schema: dict[str, Any] | None = field(compare=False, repr=False)
 
@@ -160,7 +162,8 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
         description=workflow.shown_description,
         endpoint=_endpoint(workflow),
         content_hash=workflow.content_hash,
-        input_schema=workflow.input_schema,
+        argument_overrides=json.dumps(workflow.argument_overrides),
+        input_schema=workflow.offered_input_schema,
         output_schema=declared_output_schema(workflow),
     )
     return _written(told, depth)

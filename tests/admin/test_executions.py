@@ -1,6 +1,7 @@
 """Executions in the admin: what ran, what came of it, and cancelling it."""
 
 import html
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -605,3 +606,48 @@ def test_the_history_of_an_execution_is_offered_once_somebody_did_something(admi
     assert "/history/" not in admin_client.get(page_url(execution)).content.decode()
     record_change(command("somebody"), [execution], "Pressed it.")
     assert "/history/" in admin_client.get(page_url(execution)).content.decode()
+
+
+# While it runs
+
+
+def live_url(page: str) -> str:
+    """What the page asks for what is new; empty where it asks no more."""
+    asked = re.search(r'hx-get="([^"]+)"', page)
+    return html.unescape(asked[1]) if asked else ""
+
+
+def test_a_page_follows_its_run_to_the_end_and_asks_no_more(admin_client: Client) -> None:
+    """Issue 13, 6: progress, timeline and result come without another page."""
+    execution = make_execution(state=State.RUNNING, progress=40.0, payload={"output": None})
+    page = admin_client.get(page_url(execution)).content.decode()
+    assert 'aria-valuenow="40"' in page
+    make_event(execution, "progress", "Half of it.")
+    Execution.objects.update(progress=50.0)
+    update = admin_client.get(live_url(page))
+    shown = update.content.decode()
+    assert 'aria-valuenow="50"' in shown and "Half of it." in shown
+    # Somebody may be about to press a button or be filling in a form.
+    assert "panel-buttons" not in shown and "execution-forms" not in shown
+    Execution.objects.update(state=State.COMPLETED, finished_at=timezone.now())
+    ExecutionPayload.objects.update(output={"answer": "forty-two"})
+    shown = admin_client.get(live_url(shown)).content.decode()
+    assert "forty-two" in shown and "panel-buttons" in shown and "Cancel" not in shown
+    assert live_url(shown) == "" and "progressbar" not in shown
+
+
+def test_a_page_of_a_run_says_that_its_reader_is_signed_out(admin_client: Client) -> None:
+    """B8: the page to sign in is not put into the middle of it."""
+    execution = make_execution(state=State.RUNNING)
+    address = live_url(admin_client.get(page_url(execution)).content.decode())
+    assert "You are signed out" in Client().get(address).content.decode()
+    Execution.objects.all().delete()
+    assert "has been removed" in admin_client.get(address).content.decode()
+
+
+def test_a_page_of_a_run_that_becomes_unconfirmed_asks_whether_it_ran(admin_client: Client) -> None:
+    """A8.2: the form to resolve it is there without a reload."""
+    execution = make_execution(state=State.STARTING)
+    address = live_url(admin_client.get(page_url(execution)).content.decode())
+    Execution.objects.update(state=State.UNCONFIRMED)
+    assert "It did not run: mark as failed" in text_of(admin_client.get(address))

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from mcp_types import LATEST_PROTOCOL_VERSION
 
-from catalogue.models import Revision, Workflow
+from catalogue.exposure import confirmed_catalogue
+from catalogue.models import HistoryEntry, Revision, Workflow
+from catalogue.scopes import Scope
+from executions.callers import Caller
+from mcp_bridge.access import Access
+from mcp_bridge.lists.serialised_tools import serialise_tool
+from mcp_bridge.lists.tools import visible_tools
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, text_of, told
 from tests.factories import make_filter, make_workflow
@@ -233,8 +240,16 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
     """A6.4"""
     workflow = make_workflow(tool_name="report", description="x" * 400)
     response = change(admin_client, workflow, tool_name="monthly_report")
-    assert "Agents that still call report are told to call monthly_report instead." in told(response)
-    assert re.search(r"about 1[12]\d tokens", text_of(admin_client.get(page_url(workflow))))
+    assert "Calls by report run for 30 days more and are told to call monthly_report instead." in told(
+        response
+    )
+    assert list(workflow.live_aliases) == ["report"]
+    response = change(admin_client, workflow, tool_name="report_of_month", alias_days="0")
+    assert "Agents that still call monthly_report are told to call report_of_month instead." in told(response)
+    assert list(workflow.live_aliases) == ["report"]
+    refused = change(admin_client, make_workflow(), tool_name="report")
+    assert "calls by this name still run report_of_month" in text_of(refused)
+    assert re.search(r"about 1\d\d tokens", text_of(admin_client.get(page_url(workflow))))
 
 
 def test_people_who_may_only_look_see_what_was_decided(staff_with: StaffWith) -> None:
@@ -250,3 +265,76 @@ def test_the_engines_own_name_is_told_beside_its_title(admin_client: Client) -> 
     shown = text_of(admin_client.get(page_url(workflow)))
     assert "Engine's name Pay an invoice" in shown
     assert "Engine's title Invoices" in shown
+
+
+ARGUMENTS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "The engine's words."},
+        "tenant": {"type": "string", "enum": ["acme", "globex"]},
+        "days": {"type": "integer", "minimum": 1},
+    },
+    "required": ["city", "tenant"],
+}
+
+
+def row(number: int, **typed: str) -> dict[str, str]:
+    return {f"argument_overrides-{number}-{part}": value for part, value in typed.items()}
+
+
+def test_a_curator_changes_single_arguments_in_a_row_each(admin_client: Client) -> None:
+    """Issue 13, 5: our description, a value that agents do not see, a default; what does not fit is told."""
+    workflow = make_workflow(input_schema=ARGUMENTS)
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "city string, required The engine's words." in shown
+    typed = {
+        "argument_overrides-rows": "3",
+        **row(0, name="city", description="Our words.", kind="", value=""),
+        **row(1, name="days", description="", kind="default", value="3"),
+        **row(2, name="tenant", description="", kind="constant", value="acme"),
+    }
+    assert change(admin_client, workflow, **typed).status_code == 302
+    expected = {"city": {"description": "Our words."}, "days": {"default": 3}, "tenant": {"constant": "acme"}}
+    assert workflow.argument_overrides == expected
+    assert "Changed Arguments" in HistoryEntry.of(workflow).latest("at").message
+
+    shown = admin_client.get(page_url(workflow)).content.decode()
+    assert 'value="acme"' in shown and "Our words." in shown
+    wrong = [
+        (
+            row(2, name="tenant", kind="constant", value="initech"),
+            "tenant: &quot;initech&quot; is not one of",
+        ),
+        (
+            row(1, name="days", kind="default", value="many"),
+            "days: This is no JSON value of the type integer",
+        ),
+        (row(1, name="days", kind="default", value=""), "days: give the value."),
+        (row(0, name="city", kind="", value="Rome"), "city: say when the value counts"),
+    ]
+    for part, problem in wrong:
+        refused = change(admin_client, workflow, **typed | part)
+        assert refused.status_code == 200 and problem in refused.content.decode(), problem
+    assert change(admin_client, workflow, title_override="Other").status_code == 302
+    assert workflow.argument_overrides == expected
+
+
+def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: Client) -> None:
+    """A4.3"""
+    workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides={"gone": {"constant": 1}})
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "gone: The engine's schema names no such argument." in shown
+
+
+def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client: Client) -> None:
+    """Issue 13, 5: with our words and without what is hidden, also before it is exposed."""
+    hidden = {"tenant": {"constant": "acme"}}
+    workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=hidden, description_override="Ours.")
+    shown = text_of(admin_client.get(page_url(workflow)))
+    entry = shown[shown.index("As agents get it") :].partition("Input schema")[0]
+    assert '"description": "Ours."' in entry and '"inputSchema"' in entry and "tenant" not in entry
+    agent = Access(caller=Caller(key="token:1", name="an agent"), scopes=frozenset(Scope))
+    tools = {tool.name: tool for tool in visible_tools(confirmed_catalogue(), agent)}
+    listed = tools[workflow.tool_name]
+    length = len(serialise_tool(listed, LATEST_PROTOCOL_VERSION))
+    assert f"{length} characters in tools/list, about {-(-length // 4)} tokens" in entry.replace(" ,", ",")

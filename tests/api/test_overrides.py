@@ -1,11 +1,16 @@
 """What a curator says and sets through /api/workflows/<tool name>/"""
 
+import json
+
 import pytest
 
 from catalogue.exposure import forget_catalogue
-from catalogue.models import Revision
+from catalogue.models import Revision, Workflow
+from catalogue.reconciliation import read_listing, reconcile
+from connectors.definitions import WorkflowDefinition
+from executions.models import Execution
 from tests.api.clients import administrator, agent, problem_paths
-from tests.factories import make_workflow
+from tests.factories import make_discovery_run, make_source, make_workflow
 from tests.icons import PNG
 from tests.tables import table_row
 
@@ -76,6 +81,45 @@ def test_a_call_by_a_former_name_is_told_the_present_one():
     forget_catalogue()
     told = agent().post("/api/executions/", {"tool": "hail", "wait_seconds": 0}).json()["detail"]
     assert "call greet instead" in told
+
+
+def test_a_former_name_works_for_as_long_as_the_curator_says():
+    """Issue 13, 5: it is not listed, nobody else can have it, and afterwards calls are told the new one."""
+    make_workflow(tool_name="greet")
+    other = make_workflow(tool_name="other")
+    client, caller = administrator(), agent()
+    shown = client.patch("/api/workflows/greet/", {"tool_name": "hail", "alias_days": 7}).json()
+    assert list(shown["curator"]["aliases"]) == ["greet"]
+    client.patch("/api/workflows/hail/", {"tool_name": "salute", "alias_days": 7})
+    forget_catalogue()
+    key = {"Idempotency-Key": "k1"}
+    for name in ("greet", "hail", "salute"):
+        started = caller.post("/api/executions/", {"tool": name, "wait_seconds": 0}, headers=key)
+        assert (started.status_code, started.json()["tool"]) == (202, "salute"), name
+    assert started["Idempotent-Replayed"] == "true"
+    assert Execution.objects.count() == 1
+
+    refused = client.patch("/api/workflows/other/", {"tool_name": "greet"})
+    assert refused.status_code == 400 and "calls by this name still run salute" in json.dumps(refused.json())
+    found = make_tool_name_of_new("greet")
+    assert found not in ("greet", other.tool_name)
+
+    ended = client.patch("/api/workflows/salute/", {"alias_days": 0}).json()
+    assert ended["curator"]["aliases"] == {}
+    forget_catalogue()
+    told = caller.post("/api/executions/", {"tool": "greet", "wait_seconds": 0}).json()["detail"]
+    assert "It was renamed: call salute instead." in told
+    assert client.patch("/api/workflows/other/", {"tool_name": "greet"}).status_code == 200
+
+
+def make_tool_name_of_new(name: str) -> str:
+    """What a workflow of this name is called that an engine lists for the first time."""
+    source = make_source()
+    definition = WorkflowDefinition(
+        id="new-1", name=name, description="New.", input_schema={"type": "object"}
+    )
+    reconcile(source, read_listing([definition]), make_discovery_run(source))
+    return Workflow.objects.get(source=source).tool_name
 
 
 def test_a_former_name_tells_nothing_to_those_who_may_not_call_the_workflow():

@@ -236,6 +236,29 @@ async def test_a_former_name_is_answered_with_the_present_one_of_this_toolset(
             await client.call_tool("orders.place", {})
 
 
+async def test_a_call_by_a_former_name_that_still_works_is_told_the_present_one(
+    connect: Connect, order: Workflow
+):
+    """Issue 13, 5: of a toolset its own; `execute_workflow` and `get_workflow_info` take it, too."""
+    await in_database(override_workflow)(order, tool_name="purchases.begin", alias_days=1)
+    asked = {"name": "orders.place", "arguments": json.dumps(WRITTEN)}
+    async with connect(toolset="shop") as client:
+        results = [
+            await client.call_tool("orders.place", WRITTEN),
+            await client.call_tool("execute_workflow", asked),
+        ]
+        told = (await client.call_tool("get_workflow_info", {"name": "orders.place"})).structured_content
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+    async with connect() as client:
+        results.append(await client.call_tool("orders.place", MEANT))
+    assert told["name"] == "purchases_begin" and "orders_place" not in listed
+    present = ["purchases_begin", "purchases_begin", "purchases.begin"]
+    for result, name in zip(results, present, strict=True):
+        assert not result.is_error, result.content[0].text
+        assert result.meta["workflow-catalogue/renamed-to"] == name
+        assert f"(orders.place is now called {name};" in result.content[-1].text
+
+
 async def test_built_in_tools_use_the_names_of_this_toolset(connect: Connect, order: Workflow):
     """D1, D7"""
     async with connect(toolset="shop") as client:
