@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from catalogue.filters import FilterChain
-from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.portable_names import alias_tools, limit_for_tools
 
 MAX_AGE_SECONDS = 0.5
@@ -76,8 +76,14 @@ def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
 
 
 def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection[int]) -> Workflows:
-    """Those of the exposed workflows that are in the toolset. Without rules only what was picked by hand."""
-    rules = list(toolset.rules.all())
+    """Those of the exposed workflows that are in the toolset."""
+    return choose(exposed, rules=list(toolset.rules.all()), picked=picked)
+
+
+def choose(
+    exposed: Iterable[Workflow], *, rules: Collection[ToolsetRule], picked: Collection[int]
+) -> Workflows:
+    """What a toolset of these rules and picks has of them. Without rules only what was picked by hand."""
     chain = FilterChain(rules)
     has_rules = any(rule.enabled for rule in rules)
     return MappingProxyType(
@@ -217,6 +223,12 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
         shown=sorted(set(with_it.shown) - set(without.shown)),
         hidden=sorted(set(with_it.hidden) - set(without.hidden)),
     )
+
+
+def match_rule(rule: WorkflowFilter) -> list[str]:
+    """The tool names of the workflows that it matches of those that are otherwise ready to be exposed."""
+    chain = FilterChain([rule], whether_enabled=False)
+    return [workflow.tool_name for workflow in _filterable_workflows() if chain.deciding_filter(workflow)]
 
 
 def effect_of_replacing(

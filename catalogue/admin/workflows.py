@@ -89,6 +89,8 @@ SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_tit
 class WorkflowChangeList(ChangeList):  # type: ignore[misc]
     """Asks once for the filters, and tells each row on the page what they make of it."""
 
+    result_list: Any
+
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Workflow]:
         workflows: WorkflowQuerySet = super().get_queryset(request, *args, **kwargs)
         return workflows.for_lists()

@@ -81,9 +81,7 @@ class Toolset(Exposing):
         columns = ("position", "action", "subject", "syntax", "pattern", "enabled", "note")
         return {
             "picked": sorted(picks.values_list("workflow__tool_name", flat=True)),
-            "rules": list(
-                type(self).rules.rel.related_model.objects.filter(toolset=self.pk).values(*columns)
-            ),
+            "rules": list(self.rules.order_by("position", "pk").values(*columns)),
         }
 
 
