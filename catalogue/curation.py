@@ -1,6 +1,6 @@
 """What curators do to workflows, for every door."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -80,6 +80,44 @@ def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> in
     return _decide(workflows, by, "Took the engine's hints again.", **dict.fromkeys(CURATORS_HINTS))
 
 
+def known_tags() -> list[str]:
+    """All that agents are or would be shown, without regard to the case of letters in their order."""
+    tags: set[str] = set()
+    for engines, ours in Workflow.objects.order_by().values_list("tags", "tags_override").distinct():
+        tags.update(engines if ours is None else ours)
+    return sorted(tags, key=str.casefold)
+
+
+def add_tags(workflows: QuerySet[Workflow], tags: Iterable[str], *, by: Actor) -> int:
+    """To those that they have. Returns how many lacked one."""
+    added = list(dict.fromkeys(tags))
+    return _retag(workflows, by, lambda shown: [*shown, *(tag for tag in added if tag not in shown)])
+
+
+def remove_tags(workflows: QuerySet[Workflow], tags: Iterable[str], *, by: Actor) -> int:
+    """In any case of letters. Returns how many had one."""
+    removed = {tag.casefold() for tag in tags}
+    return _retag(workflows, by, lambda shown: [tag for tag in shown if tag.casefold() not in removed])
+
+
+@transaction.atomic
+def _retag(workflows: QuerySet[Workflow], by: Actor, change: Callable[[list[str]], list[str]]) -> int:
+    Revision.lock()
+    keys = list(workflows.values_list("pk", flat=True))
+    rows = Workflow.objects.filter(pk__in=keys).only("tool_name", "tags", "tags_override").order_by()
+    changed = []
+    for workflow in rows:
+        if (tags := change(workflow.shown_tags)) != workflow.shown_tags:
+            # The engine's own are nobody's decision.
+            workflow.tags_override = None if tags == workflow.tags else tags
+            changed.append(workflow)
+    Workflow.objects.bulk_update(changed, ["tags_override"], batch_size=500)
+    if changed:
+        Revision.bump()
+    record_change(by, changed, "Changed tags.")
+    return len(changed)
+
+
 def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **decisions: Any) -> Workflow:
     """Set the curator's own words and limits. Raises ValidationError keyed by field.
 
@@ -137,11 +175,12 @@ def _decide(workflows: QuerySet[Workflow], by: Actor | None, told: str, **decisi
     # By primary key, because the callers' querysets may be ordered, sliced or joined.
     keys = list(workflows.values_list("pk", flat=True))
     changing = Workflow.objects.filter(pk__in=keys).exclude(**decisions)
-    if by is not None:
-        record_change(by, changing.only("tool_name").order_by(), told)
     if decisions.get("enabled"):
         Review.objects.new_workflows().filter(workflow__in=keys).delete()
+    before = [] if by is None else list(changing.only("tool_name", *decisions).order_by())
     changed = changing.update(**decisions)
     if changed:
         Revision.bump()
+    if by is not None:
+        record_change(by, before, told)
     return changed

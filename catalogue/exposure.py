@@ -3,14 +3,14 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from types import MappingProxyType
 
 from catalogue.filters import FilterChain
-from catalogue.models import Revision, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.portable_names import alias_tools, limit_for_tools
 
 MAX_AGE_SECONDS = 0.5
@@ -83,8 +83,14 @@ def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
 
 
 def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection[int]) -> Workflows:
-    """Those of the exposed workflows that are in the toolset. Without rules only what was picked by hand."""
-    rules = list(toolset.rules.all())
+    """Those of the exposed workflows that are in the toolset."""
+    return choose(exposed, rules=list(toolset.rules.all()), picked=picked)
+
+
+def choose(
+    exposed: Iterable[Workflow], *, rules: Collection[ToolsetRule], picked: Collection[int]
+) -> Workflows:
+    """What a toolset of these rules and picks has of them. Without rules only what was picked by hand."""
     chain = FilterChain(rules)
     has_rules = any(rule.enabled for rule in rules)
     return MappingProxyType(
@@ -160,6 +166,41 @@ def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> 
     return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
 
 
+def explain_all() -> Iterator[tuple[int, Explanation]]:
+    """The key of every workflow with its verdict: three queries, however many there are."""
+    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    for workflow in _light_workflows():
+        yield workflow.pk, explain_exposure(workflow, chain)
+
+
+def members_of_toolsets() -> dict[str, set[int]]:
+    """The keys of the workflows of each toolset by its slug, exposed or not: five queries."""
+    workflows, picked = list(_light_workflows()), _picked_workflows()
+    return {
+        toolset.slug: {
+            workflow.pk for workflow in choose_for(toolset, workflows, picked[toolset.pk]).values()
+        }
+        for toolset in Toolset.objects.prefetch_related("rules")
+    }
+
+
+LIGHT = (
+    "source", "tool_name", "name", "upstream_id", "category", "tags", "tags_override", "enabled",
+    "missing_since",
+)  # fmt: skip
+"""The columns that decide about exposure."""
+
+
+def _light_workflows() -> Iterator[Workflow]:
+    """All workflows, with the columns that decide about exposure alone."""
+    sources = Source.objects.only("name", "enabled").in_bulk()
+    for workflow in Workflow.objects.only(*LIGHT).order_by():
+        # One that was added since is not there yet.
+        if (source := sources.get(workflow.source_id)) is not None:
+            workflow.source = source
+            yield workflow
+
+
 @dataclass(frozen=True, slots=True)
 class FilterPreview:
     """What a chain of filters does to the workflows that are otherwise ready to be exposed, by tool name."""
@@ -189,6 +230,12 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
         shown=sorted(set(with_it.shown) - set(without.shown)),
         hidden=sorted(set(with_it.hidden) - set(without.hidden)),
     )
+
+
+def match_rule(rule: WorkflowFilter) -> list[str]:
+    """The tool names of the workflows that it matches of those that are otherwise ready to be exposed."""
+    chain = FilterChain([rule], whether_enabled=False)
+    return [workflow.tool_name for workflow in _filterable_workflows() if chain.deciding_filter(workflow)]
 
 
 def effect_of_replacing(

@@ -45,8 +45,8 @@ class FilterChain(Generic[Rule]):
     every check) hides each workflow that reaches it: nobody can tell which of them it was meant to hide.
     """
 
-    def __init__(self, filters: Iterable[Rule]) -> None:
-        self._rules = [_compiled(rule) for rule in filters if rule.enabled]
+    def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
+        self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]
         self._default = not any(rule.lets_through for rule in self._rules)
 
     def deciding_filter(self, workflow: "Workflow") -> Rule | None:

@@ -1,19 +1,24 @@
 """Keeping the history of what people, tokens and commands change, for every door."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.http import HttpRequest
 
-from catalogue.models import HistoryEntry
+from catalogue.models import Exposing, HistoryEntry, Recorded, Revision
 
 if TYPE_CHECKING:
     # Processes without REST start sooner without it.
     from rest_framework.request import Request
 
 LONGEST_NAME = 255
+SECRET = "(secret)"  # noqa: S105 - no password
+"""Stands for what is never kept here."""
+EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,27 +46,129 @@ def command(name: str) -> Actor:
     return Actor(key="command", name=f"manage.py {name}", door=HistoryEntry.Door.COMMAND)
 
 
-def record_change(actor: Actor, objects: Iterable[models.Model], message: str) -> None:
-    """Call it in the transaction of the change; for what is deleted, before its key is gone."""
-    record_changes(actor, ((obj, message) for obj in objects))
+def remember_relations(obj: models.Model) -> None:
+    """Before a change of what other tables hold of the object; its own columns are remembered anyway."""
+    if isinstance(obj, Recorded):
+        obj.related_as_read = obj.recorded_relations()
 
 
-def record_changes(actor: Actor, changes: Iterable[tuple[models.Model, str]]) -> None:
+def record_change(
+    actor: Actor, objects: Iterable[models.Model], message: str, *, reverts: HistoryEntry | None = None
+) -> None:
+    """Call it in the transaction of the change, after it, with the objects as they were read before it.
+
+    What they were then is compared with what the database has now: one query for each model.
+    """
+    record_changes(actor, [(obj, message) for obj in objects], reverts=reverts)
+
+
+def record_changes(
+    actor: Actor, told: Sequence[tuple[models.Model, str]], *, reverts: HistoryEntry | None = None
+) -> None:
     """The same for objects that each have a message of their own."""
+    _add_entries(actor, told, _find_changes([obj for obj, _ in told]), reverts)
+
+
+def record_deletion(actor: Actor, objects: Iterable[models.Model]) -> None:
+    """Call it in the transaction of the deletion, before it."""
+    rows = list(objects)
+    gone = {id(row): {name: [old, None] for name, old in _values(row).items()} for row in rows}
+    _add_entries(actor, [(row, "Deleted.") for row in rows], gone, None)
+
+
+def _add_entries(
+    actor: Actor,
+    told: Sequence[tuple[models.Model, str]],
+    changes: Mapping[int, dict[str, list[Any]]],
+    reverts: HistoryEntry | None,
+) -> None:
+    """`changes` are by the id() of the row in hand."""
+    seen_by_agents = [row for row, _ in told if isinstance(row, Exposing) and changes.get(id(row))]
+    revision = Revision.current() if seen_by_agents else None
     HistoryEntry.objects.bulk_create(
         [
             HistoryEntry(
                 actor=actor.key,
                 actor_name=actor.name[:LONGEST_NAME],
                 door=actor.door,
-                model=HistoryEntry.label_of(type(obj)),
-                object_id=str(obj.pk),
-                object_name=str(obj)[:LONGEST_NAME],
+                model=HistoryEntry.label_of(type(row)),
+                object_id=str(row.pk),
+                object_name=str(row)[:LONGEST_NAME],
                 message=message,
+                changes=changes.get(id(row), {}),
+                revision=revision if isinstance(row, Exposing) and changes.get(id(row)) else None,
+                reverts=reverts,
             )
-            for obj, message in changes
+            for row, message in told
         ]
     )
+
+
+def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]]]:
+    found = {}
+    recorded = [row for row in rows if isinstance(row, Recorded)]
+    for model in {type(row) for row in recorded}:
+        ours = [row for row in recorded if type(row) is model]
+        names = {field.attname for field in _recorded_fields(model)}
+        if all(row.as_read is not None for row in ours):
+            names &= {name for row in ours if row.as_read for name in row.as_read[0]}
+        now = model._base_manager.only(*names).in_bulk([row.pk for row in ours])
+        for row in ours:
+            if (present := now.get(row.pk)) is not None:
+                found[id(row)] = _compare(row, present)
+    return found
+
+
+def _compare(row: Recorded, present: Recorded) -> dict[str, list[Any]]:
+    """What the row was when it was read, and what it is; of one that was made since, what is not empty."""
+    read = None if row.as_read is None else dict(zip(*row.as_read, strict=True))
+    changes: dict[str, list[Any]] = {}
+    for field in _recorded_fields(type(row)):
+        if read is not None and field.attname not in read:
+            continue
+        old = None if read is None else read[field.attname]
+        new = getattr(present, field.attname)
+        if field.name in row.recorded_as_secret:
+            if not row.is_same_secret(old or "", new or ""):
+                changes[field.name] = [SECRET if old else None, SECRET if new else None]
+        elif old != new and not (read is None and new in EMPTY):
+            changes[field.name] = [_plain(old), _plain(new)]
+    if row.related_as_read is not None or read is None:
+        before, after = row.related_as_read or {}, row.recorded_relations()
+        changes |= {
+            name: [before.get(name), after[name]]
+            for name in after
+            if before.get(name) != after[name] and (before.get(name) or after[name])
+        }
+    return changes
+
+
+def _values(row: models.Model) -> dict[str, Any]:
+    """What is kept of a row that goes."""
+    if not isinstance(row, Recorded):
+        return {}
+    deferred = row.get_deferred_fields()
+    fields = [field for field in _recorded_fields(type(row)) if field.attname not in deferred]
+    values = {
+        field.name: SECRET if field.name in row.recorded_as_secret else _plain(getattr(row, field.attname))
+        for field in fields
+        if getattr(row, field.attname) not in EMPTY
+    }
+    return values | {name: value for name, value in row.recorded_relations().items() if value}
+
+
+def _recorded_fields(model: type[Recorded]) -> list[Any]:
+    named = {*model.recorded_besides, *model.recorded_as_secret}
+    return [
+        field
+        for field in model._meta.concrete_fields
+        if field.name in named or (field.editable and not field.primary_key)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return json.loads(json.dumps(value, cls=DjangoJSONEncoder))
 
 
 def changed_fields(names: Iterable[str]) -> str:

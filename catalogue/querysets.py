@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from fnmatch import translate
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models, transaction
 from django.db.models import Count, Q
 from django.db.models.functions import Coalesce
+
+from catalogue.presentation import CURATORS_HINTS
 
 if TYPE_CHECKING:
     from catalogue.models import DiscoveryRun, Review, Source, Workflow  # noqa: F401
 
 
 Row = TypeVar("Row", bound=models.Model)
+OVERRIDES: dict[str, Any] = {
+    "title_override": "",
+    "description_override": "",
+    "tags_override": None,
+    "former_tool_names": [],
+    "read_only_hint": None,
+    "destructive_hint": None,
+    "idempotent_hint": None,
+    "open_world_hint": None,
+    "icon_override": "",
+    "timeout_seconds": None,
+    "max_concurrent": None,
+    "execution_type_override": "",
+    "cache_seconds": None,
+}
+"""What a curator may say of a workflow, and what stands there as long as nobody has."""
 
 
 class ExposingQuerySet(models.QuerySet[Row]):
@@ -123,6 +143,29 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         shown = Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
         return self.filter(shown)
 
+    def hinted(self, hint: str) -> WorkflowQuerySet:
+        """Those that clients are told this of: `Workflow.effective_hints`, for the database."""
+        told = Q(_told(hint))
+        if hint == "readOnlyHint":
+            told &= Q(read_only_hint=True) | ~_told("destructiveHint")
+        if hint == "destructiveHint":
+            told &= ~(Q(read_only_hint=True) & _told("readOnlyHint"))
+        return self.filter(told)
+
+    def overridden(self, *fields: str) -> WorkflowQuerySet:
+        """Those of which a curator has decided one of these, unlike the engine; all there are by default."""
+        anywhere = Q()
+        for field in fields or OVERRIDES:
+            anywhere |= ~Q(**{field: OVERRIDES[field]})
+        return self.filter(anywhere)
+
+    def named_like(self, glob: str) -> WorkflowQuerySet:
+        """Those of which a name fits as a whole, in any case of letters: a query of its own."""
+        # Not by the database: each has other expressions, and some take for ever over them.
+        fits = re.compile(translate(glob), re.IGNORECASE).match
+        rows = self.order_by().values_list("pk", "tool_name", "name", "upstream_id", "title_override")
+        return self.filter(pk__in=[key for key, *names in rows if any(map(fits, names))])
+
     def matching(self, text: str) -> WorkflowQuerySet:
         """Those that have the text in a name or description, the engine's or the curator's."""
         fields = ("tool_name", "name", "title_override", "description", "description_override", "upstream_id")
@@ -130,3 +173,11 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         for field in fields:
             anywhere |= Q(**{f"{field}__icontains": text})
         return self.filter(anywhere)
+
+
+def _told(hint: str) -> Q:
+    """That the curator says so, or else the engine."""
+    column = next(column for column, name in CURATORS_HINTS.items() if name == hint)
+    # The column holds the engine's hints as JSON text without white space.
+    engines = Q(**{f"{column}__isnull": True, "hints__contains": f'"{hint}":true'})
+    return Q(**{column: True}) | engines

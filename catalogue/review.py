@@ -104,15 +104,6 @@ def _decide(offers: Offers, by: Actor, decide: Callable[[list[Review], Actor], N
 def _accept(reviews: list[Review], by: Actor) -> None:
     changed = [review for review in reviews if review.kind == Review.Kind.CHANGED]
     new = [review.pk for review in reviews if review.kind == Review.Kind.NEW]
-    record_changes(
-        by,
-        [
-            (review.workflow, f"Accepted the engine's change: {tell_differences(differences_of(review))}.")
-            if review.kind == Review.Kind.CHANGED
-            else (review.workflow, "Accepted as a new workflow, and enabled.")
-            for review in reviews
-        ],
-    )
     Workflow.objects.bulk_create(
         [_as_offered(review) for review in changed],
         update_conflicts=True,
@@ -123,6 +114,15 @@ def _accept(reviews: list[Review], by: Actor) -> None:
     Review.objects.filter(pk__in=[review.pk for review in reviews]).delete()
     if reviews:
         Revision.bump()
+    record_changes(
+        by,
+        [
+            (review.workflow, f"Accepted the engine's change: {tell_differences(differences_of(review))}.")
+            if review.kind == Review.Kind.CHANGED
+            else (review.workflow, "Accepted as a new workflow, and enabled.")
+            for review in reviews
+        ],
+    )
 
 
 def _as_offered(review: Review) -> Workflow:

@@ -144,11 +144,12 @@ def update_source(source: Source, **changes: Any) -> Source:
 def enable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
     """List them again, at once, and expose their workflows. Returns how many were off."""
     Revision.lock()
-    switched = _keys(sources.filter(enabled=False))
+    before = list(sources.filter(enabled=False))
+    switched = [source.pk for source in before]
     Source.objects.filter(pk__in=switched).update(enabled=True)
     Source.objects.filter(pk__in=switched).exclude(refresh_interval=0).update(next_refresh_at=timezone.now())
     _bump_if(switched)
-    _record_if(by, switched, "Switched on.")
+    _record_if(by, before, "Switched on.")
     return len(switched)
 
 
@@ -156,20 +157,17 @@ def enable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int
 def disable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
     """Neither list nor expose nor run anything of theirs. Returns how many were on."""
     Revision.lock()
-    switched = _keys(sources.filter(enabled=True))
+    before = list(sources.filter(enabled=True))
+    switched = [source.pk for source in before]
     Source.objects.filter(pk__in=switched).update(enabled=False)
     _bump_if(switched)
-    _record_if(by, switched, "Switched off.")
+    _record_if(by, before, "Switched off.")
     return len(switched)
 
 
-def _keys(sources: QuerySet[Source]) -> list[int]:
-    return list(sources.values_list("pk", flat=True))
-
-
-def _record_if(by: Actor | None, switched: list[int], told: str) -> None:
+def _record_if(by: Actor | None, before: list[Source], told: str) -> None:
     if by is not None:
-        record_change(by, Source.objects.filter(pk__in=switched), told)
+        record_change(by, before, told)
 
 
 def _bump_if(switched: list[int]) -> None:

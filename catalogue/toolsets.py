@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 
-from catalogue.models import Toolset, ToolsetRule, Workflow
+from catalogue.history import Actor, record_change, remember_relations
+from catalogue.models import Revision, Toolset, ToolsetRule, Workflow
 
 CHANGEABLE = (
     "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
@@ -44,6 +46,21 @@ def write_toolset(
     if rules is not None:
         _replace_rules(toolset, rules)
     return toolset
+
+
+@transaction.atomic
+def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor) -> int:
+    """Pick them by hand. Returns how many were not picked before."""
+    Revision.lock()
+    keys = set(workflows.values_list("pk", flat=True))
+    added = Workflow.objects.filter(pk__in=keys - set(toolset.picked.values_list("pk", flat=True)))
+    chosen = list(added.only("tool_name").order_by())
+    if chosen:
+        remember_relations(toolset)
+        toolset.picked.add(*chosen)
+        record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
+        record_change(by, chosen, f"Added to the toolset {toolset}.")
+    return len(chosen)
 
 
 def _find_workflows(names: Collection[str]) -> list[int]:

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
-from catalogue.models import Toolset
+from catalogue.models import Recorded, Toolset
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.scopes import Scope
 from executions.callers import Caller
@@ -27,8 +27,10 @@ class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None)
 
 
-class AccessToken(models.Model):
+class AccessToken(Recorded):
     """A bearer token; only its hash is kept, the token itself is shown once."""
+
+    recorded_besides: ClassVar[tuple[str, ...]] = ("revoked_at",)
 
     name = models.CharField(max_length=100, unique=True)
     digest = models.CharField(max_length=64, unique=True, editable=False)

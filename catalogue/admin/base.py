@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
 
-from catalogue.history import actor_of, record_change
+from catalogue.history import actor_of, record_change, record_deletion, remember_relations
 from catalogue.models import HistoryEntry
 
 HISTORY_PAGE = 100
@@ -69,7 +69,14 @@ class CatalogueAdmin(UnfoldAdmin):
         record_change(actor_of(request), [obj], _in_words(message))
 
     def log_deletions(self, request: HttpRequest, queryset: Iterable[Any]) -> Any:
-        record_change(actor_of(request), queryset, "Deleted.")
+        record_deletion(actor_of(request), queryset)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """With what the history compares after a change."""
+        obj = super().get_object(request, object_id, from_field)
+        if obj is not None and request.method == "POST":
+            remember_relations(obj)
+        return obj
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from catalogue.admin.base import ButtonsMixin, CatalogueForm
 from catalogue.admin.rendering import badge, chip, side_by_side
-from catalogue.exposure import FilterPreview, effect_of_filter, effect_of_replacing, preview_filters
+from catalogue.exposure import (
+    FilterPreview,
+    effect_of_filter,
+    effect_of_replacing,
+    match_rule,
+    preview_filters,
+)
 from catalogue.models import WorkflowFilter
 
 SHOWN_NAMES = 20
@@ -50,6 +58,7 @@ class WorkflowFilterForm(FilterModelForm):
 
     seen = forms.CharField(required=False, widget=forms.HiddenInput)
     effect: FilterPreview | None = None
+    question = warning = ""
 
     class Meta:
         model = WorkflowFilter
@@ -60,13 +69,14 @@ class WorkflowFilterForm(FilterModelForm):
             return False
         self.effect = _effect_of([self.instance])
         is_seen = not _differs(self.effect) or self.data.get(SEEN) == _fingerprint(self.effect)
+        self.warning = _warning([self.instance])
         data: Any = self.data
         self.data = data = data.copy()
         data[SEEN] = _fingerprint(self.effect)
         if PREVIEW in self.data:
             return False
         if not is_seen:
-            self.add_error(None, _question(self.effect))
+            self.question = _question(self.effect)
         return is_seen
 
     @property
@@ -78,7 +88,16 @@ class WorkflowFilterForm(FilterModelForm):
 class FilterFormSet(FilterModelFormSet):
     """Positions and switches in the list: likewise."""
 
-    seen = ""
+    seen = question = ""
+
+    @property
+    def errors(self) -> list[Any]:
+        """Nothing where there are none: the page takes a list of empty ones for errors."""
+        found = super().errors
+        return found if any(found) else []
+
+    def is_valid(self) -> bool:
+        return super().is_valid() and not self.question
 
     def add_fields(self, form: Any, index: int | None) -> None:
         """Named for who does not see the column's heading."""
@@ -93,7 +112,8 @@ class FilterFormSet(FilterModelFormSet):
         effect = _effect_of([form.instance for form in self.forms])
         self.seen = _fingerprint(effect)
         if _differs(effect) and self.data.get(SEEN) != self.seen:
-            raise ValidationError(_question(effect))
+            warning = _warning([form.instance for form in self.forms])
+            self.question = f"{warning} {_question(effect)}".strip()
 
 
 @admin.register(WorkflowFilter)
@@ -109,6 +129,28 @@ class WorkflowFilterAdmin(ButtonsMixin):
     fieldsets = (
         (None, {"fields": ("action", "subject", "syntax", "pattern", "position", "enabled", "note", SEEN)}),
     )
+
+    def get_urls(self) -> list[URLPattern]:
+        preview = self.admin_site.admin_view(self._preview)
+        return [
+            path("preview/", preview, name="catalogue_workflowfilter_preview_new"),
+            path("<int:key>/preview/", preview, name="catalogue_workflowfilter_preview"),
+            *super().get_urls(),
+        ]
+
+    def _preview(self, request: HttpRequest, key: int | None = None) -> HttpResponse:
+        """What the form as it stands matches and would change, for the page that it is typed on."""
+        if not (self.has_change_permission(request) or self.has_add_permission(request)):
+            raise PermissionDenied
+        stored = None if key is None else WorkflowFilter.objects.filter(pk=key).first()
+        form = WorkflowFilterForm({**request.POST.dict(), PREVIEW: "1"}, instance=stored)
+        form.is_valid()
+        shown: dict[str, Any] = {"form": form, "is_empty": not request.POST.get("pattern")}
+        if form.effect is not None:
+            matched = match_rule(form.instance)
+            groups = [_group("matched, whatever other filters say", matched), *(form.proposal or [])]
+            shown |= {"groups": groups}
+        return TemplateResponse(request, "catalogue/admin/filter_live_preview.html", shown)
 
     @admin.display(description="rule")
     def rule(self, rule: WorkflowFilter) -> str:
@@ -144,7 +186,12 @@ class WorkflowFilterAdmin(ButtonsMixin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        context |= {"proposal": getattr(context["adminform"].form, "proposal", None)}
+        form, stored = context["adminform"].form, context.get("original")
+        context |= {"proposal": getattr(form, "proposal", None), "question": getattr(form, "question", "")}
+        if self.has_change_permission(request, stored):
+            key = [] if stored is None else [stored.pk]
+            view = "preview" if key else "preview_new"
+            context |= {"preview_url": reverse(f"admin:catalogue_workflowfilter_{view}", args=key)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def get_deleted_objects(
@@ -195,7 +242,16 @@ def _some(names: list[str]) -> str:
 
 
 def _described(preview: FilterPreview, *, shown: str, hidden: str) -> list[Group]:
-    return [
-        (heading, len(names), [chip(name) for name in names[:SHOWN_NAMES]], max(0, len(names) - SHOWN_NAMES))
-        for heading, names in ((shown, preview.shown), (hidden, preview.hidden))
-    ]
+    return [_group(shown, preview.shown), _group(hidden, preview.hidden)]
+
+
+def _group(heading: str, names: list[str]) -> Group:
+    return heading, len(names), [chip(name) for name in names[:SHOWN_NAMES]], max(0, len(names) - SHOWN_NAMES)
+
+
+def _warning(changed: Iterable[WorkflowFilter]) -> str:
+    """The first include filter says something of all that it does not name."""
+    includes = WorkflowFilter.objects.filter(enabled=True, action=WorkflowFilter.Action.INCLUDE)
+    if includes.exists() or not any(rule.enabled and rule.action == rule.Action.INCLUDE for rule in changed):
+        return ""
+    return "The first include filter hides every workflow that no include filter matches."

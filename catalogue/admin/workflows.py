@@ -4,18 +4,24 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Coalesce, NullIf
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import get_object_or_404
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.views import ChangeList
-from unfold.widgets import UnfoldAdminTextareaWidget
+from unfold.widgets import SWITCH_CLASSES, UnfoldAdminTextareaWidget
 
 from catalogue.admin.base import Link
+from catalogue.admin.bulk_forms import TagsForm, ToolsetForm, ask_for_selected
 from catalogue.admin.rendering import (
     DASH,
+    ago,
     badge,
     chip,
     exactly,
@@ -29,21 +35,30 @@ from catalogue.admin.rendering import (
 )
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
+    HINT_WORDS,
     AvailabilityFilter,
     CacheFilter,
     CategoryFilter,
+    ChangedFilter,
+    HintFilter,
     LimitFilter,
     LookalikeFilter,
+    OverriddenFilter,
     SchemaFilter,
+    TagFilter,
+    ToolsetFilter,
+    VisibilityFilter,
 )
 from catalogue.admin.workflow_form import WorkflowForm
 from catalogue.curation import (
     OVERRIDABLE,
+    add_tags,
     clear_hints,
     disable_workflows,
     enable_workflows,
     mark_read_only,
     override_workflow,
+    remove_tags,
 )
 from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
 from catalogue.filters import FilterChain
@@ -52,6 +67,7 @@ from catalogue.models import Workflow, WorkflowFilter
 from catalogue.portable_names import limit_for_tools
 from catalogue.portable_schemas import find_refusals
 from catalogue.querysets import WorkflowQuerySet
+from catalogue.toolsets import add_to_toolset
 
 VISIBILITY_BADGES = {
     Visibility.EXPOSED: "success",
@@ -60,12 +76,10 @@ VISIBILITY_BADGES = {
     Visibility.DISABLED: "",
     Visibility.FILTERED: "warning",
 }
-HINT_WORDS = {
-    "readOnlyHint": ("read-only", "changes things"),
-    "destructiveHint": ("destructive", "not destructive"),
-    "idempotentHint": ("idempotent", "not idempotent"),
-    "openWorldHint": ("open world", "closed world"),
-}
+HINT_BADGES = {"readOnlyHint": "success", "destructiveHint": "danger"}
+SHOWN_DESCRIPTION = 80
+SHOWN_TAGS = 4
+GLOB_SIGNS = "*?["
 AREAS = {"description_override": 5, "icon_override": 2}
 """Fields for longer texts, and their height in lines."""
 
@@ -76,8 +90,7 @@ SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_tit
 class WorkflowChangeList(ChangeList):  # type: ignore[misc]
     """Asks once for the filters, and tells each row on the page what they make of it."""
 
-    further_readings: ClassVar[list[Callable[[list[Workflow]], None]]] = []
-    """What the rooms above note on all rows of a page at once, for columns of theirs; they add themselves."""
+    result_list: Any
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Workflow]:
         workflows: WorkflowQuerySet = super().get_queryset(request, *args, **kwargs)
@@ -85,11 +98,13 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        chain = _present_chain()
-        for workflow in self.result_list:
-            workflow.explanation = explain_exposure(workflow, chain)
-        for note in self.further_readings:
-            note(list(self.result_list))
+        rows: list[Any] = list(self.result_list)
+        self.result_list = rows
+        chain, may_switch = _present_chain(), self.model_admin.has_change_permission(request)
+        for workflow in rows:
+            workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, chain), may_switch
+        for prepare in self.model_admin.prepare_rows:
+            prepare(rows)
 
 
 @admin.register(Workflow)
@@ -102,14 +117,16 @@ class WorkflowAdmin(ToolPagesMixin):
     """The ways to their pages, likewise."""
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
     """Cards below the form, likewise: a title with a text or a table; empty: none."""
+    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
+    """What the rooms above show in the list; likewise."""
+    prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
+    """What their columns need of all rows of a page at once, in a constant number of queries."""
     form = WorkflowForm
-    list_display = (
-        "tool", "shown_title", "source", "category", "version", "state", "type_shown",
-    )  # fmt: skip
+    list_display = ("tool", "switch", "state", "shown_title", "labels", "origin", "changed")
     list_filter = (
-        ("source", RelatedDropdownFilter), ("enabled", BooleanRadioFilter), AvailabilityFilter,
-        CategoryFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
-        ("offered_as_prompt", BooleanRadioFilter),
+        VisibilityFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter, ToolsetFilter,
+        CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter), AvailabilityFilter,
+        SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter, ("offered_as_prompt", BooleanRadioFilter),
     )  # fmt: skip
     list_select_related = ("source",)
     list_per_page = 50
@@ -122,8 +139,11 @@ class WorkflowAdmin(ToolPagesMixin):
         "upstream_title",
         "description_override",
     )
-    search_help_text = "Names, titles, descriptions, ids"
-    actions = ("enable_selected", "disable_selected", "mark_selected_read_only", "clear_selected_hints")
+    search_help_text = "Words, or names such as billing_*"
+    actions = (
+        "enable_selected", "disable_selected", "tag_selected", "untag_selected", "add_selected_to_toolset",
+        "mark_selected_read_only", "clear_selected_hints",
+    )  # fmt: skip
     change_form_outer_before_template = "catalogue/admin/workflow_panel.html"
     change_form_outer_after_template = "catalogue/admin/workflow_schema.html"
     readonly_fields = (
@@ -179,6 +199,37 @@ class WorkflowAdmin(ToolPagesMixin):
             workflows = workflows.alias(**orders())
         return workflows
 
+    def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
+        *first, origin, changed = self.list_display
+        return (*first, *self.further_columns, origin, changed)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
+    ) -> tuple[QuerySet[Workflow], bool]:
+        """Words anywhere; a glob, such as billing_*, is a whole name."""
+        words = search_term.split()
+        for glob in [word for word in words if any(sign in word for sign in GLOB_SIGNS)]:
+            queryset = queryset.named_like(glob)  # type: ignore[attr-defined]
+            words.remove(glob)
+        return super().get_search_results(request, queryset, " ".join(words))
+
+    def get_urls(self) -> list[URLPattern]:
+        switch = self.admin_site.admin_view(self._switch)
+        return [path("<int:key>/switch/", switch, name="catalogue_workflow_switch"), *super().get_urls()]
+
+    def _switch(self, request: HttpRequest, key: int) -> HttpResponse:
+        """Enable or disable one row of the list; answers with its cells as they are then."""
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        decide = enable_workflows if request.POST.get("enabled") == "true" else disable_workflows
+        decide(Workflow.objects.filter(pk=key), by=actor_of(request))
+        workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
+        workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
+        cells = format_html("{}{}", self.switch(workflow), _state_cell(workflow, is_beside=True))
+        return HttpResponse(cells)
+
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name in AREAS:
             kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": AREAS[db_field.name]})
@@ -221,21 +272,89 @@ class WorkflowAdmin(ToolPagesMixin):
         cleared = clear_hints(queryset, by=actor_of(request))
         messages.success(request, f"The engine's hints count again: {cleared}.")
 
+    @admin.action(description="Add tags…", permissions=["change"])
+    def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        def add(form: TagsForm) -> None:
+            changed = add_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
+            messages.success(request, f"Tagged: {changed}.")
+
+        return ask_for_selected(self, request, queryset, TagsForm, "Add tags", add)
+
+    @admin.action(description="Remove tags…", permissions=["change"])
+    def untag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        def remove(form: TagsForm) -> None:
+            changed = remove_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
+            messages.success(request, f"Took tags from: {changed}.")
+
+        return ask_for_selected(self, request, queryset, TagsForm, "Remove tags", remove)
+
+    @admin.action(description="Add to toolset…", permissions=["toolset"])
+    def add_selected_to_toolset(
+        self, request: HttpRequest, queryset: QuerySet[Workflow]
+    ) -> HttpResponse | None:
+        def add(form: ToolsetForm) -> None:
+            toolset = form.cleaned_data["toolset"]
+            added = add_to_toolset(toolset, queryset, by=actor_of(request))
+            page = link(toolset, "catalogue_toolset_change", toolset.pk)
+            messages.success(request, format_html("Added to {}: {}.", page, added))
+
+        return ask_for_selected(self, request, queryset, ToolsetForm, "Add to a toolset", add)
+
+    def has_toolset_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("catalogue.change_toolset"))
+
     @admin.display(description="tool name", ordering="tool_name")
     def tool(self, workflow: Workflow) -> SafeString:
         return wrapped(workflow.tool_name)
 
-    @admin.display(description="title", ordering=SHOWN_TITLE)
+    @admin.display(description="tags and hints")
+    def labels(self, workflow: Workflow) -> SafeString:
+        """With the engine's or the curator's word alike."""
+        hints = workflow.effective_hints
+        told = [
+            badge(words[0], HINT_BADGES.get(name, ""))
+            for name, words in HINT_WORDS.items()
+            if hints.get(name)
+        ]
+        tags = [chip(tag) for tag in workflow.shown_tags[:SHOWN_TAGS]]
+        more = workflow.shown_tags[SHOWN_TAGS:]
+        if more:
+            tags.append(format_html('<span title="{}">+{}</span>', ", ".join(more), len(more)))
+        return format_html(
+            '<div style="min-width: 7rem; white-space: normal">{}</div>', side_by_side([*told, *tags])
+        )
+
+    @admin.display(description="source, category", ordering="source__name")
+    def origin(self, workflow: Workflow) -> SafeString:
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 6rem"
+        told = workflow.source, workflow.category
+        return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *told)
+
+    @admin.display(description="changed", ordering="changed_at")
+    def changed(self, workflow: Workflow) -> str:
+        return ago(workflow.changed_at)
+
+    @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
-        return wrapped(shortened(workflow.title))
+        title, description = shortened(workflow.title), workflow.shown_description
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem; max-width: 22rem"
+        return format_html(
+            '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div></div>',
+            look,
+            title,
+            shortened(description, SHOWN_DESCRIPTION) if description else "",
+        )
 
     @admin.display(description="state")
     def state(self, workflow: Any) -> SafeString:
-        return _state_badges(workflow, workflow.explanation)
+        return _state_cell(workflow)
 
-    @admin.display(description="type", ordering="execution_type")
-    def type_shown(self, workflow: Workflow) -> str:
-        return Workflow.ExecutionType(workflow.effective_execution_type).label
+    @admin.display(description="enabled", ordering="enabled")
+    def switch(self, workflow: Any) -> SafeString:
+        return render_to_string(
+            "catalogue/admin/switch.html",
+            {"workflow": workflow, "classes": " ".join(SWITCH_CLASSES), "may": workflow.may_be_switched},
+        )
 
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:
@@ -326,6 +445,15 @@ def _told_aliases(workflow: Workflow) -> SafeString:
 
 def _present_chain() -> FilterChain[WorkflowFilter]:
     return FilterChain(WorkflowFilter.objects.filter(enabled=True))
+
+
+def _state_cell(workflow: Any, *, is_beside: bool = False) -> SafeString:
+    """`is_beside`: of an answer that replaces another cell of the row, for htmx to put in its own place."""
+    badges = _state_badges(workflow, workflow.explanation)
+    swap = mark_safe('hx-swap-oob="true"') if is_beside else ""
+    return format_html(
+        '<div id="state-{}" style="white-space: normal" {}>{}</div>', workflow.pk, swap, badges
+    )
 
 
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:

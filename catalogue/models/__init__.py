@@ -3,6 +3,7 @@
 from catalogue.models.discovery_run import DiscoveryRun
 from catalogue.models.history_entry import HistoryEntry
 from catalogue.models.product_settings import ProductSettings
+from catalogue.models.recorded import Recorded
 from catalogue.models.review import Review
 from catalogue.models.revision import Exposing, Revision
 from catalogue.models.rules import ChoosingRule, ToolsetRule, WorkflowFilter
@@ -16,6 +17,7 @@ __all__ = [
     "Exposing",
     "HistoryEntry",
     "ProductSettings",
+    "Recorded",
     "Review",
     "Revision",
     "Source",

@@ -1,14 +1,18 @@
 """What administrators have changed of the product's settings: one row."""
 
+from typing import ClassVar
+
 from django.db import models
 
 from catalogue.fields import JSONTextField
+from catalogue.models.recorded import Recorded
 
 
-class ProductSettings(models.Model):
+class ProductSettings(Recorded):
     """`catalogue.product_settings` reads and changes it."""
 
     ONLY = 1
+    recorded_besides: ClassVar[tuple[str, ...]] = ("overrides",)
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     overrides = JSONTextField(

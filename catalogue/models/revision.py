@@ -4,6 +4,8 @@ from typing import Any
 
 from django.db import models, transaction
 
+from catalogue.models.recorded import Recorded
+
 
 class Revision(models.Model):
     """One counter, moved in the transaction of every change that can alter what agents see."""
@@ -39,7 +41,7 @@ class Revision(models.Model):
         return cls.objects.filter(pk=1).values_list("number", flat=True).first() or 0
 
 
-class Exposing(models.Model):
+class Exposing(Recorded):
     """A row whose every change may alter what agents see, and so moves the revision."""
 
     class Meta:

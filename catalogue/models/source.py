@@ -12,7 +12,7 @@ from django.utils import timezone
 from catalogue.fields import JSONTextField
 from catalogue.models.revision import Exposing
 from catalogue.querysets import SourceQuerySet
-from catalogue.secrets import decrypt_credentials, encrypt_credentials
+from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 
 SOURCE_NAME = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
@@ -40,6 +40,8 @@ class Source(Exposing):
         OK = "ok", "working"
         FAILING = "failing", "failing"
         HELD = "held", "listing held"
+
+    recorded_as_secret: ClassVar[tuple[str, ...]] = ("encrypted_credentials",)
 
     name = models.CharField(max_length=64, unique=True, validators=[SOURCE_NAME])
     kind = models.CharField(max_length=50)
@@ -116,6 +118,14 @@ class Source(Exposing):
     @credentials.setter
     def credentials(self, credentials: dict[str, str]) -> None:
         self.encrypted_credentials = encrypt_credentials(credentials)
+
+    @staticmethod
+    def is_same_secret(one: str, other: str) -> bool:
+        """Encrypted twice, the same credentials are different texts."""
+        try:
+            return one == other or decrypt_credentials(one) == decrypt_credentials(other)
+        except CredentialsUnreadable:
+            return False
 
     @property
     def effective_refresh_interval(self) -> int:

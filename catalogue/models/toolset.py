@@ -75,6 +75,15 @@ class Toolset(Exposing):
     def __str__(self) -> str:
         return self.slug
 
+    def recorded_relations(self) -> dict[str, Any]:
+        """Its picks by their tool names, and its rules."""
+        picks = Toolset.picked.through.objects.filter(toolset=self.pk)
+        columns = ("position", "action", "subject", "syntax", "pattern", "enabled", "note")
+        return {
+            "picked": sorted(picks.values_list("workflow__tool_name", flat=True)),
+            "rules": list(self.rules.order_by("position", "pk").values(*columns)),
+        }
+
 
 @receiver(m2m_changed, sender=Toolset.picked.through)
 def _move_revision(action: str, **_: Any) -> None:

@@ -134,7 +134,7 @@ class SourceViewSet(
 
     @transaction.atomic
     def perform_destroy(self, instance: Source) -> None:
-        self.record("Deleted.", instance)
+        self.record_deletion(instance)
         instance.delete()
 
     @extend_schema(

@@ -9,7 +9,13 @@ from rest_framework.response import Response
 
 from catalogue.models import ProductSettings
 from catalogue.permissions import Access
-from catalogue.product_settings import InvalidSettings, LiveSetting, change_settings, live_settings
+from catalogue.product_settings import (
+    InvalidSettings,
+    LiveSetting,
+    change_settings,
+    live_settings,
+    settings_row,
+)
 from catalogue.rest.bodies import StrictSerializer
 from catalogue.rest.errors import NOT_VALID, Problem, Refusal
 from catalogue.rest.views import ApiViewSet
@@ -88,13 +94,16 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
     def partial_update(self, request: Request) -> Response:
         asked = SettingsChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        row = settings_row()
         try:
-            change_settings(asked.validated_data, by=_name_of(request))
+            told = change_settings(asked.validated_data, by=_name_of(request))
         except InvalidSettings as error:
             problems = [Problem(f"/{name}", problem) for name, problem in error.problems.items()]
             raise Refusal(
                 status.HTTP_400_BAD_REQUEST, NOT_VALID, kind="validation", errors=problems
             ) from None
+        if told:
+            self.record(f"Changed {'; '.join(told)}.", row)
         return Response(_told())
 
 

@@ -4,10 +4,11 @@ from typing import Any, TypeVar
 
 from django.db.models import Model
 from rest_framework import status
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.viewsets import GenericViewSet
 
-from catalogue.history import actor_of, record_change
+from catalogue.history import actor_of, record_change, record_deletion, remember_relations
 from catalogue.rest.errors import Refusal
 
 Row = TypeVar("Row", bound=Model)
@@ -24,6 +25,16 @@ class ApiViewSet(GenericViewSet[Row]):
                 "Send the body with a Content-Length, not in chunks.",
                 kind="validation",
             )
+
+    def get_object(self) -> Row:
+        """With what the history compares after a change."""
+        obj = super().get_object()
+        if self.request.method not in SAFE_METHODS:
+            remember_relations(obj)
+        return obj
+
+    def record_deletion(self, obj: Model) -> None:
+        record_deletion(actor_of(self.request), [obj])
 
     def record(self, message: str, *objects: Model) -> None:
         """Keep in their history what the request does to these objects."""

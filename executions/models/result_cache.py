@@ -17,7 +17,7 @@ from django.db import models
 from django.db.models import F
 
 from catalogue.fields import JSONTextField
-from catalogue.models import Workflow
+from catalogue.models import Recorded, Workflow
 
 if TYPE_CHECKING:
     from executions.models.moves import Moves
@@ -27,7 +27,7 @@ SHARE_OF_ONE = 10
 """The largest result that is cached is this part of the limit, so that one cannot evict all the others."""
 
 
-class CachePolicy(models.Model):
+class CachePolicy(Recorded):
     """What holds for the cached results of all workflows: one row, which an admin edits."""
 
     ONLY = 1

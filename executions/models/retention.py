@@ -5,6 +5,8 @@ from datetime import timedelta
 from django.core.validators import MaxValueValidator
 from django.db import models
 
+from catalogue.models import Recorded
+
 LONGEST_DAYS = 36_500
 SHORTEST = timedelta(minutes=5)
 """How long what is kept for 0 days is there all the same: whoever waits for a result has to get it."""
@@ -24,7 +26,7 @@ def _days(
     )
 
 
-class Retention(models.Model):
+class Retention(Recorded):
     """Times after which finished records are removed; what is unfinished or unconfirmed is kept whole."""
 
     ONLY = 1

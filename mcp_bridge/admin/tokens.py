@@ -40,6 +40,7 @@ else:
 
 
 FIELDS = ("name", "scopes", "toolset", "inline_wait_seconds", "expires_at")
+CHANGEABLE = ("inline_wait_seconds",)
 
 
 class AccessTokenForm(AccessTokenModelForm):
@@ -65,6 +66,12 @@ class AccessTokenForm(AccessTokenModelForm):
         if expires_at is not None and expires_at <= timezone.now():
             raise ValidationError("This time has passed already.")
         return expires_at
+
+
+class InlineWaitForm(AccessTokenModelForm):
+    class Meta:
+        model = AccessToken
+        fields = CHANGEABLE
 
 
 class UsableFilter(DropdownFilter):  # type: ignore[misc]
@@ -101,10 +108,6 @@ class AccessTokenAdmin(ButtonsMixin):
     buttons = ("revoke",)
     change_form_outer_before_template = "mcp_bridge/admin/token.html"
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A token is revoked or not; nothing of it can be edited."""
-        return False
-
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Executions name it as their caller."""
         return False
@@ -115,20 +118,27 @@ class AccessTokenAdmin(ButtonsMixin):
     def get_form(
         self, request: HttpRequest, obj: AccessToken | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
+        if obj is not None:
+            return super().get_form(request, obj, change, form=InlineWaitForm, **kwargs)
         form = super().get_form(request, obj, change, **kwargs)
         return type(form.__name__, (form,), {"maker": request.user})
 
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
-        return [] if obj else [(None, {"fields": FIELDS})]
+        """Of a token that there is, only how long its client waits can be changed: no rights, no name."""
+        return [(None, {"fields": CHANGEABLE if obj else FIELDS})]
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """One way to save, because the next page is always the one with the token."""
-        context |= {"show_save_and_add_another": False, "show_save_and_continue": False}
+        """One way to save a new one, because the next page is always the one with the token."""
+        may_continue = context.get("original") is not None
+        context |= {"show_save_and_add_another": False, "show_save_and_continue": may_continue}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change:
+            obj.save(update_fields=form.changed_data)
+            return
         maker = request.user if request.user.is_authenticated else None
         token, text = create_token(**form.cleaned_data, created_by=maker)
         obj.pk, obj.shown_once = token.pk, text

@@ -1,12 +1,15 @@
 """Toolsets: what each shows, at which address, and what its list of tools costs."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Prefetch, Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 from unfold.views import ChangeList
@@ -14,10 +17,16 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWid
 
 from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import badge, chip, link, side_by_side
-from catalogue.exposure import ExposedCatalogue, confirmed_catalogue, shown_by
+from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
+from mcp_bridge.admin.workflow_picker import CHOICES, WorkflowPicker, find_choices
 from mcp_bridge.client_configuration import HttpServer, configurations_of
-from mcp_bridge.lists.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_toolset
+from mcp_bridge.lists.toolset_costs import (
+    ToolsetCost,
+    cost_of_catalogue,
+    cost_of_proposal,
+    cost_of_toolset,
+)
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import resource_url
 from mcp_bridge.toolsets import ToolsetInUse, delete_toolset, tokens_bound_to
@@ -109,7 +118,6 @@ class ToolsetAdmin(ButtonsMixin):
     list_per_page = 50
     list_before_template = "mcp_bridge/admin/toolset_list.html"
     search_fields = ("slug", "title", "description")
-    autocomplete_fields = ("picked",)
     inlines = (RulesInline,)
     change_form_outer_before_template = "mcp_bridge/admin/toolset_panel.html"
     change_form_outer_after_template = "mcp_bridge/admin/toolset_contents.html"
@@ -121,7 +129,8 @@ class ToolsetAdmin(ButtonsMixin):
     )
 
     class Media:
-        js = ("mcp_bridge/admin/toolset_form.js",)
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("mcp_bridge/admin/workflow_picker.css",)}
+        js = ("mcp_bridge/admin/workflow_picker.js",)
 
     # The list
 
@@ -164,9 +173,75 @@ class ToolsetAdmin(ButtonsMixin):
     # The page
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "picked":
+            # Without the links that Django puts beside fields of other objects.
+            return db_field.formfield(widget=WorkflowPicker())
         if db_field.name == "description":
             kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": 3})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def get_urls(self) -> list[URLPattern]:
+        guarded = self.admin_site.admin_view
+        return [
+            path("choices/", guarded(self._choices), name="catalogue_toolset_choices"),
+            path("preview/", guarded(self._preview), name="catalogue_toolset_preview_new"),
+            path("<int:key>/preview/", guarded(self._preview), name="catalogue_toolset_preview"),
+            *super().get_urls(),
+        ]
+
+    def _choices(self, request: HttpRequest) -> HttpResponse:
+        """The first workflows that fit what was typed into the picker."""
+        self._check_may_edit(request)
+        return TemplateResponse(request, CHOICES, find_choices(request.GET.get("find_workflows", "")))
+
+    def _preview(self, request: HttpRequest, key: int | None = None) -> HttpResponse:
+        """What the toolset would show and cost if it were saved as it stands in the form."""
+        self._check_may_edit(request)
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        stored = None if key is None else Toolset.objects.filter(pk=key).first()
+        form = self.get_form(request, stored, change=stored is not None)(request.POST, instance=stored)
+        form.is_valid()
+        formset = next(iter(self._create_formsets(request, form.instance, change=stored is not None)[0]))
+        formset.is_valid()
+        lines = [
+            line for line in formset.forms if not line.errors and (line.has_changed() or line.instance.pk)
+        ]
+        rules = [line.instance for line in lines if not line.cleaned_data.get("DELETE")]
+        catalogue = confirmed_catalogue()
+        picked = {workflow.pk for workflow in form.cleaned_data.get("picked", ())}
+        ordered = sorted(rules, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
+        shown = choose(catalogue.workflows.values(), rules=ordered, picked=picked)
+        before = shown_by(Toolset.objects.get(pk=stored.pk), catalogue) if stored is not None else {}
+        cost = cost_of_proposal(form.instance, shown, catalogue)
+        context = {
+            "groups": [
+                _group("would be in it", list(shown)),
+                _group("new in it", [name for name in shown if name not in before]),
+                _group("no longer in it", [name for name in before if name not in shown]),
+            ],
+            "cost": cost,
+            "share": min(100, cost.served.tokens * 100 // cost.budget) if cost.budget else None,
+            "problems": [f"Rule: {problem}" for line in formset.forms for problem in _told_errors(line)],
+        }
+        return TemplateResponse(request, "mcp_bridge/admin/toolset_preview.html", context)
+
+    def _check_may_edit(self, request: HttpRequest) -> None:
+        if not (self.has_change_permission(request) or self.has_add_permission(request)):
+            raise PermissionDenied
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        stored = context.get("original")
+        if self.has_change_permission(request, stored):
+            key = [] if stored is None else [stored.pk]
+            view = "catalogue_toolset_preview" if key else "catalogue_toolset_preview_new"
+            context |= {"preview_url": reverse(f"admin:{view}", args=key)}
+        if stored is not None and request.user.has_perm("mcp_bridge.add_accesstoken"):
+            address = reverse("admin:mcp_bridge_accesstoken_add", query={"toolset": stored.pk})
+            context |= {"make_token_url": address}
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def panel(self, request: HttpRequest, obj: Toolset) -> dict[str, Any]:
         catalogue = confirmed_catalogue()
@@ -204,6 +279,10 @@ class ToolsetAdmin(ButtonsMixin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Toolset]) -> None:
         for toolset in queryset:
             delete_toolset(toolset)
+
+
+def _told_errors(form: forms.BaseForm) -> list[str]:
+    return [str(problem) for problems in form.errors.values() for problem in problems]
 
 
 def _state_badges(toolset: Toolset, cost: ToolsetCost) -> SafeString:

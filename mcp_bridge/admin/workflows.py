@@ -1,19 +1,23 @@
-"""What the page of a workflow tells of its tool: the entry in agents' lists, and what it costs them."""
+"""What the list and the page of workflows tell of them as tools: the entry in agents' lists, and its cost."""
 
 import json
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
+from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import ValidationError
 
-from catalogue.admin.rendering import pretty_json
+from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
+from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Workflow
-from catalogue.token_estimates import estimate_tokens
-from mcp_bridge.lists.serialised_tools import serialise_tool
-from mcp_bridge.lists.tools import workflow_tool
+from catalogue.token_estimates import estimate_tokens, tokens_for
+from mcp_bridge.lists.serialised_tools import serialise_tool, serialised_tools
+from mcp_bridge.lists.tools import make_of_each, workflow_tool
 
 
 def _tell_of_tokens(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
@@ -43,5 +47,26 @@ def _entry_of(workflow: Workflow) -> str:
         return ""
 
 
+def tokens_by_key(keys: Iterable[int]) -> dict[int, int]:
+    """What the tool of each of these workflows costs in a full list; of those alone that can be shown."""
+    whole = Workflow.objects.select_related("source").filter(pk__in=keys)
+    serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
+    made = make_of_each(serialise, whole, confirmed_catalogue())
+    return {workflow.pk: tokens_for(tool.characters) for workflow, tool in made}
+
+
+def _weigh(rows: list[Workflow]) -> None:
+    costs = tokens_by_key([row.pk for row in rows])
+    for row in rows:
+        row.tokens = costs.get(row.pk)  # type: ignore[attr-defined]
+
+
+@admin.display(description="tokens")
+def tokens(workflow: Any) -> str:
+    return DASH if workflow.tokens is None else f"{workflow.tokens:,}"
+
+
 WorkflowAdmin.further_facts.append(_tell_of_tokens)
 WorkflowAdmin.further_sections.append(_show_entry)
+WorkflowAdmin.prepare_rows.append(_weigh)
+WorkflowAdmin.further_columns.append(tokens)

@@ -8,7 +8,7 @@ from functools import cache, partial
 from loguru import logger
 from mcp_types import LATEST_PROTOCOL_VERSION, Tool
 
-from catalogue.exposure import ExposedCatalogue, Workflows, shown_by
+from catalogue.exposure import ExposedCatalogue, Workflows, expose, shown_by
 from catalogue.models import Toolset
 from catalogue.token_estimates import tokens_for
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
@@ -105,6 +105,12 @@ def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCos
             portable=portable_view_of(toolset, catalogue),
         ),
     )
+
+
+def cost_of_proposal(toolset: Toolset, workflows: Workflows, catalogue: ExposedCatalogue) -> ToolsetCost:
+    """What a toolset with the settings of this one would cost if it showed these workflows."""
+    portable = PortableView(expose(toolset, workflows)) if toolset.portable else None
+    return _weigh(workflows, catalogue, mode=toolset.mode, budget=toolset.token_budget, portable=portable)
 
 
 def _weigh(

@@ -108,7 +108,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     @transaction.atomic
     def destroy(self, request: Request, slug: str) -> Response:
         toolset = self.get_object()
-        self.record("Deleted.", toolset)
+        self.record_deletion(toolset)
         try:
             delete_toolset(toolset)
         except ToolsetInUse as error:

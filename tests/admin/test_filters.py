@@ -215,3 +215,40 @@ def test_the_form_says_what_a_pattern_is_matched_with(admin_client: Client) -> N
     shown = text_of(admin_client.get(add_url(WorkflowFilter)))
     assert "The name is the engine's" in shown
     assert "Upper and lower case count." in shown
+
+
+def test_the_question_before_saving_is_no_error(admin_client: Client) -> None:
+    """A4.2: nothing was done wrong, so that the page does not say so; of the form and of the list."""
+    make_workflow(name="pay_all")
+    rule = make_filter("pay*", action="exclude")
+    page = form_values(admin_client.get(page_url(rule)))
+    asked = text_of(admin_client.post(page_url(rule), page | {"pattern": "x*"}))
+    assert "Nothing was saved yet." in asked and "Please correct" not in asked
+    row = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": rule.pk, "form-0-position": 1}
+    listed = text_of(admin_client.post(list_url(WorkflowFilter), row | {"_save": "Save"}))
+    assert "Nothing was saved yet." in listed and "Please correct" not in listed
+    assert WorkflowFilter.objects.get().enabled
+
+
+def test_what_is_typed_is_previewed_without_being_saved(admin_client: Client) -> None:
+    """A4.2: what the pattern matches, what would change, and that a first include filter hides the rest."""
+    for name in ("pay_all", "pay_one", "report"):
+        make_workflow(name=name)
+    url = reverse("admin:catalogue_workflowfilter_preview_new")
+    shown = text_of(admin_client.post(url, NEW | {"action": "include"}))
+    assert "2 matched, whatever other filters say pay_all pay_one" in shown
+    assert "1 would be hidden report" in shown and "0 would be let through" in shown
+    assert "The first include filter hides every workflow" in shown
+    assert "Type a pattern" in text_of(admin_client.post(url, NEW | {"pattern": ""}))
+    assert "Pattern:" in text_of(admin_client.post(url, NEW | {"pattern": "(", "syntax": "regex"}))
+    rule = make_filter("pay*")
+    again = reverse("admin:catalogue_workflowfilter_preview", args=[rule.pk])
+    changed = text_of(admin_client.post(again, NEW | {"action": "include", "pattern": "report"}))
+    assert "1 would be let through report" in changed and "first include" not in changed
+    assert WorkflowFilter.objects.get().pattern == "pay*"
+
+
+def test_who_may_only_look_at_filters_previews_none(staff_with: StaffWith) -> None:
+    """B8."""
+    client = staff_with("view_workflowfilter")
+    assert client.post(reverse("admin:catalogue_workflowfilter_preview_new"), NEW).status_code == 403

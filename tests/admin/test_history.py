@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from importlib import import_module
+from typing import Any
 
 import pytest
 from django.apps import apps
@@ -16,7 +17,7 @@ from django.utils import timezone
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.history import command, record_change
-from catalogue.models import HistoryEntry, Source, Workflow
+from catalogue.models import HistoryEntry, Source, Toolset, Workflow
 from tests.admin.pages import form_values, list_url, page_url, run_action, text_of
 from tests.admin.window import make_everything
 from tests.factories import make_source, make_workflow, make_workflows
@@ -36,6 +37,14 @@ def bulk_actions() -> list[tuple[type[models.Model], str]]:
     ]
 
 
+ASKED_FOR: dict[str, dict[str, Any]] = {
+    "tag_selected": {"tags": "new"},
+    "untag_selected": {"tags": "finance"},
+    "add_selected_to_toolset": {"toolset": lambda: Toolset.objects.get(slug="finance").pk},
+}
+"""What some actions ask for before they do anything."""
+
+
 @pytest.mark.parametrize(
     ("model", "action"), bulk_actions(), ids=lambda part: part if isinstance(part, str) else part.__name__
 )
@@ -47,7 +56,10 @@ def test_every_action_of_every_list_leaves_a_trace(
     rows = list(model._default_manager.order_by("pk").values_list("pk", flat=True))
     # The first toolset has a token that is bound to it, and so stays.
     selected = rows[-1:] if action == "delete_selected" else rows
-    admin_client.post(list_url(model), {"action": action, "_selected_action": selected, "post": "yes"})
+    asked = {name: value() if callable(value) else value for name, value in ASKED_FOR.get(action, {}).items()}
+    admin_client.post(
+        list_url(model), {"action": action, "_selected_action": selected, "post": "yes"} | asked
+    )
     entries = HistoryEntry.objects.all()
     assert entries, action
     assert {(entry.actor_name, entry.door) for entry in entries} == {("admin", "admin")}

@@ -11,10 +11,11 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
+from catalogue.models import HistoryEntry
 from catalogue.scopes import Scope
 from executions.models import Execution
 from mcp_bridge.client_configuration import HttpServer, McpClient
-from mcp_bridge.models import AccessToken
+from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import authenticate, create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
@@ -129,10 +130,11 @@ def test_a_token_is_revoked_on_its_page_and_in_bulk(admin_client: Client) -> Non
     assert "revoked" in text_of(admin_client.get(page_url(tokens[0][0])))
 
 
-def test_nothing_of_a_token_can_be_edited_or_deleted(admin_client: Client) -> None:
+def test_neither_name_nor_rights_of_a_token_can_be_edited_nor_is_it_deleted(admin_client: Client) -> None:
     """B8: executions name their token for ever; its digest is nobody's business."""
     token, _ = create_token(name="one")
-    assert admin_client.post(page_url(token), {"name": "two"}).status_code == 403
+    assert admin_client.post(page_url(token), {"name": "two", "toolset": "1"}).status_code == 302
+    assert AccessToken.objects.get().name == "one"
     url = page_url(token).replace("/change/", "/delete/")
     assert admin_client.post(url, {"post": "yes"}).status_code == 403
     assert token.digest not in admin_client.get(page_url(token)).content.decode()
@@ -192,3 +194,16 @@ def test_a_token_whose_maker_can_no_longer_sign_in_is_marked_and_found(admin_cli
         assert "maker disabled" in text_of(admin_client.get(address))
     found = admin_client.get(list_url(AccessToken), {"usable": "orphaned"}).context["cl"].result_list
     assert list(found) == [token]
+
+
+def test_the_wait_of_a_tokens_calls_can_be_changed_and_nothing_else_of_it(admin_client: Client) -> None:
+    """C4: its client learns to wait longer, and needs no new token for that."""
+    token, text = create_token(name="agent")
+    form = admin_client.get(page_url(token)).context["adminform"].form
+    assert list(form.fields) == ["inline_wait_seconds"]
+    given = {"inline_wait_seconds": "120", "name": "other", "scopes": ["catalogue:admin"]}
+    assert admin_client.post(page_url(token), given).status_code == 302
+    token.refresh_from_db()
+    assert (token.inline_wait_seconds, token.name, token.scopes) == (120, "agent", default_scopes())
+    assert HistoryEntry.of(token).get().changes == {"inline_wait_seconds": [None, 120]}
+    assert authenticate(text)

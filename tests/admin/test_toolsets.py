@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Revision, Toolset, ToolsetRule
@@ -237,3 +238,55 @@ def test_what_providers_refuse_is_said_before_and_mended_by_portable_mode(admin_
     assert "model providers refuse" not in mended
     assert Toolset.objects.get().portable
     assert load_exposed_catalogue().toolsets["finance"].aliases == {"pay.all": "pay_all"}
+
+
+def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_saved(
+    admin_client: Client,
+) -> None:
+    """D4, A4.2: what would be in it, new or no longer, and what the list would cost."""
+    kept, picked, ruled = (make_workflow(name=name) for name in ("kept", "picked", "ruled"))
+    toolset = make_toolset("finance", picked=[kept])
+    url = reverse("admin:catalogue_toolset_preview", args=[toolset.pk])
+    given = NEW | {"picked": [picked.pk], "token_budget": "10"} | rules_form({"pattern": "rul*"})
+    shown = text_of(admin_client.post(url, given))
+    assert "2 would be in it picked ruled" in shown
+    assert "2 new in it picked ruled" in shown and "1 no longer in it kept" in shown
+    assert " of 10 tokens: " in shown and " % over" in shown
+    broken = text_of(admin_client.post(url, given | {"rules-0-syntax": "regex", "rules-0-pattern": "("}))
+    assert "Rule: " in broken and "1 would be in it picked" in broken
+    assert list(toolset.picked.all()) == [kept] and not toolset.rules.exists()
+    new = reverse("admin:catalogue_toolset_preview_new")
+    assert "1 new in it kept" in text_of(admin_client.post(new, rules_form() | {"picked": [kept.pk]}))
+    assert ruled.tool_name == "ruled"
+
+
+def test_workflows_to_pick_are_found_by_words_and_globs(admin_client: Client) -> None:
+    """A4.2: with their cost; no more than a page shows."""
+    for number in range(60):
+        make_workflow(name=f"billing_{number}", tags=["money"])
+    make_workflow(name="report", description="Money of last month.", enabled=False)
+    url = reverse("admin:catalogue_toolset_choices")
+
+    def found(text: str) -> str:
+        return text_of(admin_client.get(url, {"find_workflows": text}))
+
+    assert "and 11 more: type more of their name" in found("money")
+    assert "and 10 more" in found("billing_*")
+    only = found("money month")
+    assert only.startswith("report") and "not exposed" in only and "tokens" in only
+    assert "No workflow has all of these words." in found("nothing")
+
+
+def test_the_page_shows_what_is_picked_and_leads_to_a_token_for_it(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """D4: bound to the toolset from the start; no way there for who may make none."""
+    toolset = make_toolset("finance", picked=[make_workflow(name="report")])
+    page = admin_client.get(page_url(toolset)).content.decode()
+    assert 'name="picked"' in page and "report" in page
+    way = re.search(rf'href="({add_url(AccessToken)}[^"]*)"', page)
+    assert way
+    form = admin_client.get(unescape(way[1])).context["adminform"].form
+    assert str(form["toolset"].value()) == str(toolset.pk)
+    curator = staff_with("change_toolset", "view_toolset")
+    assert add_url(AccessToken) not in curator.get(page_url(toolset)).content.decode()

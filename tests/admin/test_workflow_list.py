@@ -1,0 +1,210 @@
+"""The list of workflows: found among thousands, told apart, and changed where they stand."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
+from catalogue.models import HistoryEntry, Revision, Workflow
+from mcp_bridge.lists.toolset_costs import cost_of_catalogue
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import list_url, run_action, text_of, told
+from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
+
+pytestmark = pytest.mark.django_db
+
+LIST = list_url(Workflow)
+
+
+def found(client: Client, **query: str) -> set[str]:
+    response = client.get(LIST, query)
+    assert response.status_code == 200, response.headers
+    return {row.tool_name for row in response.context["cl"].result_list}
+
+
+def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(admin_client: Client) -> None:
+    """A4.2: each reason by itself, and all of them together."""
+    source = make_source()
+    secret = make_filter("secret*", action="exclude")
+    make_filter("pay*")
+    make_workflow(source, name="pay_all")
+    make_workflow(source, name="pay_off", enabled=False)
+    make_workflow(source, name="pay_gone", missing_since=timezone.now())
+    make_workflow(make_source(enabled=False), name="pay_dark")
+    make_workflow(source, name="secret_things")
+    make_workflow(source, name="report")
+    rows = {
+        "exposed": {"pay_all"},
+        "disabled": {"pay_off"},
+        "missing": {"pay_gone"},
+        "source_off": {"pay_dark"},
+        "filtered": {"secret_things", "report"},
+        f"filter-{secret.pk}": {"secret_things"},
+        "no-filter": {"report"},
+        "hidden": {"pay_off", "pay_gone", "pay_dark", "secret_things", "report"},
+    }
+    assert {name: found(admin_client, visibility=name) for name in rows} == rows
+    assert found(admin_client, visibility="exposed") == set(load_exposed_catalogue().workflows)
+
+
+@pytest.mark.databases("catalogue.querysets")
+def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client: Client, subtests: Any) -> None:
+    """A4.2, B4: tags, hints, toolsets and curation count as they are shown, whoever said so."""
+    source, long_ago = make_source(), timezone.now() - timedelta(days=10)
+    old = {"changed_at": long_ago, "first_seen_at": long_ago}
+    make_workflow(source, name="a", tags=["Finance"], hints={"readOnlyHint": True}, **old)
+    make_workflow(source, name="b", tags=["finance"], tags_override=["legal"], read_only_hint=True, **old)
+    make_workflow(source, name="c", hints={"readOnlyHint": True, "destructiveHint": True}, **old)
+    make_workflow(source, name="d", hints={"readOnlyHint": True}, read_only_hint=False, enabled=False, **old)
+    make_workflow(source, name="e", title_override="E", first_seen_at=long_ago)
+    make_toolset("finance", rules=["[ad]"], picked=[Workflow.objects.get(tool_name="b")])
+    rows: dict[tuple[str, str], set[str]] = {
+        ("tag", "finance"): {"a"},
+        ("tag", "legal"): {"b"},
+        ("hint", "readOnlyHint"): {"a", "b"},
+        ("hint", "destructiveHint"): {"c"},
+        ("hint", "none"): {"d", "e"},
+        ("toolset", "finance"): {"a", "b", "d"},
+        ("toolset", "-"): {"c", "e"},
+        ("overridden", "any"): {"b", "d", "e"},
+        ("overridden", "title"): {"e"},
+        ("overridden", "tags"): {"b"},
+        ("overridden", "hints"): {"b", "d"},
+        ("overridden", "nothing"): {"a", "c"},
+        ("changed", "week"): {"e"},
+        ("changed", "new-week"): set(),
+    }
+    for (name, value), expected in rows.items():
+        with subtests.test(filter=name, value=value):
+            assert found(admin_client, **{name: value}) == expected
+
+
+@pytest.mark.databases("catalogue.querysets")
+def test_the_filter_by_hint_agrees_with_what_clients_are_told(admin_client: Client) -> None:
+    """B4: for every combination of the engine's and the curator's word."""
+    source, words = make_source(), (None, True, False)
+    for read_only in words:
+        for destructive in words:
+            engines = {"readOnlyHint": read_only, "destructiveHint": destructive}
+            hints = {name: hint for name, hint in engines.items() if hint is not None}
+            for ours, theirs in ((None, None), (True, None), (None, True), (False, None), (True, False)):
+                make_workflow(source, hints=hints, read_only_hint=ours, destructive_hint=theirs)
+    for hint in ("readOnlyHint", "destructiveHint"):
+        expected = {row.tool_name for row in Workflow.objects.all() if row.effective_hints.get(hint)}
+        assert set(Workflow.objects.hinted(hint).values_list("tool_name", flat=True)) == expected
+
+
+def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client) -> None:
+    """A3.1."""
+    source = make_source()
+    make_workflow(source, name="billing_month", description="Sends invoices.")
+    make_workflow(source, name="billing_year", description="Archives invoices.")
+    make_workflow(source, name="old_billing_month", description="Sends invoices.")
+    assert found(admin_client, q="billing_*") == {"billing_month", "billing_year"}
+    assert found(admin_client, q="BILLING_* archives") == {"billing_year"}
+    assert found(admin_client, q="*_mont?") == {"billing_month", "old_billing_month"}
+    assert found(admin_client, q="invoices sends") == {"billing_month", "old_billing_month"}
+
+
+def test_the_list_costs_the_same_number_of_queries_for_few_rows_and_for_many(
+    admin_client: Client,
+) -> None:
+    """A4.2: with filters that ask what agents see, too."""
+    source = make_source()
+    make_filter("x*", action="exclude")
+    make_toolset("finance", rules=["*"])
+    query = {"visibility": "exposed", "toolset": "finance", "q": "workflow_* what"}
+    make_workflows(2, source, tags=["one"])
+    counts = []
+    for more in (0, 70):
+        make_workflows(more, source, tags=["two"], tags_override=["three"])
+        found(admin_client)  # Reads what is exposed of the new revision.
+        for given in ({}, query):
+            with CaptureQueriesContext(connection) as queries:
+                assert len(found(admin_client, **given)) == min(50, 2 + more)
+            counts.append(len(queries))
+    few, few_narrowed, many, many_narrowed = counts
+    assert (many, many_narrowed) == (few, few_narrowed), counts
+    assert max(counts) <= 40
+
+
+def test_a_switch_in_the_list_enables_and_disables_one_workflow(admin_client: Client) -> None:
+    """A4.4: agents notice, and the history tells who did it."""
+    workflow = make_workflow(enabled=False)
+    revision = Revision.current()
+    assert f'id="switch-{workflow.pk}"' in admin_client.get(LIST).content.decode()
+    url = reverse("admin:catalogue_workflow_switch", args=[workflow.pk])
+    answer = admin_client.post(url, {"enabled": "true"})
+    assert "exposed" in text_of(answer) and 'hx-swap-oob="true"' in answer.content.decode()
+    assert Revision.current() > revision and workflow.tool_name in load_exposed_catalogue().workflows
+    admin_client.post(url, {"enabled": "false"})
+    entries = HistoryEntry.of(workflow).order_by("pk")
+    assert [(entry.message, entry.changes) for entry in entries] == [
+        ("Enabled.", {"enabled": [False, True]}),
+        ("Disabled.", {"enabled": [True, False]}),
+    ]
+
+
+def test_who_may_only_look_has_no_switch(staff_with: StaffWith) -> None:
+    """B8."""
+    workflow = make_workflow()
+    client = staff_with("view_workflow")
+    assert "switch-" not in client.get(LIST).content.decode()
+    url = reverse("admin:catalogue_workflow_switch", args=[workflow.pk])
+    assert client.post(url, {"enabled": "false"}).status_code == 403
+    assert Workflow.objects.get().enabled
+
+
+def test_tags_are_added_to_and_taken_from_many_at_once(admin_client: Client) -> None:
+    """A4.2: to the engine's; what comes to the engine's own again is nobody's decision."""
+    source = make_source()
+    a, b = make_workflow(source, tags=["one"]), make_workflow(source, tags_override=["two"])
+    asked = run_action(admin_client, "tag_selected", a, b)
+    assert "2 workflows selected" in text_of(asked)
+    chosen = {"_selected_action": [a.pk, b.pk], "post": "yes"}
+    assert "Name one tag at least." in text_of(
+        admin_client.post(LIST, chosen | {"action": "tag_selected", "tags": " , "})
+    )
+    answer = admin_client.post(LIST, chosen | {"action": "tag_selected", "tags": "two, new"})
+    assert "Tagged: 2." in told(answer)
+    assert shown_tags() == {a.pk: ["one", "two", "new"], b.pk: ["two", "new"]}
+    admin_client.post(LIST, chosen | {"action": "untag_selected", "tags": "TWO, new"})
+    assert shown_tags() == {a.pk: ["one"], b.pk: []}
+    a.refresh_from_db()
+    assert a.tags_override is None
+    assert HistoryEntry.of(a).latest("pk").changes == {"tags_override": [["one", "two", "new"], None]}
+
+
+def shown_tags() -> dict[int, list[str]]:
+    return {row.pk: row.shown_tags for row in Workflow.objects.all()}
+
+
+def test_everything_that_matches_is_added_to_a_toolset(admin_client: Client) -> None:
+    """A4.2: beyond the page that is shown; what is there already stays."""
+    workflows = make_workflows(60)
+    toolset = make_toolset("finance", picked=workflows[:1])
+    chosen = {"_selected_action": [workflows[0].pk], "select_across": "1", "post": "yes"}
+    answer = admin_client.post(
+        LIST, chosen | {"action": "add_selected_to_toolset", "toolset": str(toolset.pk)}
+    )
+    assert "59" in told(answer)
+    assert len(load_exposed_catalogue().toolsets["finance"].workflows) == 60
+    before, after = HistoryEntry.of(toolset).get().changes["picked"]
+    assert (len(before), len(after)) == (1, 60)
+    assert "Added to the toolset finance." in HistoryEntry.of(workflows[5]).get().message
+
+
+def test_a_row_tells_what_its_tool_costs(admin_client: Client) -> None:
+    """D4: the same figures as the whole list's."""
+    make_workflow(description="Short.", input_schema={"type": "object", "description": "word " * 500})
+    make_workflow(description="Short.", enabled=False)
+    page = admin_client.get(LIST, {"o": "1"})
+    costs = [row.tokens for row in page.context["cl"].result_list]
+    listed = cost_of_catalogue(confirmed_catalogue()).full.tokens
+    assert 600 < max(costs) < listed and 0 < min(costs) < 100
