@@ -41,6 +41,16 @@ def export_catalogue(sections: Collection[str] = tuple(SECTIONS)) -> str:
     return HEADER + write_document(document, in_blocks=True)
 
 
+def sections_for(user: Any, wanted: Iterable[str] = tuple(SECTIONS)) -> list[str]:
+    """Those of the sections that the user may see."""
+    models = {name: SECTIONS[name]._meta for name in wanted}
+    return [
+        name
+        for name, meta in models.items()
+        if any(user.has_perm(f"{meta.app_label}.{verb}_{meta.model_name}") for verb in ("view", "change"))
+    ]
+
+
 def permissions_of(permissions: Iterable[Permission]) -> dict[str, Permission]:
     """By `app.codename`."""
     return {f"{one.content_type.app_label}.{one.codename}": one for one in permissions}

@@ -32,7 +32,7 @@ from catalogue.configuration.fields import (
     Curated,
 )
 from catalogue.configuration.plan import Plan, PlannedChange, Verb, compare
-from catalogue.configuration.workflows import Workflows, name_of
+from catalogue.configuration.workflows import LISTED_PREFIX, Workflows, name_of
 from catalogue.connections import secret_fields
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
@@ -46,6 +46,7 @@ from connectors.temporal.yaml_document import Path
 BATCH = 200
 VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}
 """Those of Django's permissions."""
+CHANGE_SOURCE = "catalogue.change_source"
 GROUPS_REFUSED = (
     "groups are changed by superusers in the admin, and by manage.py import_catalogue; leave the section out"
 )
@@ -142,6 +143,7 @@ class _Import:
         *,
         name: str = "",
         fields: Iterable[Any] = (),
+        permission: str = "",
     ) -> None:
         """Plan it, keep it for the history, and refuse it to who may not do it."""
         change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=tuple(fields))
@@ -152,7 +154,7 @@ class _Import:
             record_change(self._by, [row], told)
         else:
             self._histories.setdefault((type(row), told), []).append(row)
-        permission = f"{row._meta.app_label}.{VERBS[verb]}_{row._meta.model_name}"
+        permission = permission or f"{row._meta.app_label}.{VERBS[verb]}_{row._meta.model_name}"
         if self._rights is not None and not self._rights(permission):
             told = f"this needs the permission {permission}; an administrator can grant it"
             self._file.refuse(path, GROUPS_REFUSED if permission.startswith("auth.") else told)
@@ -333,13 +335,19 @@ class _Import:
             self._note_workflows(rows)
 
     def _note_workflows(self, rows: Workflows) -> None:
-        for row in rows.added:
-            fields = compare({}, describe_curation(row))
-            self._note(Verb.ADD, "workflow", row, rows.path_of(row), name=name_of(row), fields=fields)
+        """What engines say of workflows belongs to their sources, and so do declared ones."""
+        added = [(row, rows.path_of(row), compare({}, describe_curation(row))) for row in rows.added]
+        for row, path, fields in added:
+            name = name_of(row)
+            self._note(Verb.ADD, "workflow", row, path, name=name, fields=fields, permission=CHANGE_SOURCE)
         for row, fields in rows.changed.items():
-            self._note(Verb.CHANGE, "workflow", row, rows.path_of(row), name=name_of(row), fields=fields)
+            declared = any(one.name.startswith(LISTED_PREFIX) for one in fields)
+            permission = CHANGE_SOURCE if declared else ""
+            path, name = rows.path_of(row), name_of(row)
+            self._note(Verb.CHANGE, "workflow", row, path, name=name, fields=fields, permission=permission)
         for row in rows.removed:
-            self._note(Verb.REMOVE, "workflow", row, ("listed", row.source.name), name=name_of(row))
+            place, name = ("listed", row.source.name), name_of(row)
+            self._note(Verb.REMOVE, "workflow", row, place, name=name, permission=CHANGE_SOURCE)
 
     # Filters.
 

@@ -34,6 +34,9 @@ UNCHECKED = ["source", "former_tool_names", *DECLARED]
 """What others check than the fields themselves."""
 NAMES = {column: name for name, column in WORKFLOW.names.items()}
 
+LISTED_PREFIX = "listed "
+"""Before what a plan tells of the section `listed`."""
+
 Layer = Mapping[str, Any]
 """What an engine says of a workflow, by the model's fields."""
 
@@ -164,8 +167,8 @@ def _described(row: Workflow, layer: Layer | None) -> dict[str, Any]:
     told = describe_curation(row)
     if layer is None:
         return told
-    told |= {f"listed {name}": getattr(row, column) for name, column in LISTED.items()}
-    return told | {f"listed {MISSING}": row.missing_since is not None}
+    told |= {f"{LISTED_PREFIX}{name}": getattr(row, column) for name, column in LISTED.items()}
+    return told | {f"{LISTED_PREFIX}{MISSING}": row.missing_since is not None}
 
 
 def _take_layer(row: Workflow, layer: Layer) -> None:

@@ -1,35 +1,29 @@
 """Configuration as code, as agents see it: what was exported and imported again serves the same tools."""
 
-import json
-import threading
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission
-from django.core.management import CommandError, call_command
-from django.db import connection
+from django.core.management import call_command
 
-from catalogue.configuration.document import CatalogueFile
 from catalogue.configuration.exporting import export_catalogue
-from catalogue.configuration.importing import ImportRequest, import_catalogue
 from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
-from catalogue.history import command
 from catalogue.http_tools.registry import store_tools
-from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
-from catalogue.product_settings import change_settings
 from catalogue.http_tools.submissions import read_tool
+from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.product_settings import change_settings
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
-from tests.factories import make_filter, make_source, make_toolset, make_workflow
+from tests.factories import make_filter, make_toolset
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
 
-pytestmark = pytest.mark.databases("configuration.importing", "configuration.workflows")
+pytestmark = pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
 
-ODD = "Two lines,\n  the second indented: with #, 'quotes' and \"more\"\n\nno: yes\ttab \N{NO-BREAK SPACE}é\u2028 end"
+ODD = "Two lines,\n  the second: with #, 'quotes' and \"more\"\n\nno: yes\ttab \N{NO-BREAK SPACE}é\u2028 end"
 TOOL = {
     "name": "get_order",
     "description": "Reads one order.",
@@ -99,7 +93,7 @@ def listings(server: McpServer, token: str) -> list[bytes]:
 def test_export_wipe_and_import_serve_the_same_bytes(
     curated: Source, mcp_server: McpServer, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 13, 10: tools/list over /mcp is byte for byte what it was, before the engine is asked and after."""
+    """Issue 13: tools/list over /mcp is byte for byte what it was, before the engine is asked and after."""
     token = create_token(name="agent")[1]
     before = listings(mcp_server, token)
     assert b"statistics" in before[1] and b"get_order" in before[0]
@@ -120,5 +114,10 @@ def test_export_wipe_and_import_serve_the_same_bytes(
     assert plan(exported) == ("Nothing differs.\n", 0)
     assert export_catalogue() == exported.read_text()
     discovered = refresh_source(Source.objects.get(name="example"))
-    assert (discovered.outcome, discovered.added, discovered.updated, discovered.missing) == ("succeeded", 0, 0, 0)
+    assert (discovered.outcome, discovered.added, discovered.updated, discovered.missing) == (
+        "succeeded",
+        0,
+        0,
+        0,
+    )
     assert listings(mcp_server, token) == before
