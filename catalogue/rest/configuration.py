@@ -39,10 +39,13 @@ from catalogue.scopes import Scope
 REFUSED = "Nothing was changed; `errors` names each mistake with its line."
 EXAMPLE = {"file": "version: 1\ntoolsets:\n  finance:\n    rules: [{subject: tag, pattern: finance}]\n"}
 CHANGED_BY_IMPORTS = frozenset(
-    f"catalogue.{verb}_{model}"
-    for verb in ("add", "change", "delete")
-    for model in ("source", "workflow", "workflowfilter", "toolset", "productsettings")
-) - {"catalogue.add_productsettings", "catalogue.delete_productsettings", "catalogue.delete_workflow"}
+    {"catalogue.change_workflow", "catalogue.change_productsettings"}
+    | {
+        f"catalogue.{verb}_{model}"
+        for verb in ("add", "change", "delete")
+        for model in ("source", "workflowfilter", "toolset")
+    }
+)
 
 
 class YAMLRenderer(BaseRenderer):
