@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from catalogue.configuration import fields
 from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
@@ -18,6 +18,7 @@ from catalogue.configuration.exporting import export_catalogue
 from catalogue.configuration.fields import SECTIONS
 from catalogue.configuration.importing import ImportRequest, import_catalogue, plan_import
 from catalogue.configuration.plan import Plan
+from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.history import command
 from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
@@ -345,3 +346,22 @@ def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any)
     rows = Workflow.objects.values_list("enabled", "title_override", "description")
     assert {row[:2] for row in rows} == {(True, "Ours")}
     assert "Old." not in {row[2] for row in rows}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
+def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
+    """It waits for them before it looks, so that the name that they gave away is refused in words."""
+    source = make_source("orders")
+    for number in (1, 2):
+        make_workflow(source, upstream_id=str(number), tool_name=f"tool_{number}")
+    text = "{version: 1, workflows: {orders: {'2': {tool_name: taken}}}}"
+    outcomes: list[Any] = []
+    importing = threading.Thread(target=lambda: outcomes.extend(at_once(lambda: load(text))))
+    with transaction.atomic():
+        override_workflow(Workflow.objects.get(upstream_id="1"), tool_name="taken")
+        importing.start()
+        importing.join(1)
+    importing.join(60)
+    assert isinstance(outcomes[0], ConfigurationRefused)
+    assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])
