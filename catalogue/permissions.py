@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
+READING = ("GET", "HEAD", "OPTIONS")
 WITHOUT_ACTION = (None, "metadata")
 """Methods that a view does not know; they are answered with 405 after this."""
 
@@ -27,11 +28,13 @@ class Access:
     """What one action of a view demands."""
 
     scope: Scope
-    """Of a token; `catalogue:admin` includes the others."""
+    """Of a token; `catalogue:admin` includes the others, `catalogue:read` is enough for what only reads."""
     permission: str
     """Of a member of staff, such as `catalogue.view_source`."""
     other_scope: Scope | None = None
     """One that will do as well."""
+    also: frozenset[str] = frozenset()
+    """What a token can change here besides; of members of staff the view itself asks for it."""
 
 
 class InsufficientScope(PermissionDenied):
@@ -52,7 +55,7 @@ class AccessRequired(BasePermission):
         if needed is None:
             return False
         if request.auth is not None:
-            return _token_allows(request.auth, needed)
+            return _token_allows(request.auth, needed, reads=request.method in READING)
         return _user_may(request.user, needed.permission)
 
 
@@ -75,9 +78,14 @@ def is_known(request: Request) -> bool:
 
 
 def is_administrator(request: Request) -> bool:
-    """Whether the caller sees everything: by the scope `catalogue:admin`, or as a member of staff."""
+    """Whether the caller sees everything: by a scope, or as a member of staff.
+
+    `catalogue:read` counts for what only reads: it makes nobody an administrator who changes something.
+    """
     token: Any = request.auth
-    return request.user.is_staff if token is None else bool(token.allows(Scope.ADMIN))
+    if token is None:
+        return bool(request.user.is_staff)
+    return bool(token.allows(Scope.ADMIN) or (request.method in READING and token.allows(Scope.VIEW)))
 
 
 def toolset_of(request: Request) -> str | None:
@@ -96,21 +104,28 @@ def permissions_behind(scope: Scope) -> frozenset[str]:
     """What a member of staff needs for everything that the API lets a token of this scope do."""
     demanded = list(_demands(get_resolver().url_patterns))
     return frozenset(
-        access.permission
-        for access in demanded
-        if scope is Scope.ADMIN or scope in (access.scope, access.other_scope)
+        permission
+        for access, reads in demanded
+        if scope in (Scope.ADMIN, access.scope, access.other_scope) or (scope is Scope.VIEW and reads)
+        for permission in (access.permission, *access.also)
     )
 
 
-def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Access]:
+def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[tuple[Access, bool]]:
+    """Of every action, and whether it only reads."""
     for pattern in patterns:
         if isinstance(pattern, URLResolver):
             yield from _demands(pattern.url_patterns)
-        else:
-            yield from getattr(getattr(pattern.callback, "cls", None), "access", {}).values()
+            continue
+        demanded = getattr(getattr(pattern.callback, "cls", None), "access", {})
+        for method, action in getattr(pattern.callback, "actions", {}).items():
+            if action in demanded:
+                yield demanded[action], method == "get"
 
 
-def _token_allows(token: Any, needed: Access) -> bool:
+def _token_allows(token: Any, needed: Access, *, reads: bool) -> bool:
+    if reads and token.allows(Scope.VIEW):
+        return True
     if not any(token.allows(scope) for scope in (needed.scope, needed.other_scope) if scope):
         raise InsufficientScope(needed.scope)
     return True

@@ -8,4 +8,5 @@ class Scope(models.TextChoices):
 
     READ = "workflows:read", "list workflows and read one's own executions"
     RUN = "workflows:run", "start executions, and read and cancel those"
+    VIEW = "catalogue:read", "see by REST all that administrators see, and change nothing"
     ADMIN = "catalogue:admin", "all that, curate by REST and see all executions"

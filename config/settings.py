@@ -197,8 +197,9 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": (
         "Everything that an administrator sees, for dashboards and scripts: sources, workflows, discovery "
         "runs and executions. Every call needs an access token or a session of a member of staff. An access "
-        "token needs the scope `catalogue:admin`; for reading exposed workflows and its own executions "
-        "`workflows:read` is enough, for starting, reading and cancelling its own executions `workflows:run`."
+        "token needs the scope `catalogue:admin`, or `catalogue:read` where it only reads. For reading "
+        "exposed workflows and its own executions `workflows:read` is enough, for starting, reading and "
+        "cancelling its own executions `workflows:run`."
     ),
     "VERSION": VERSION,
     "OAS_VERSION": "3.1.1",
@@ -216,6 +217,8 @@ SPECTACULAR_SETTINGS = {
         {"name": "Executions", "description": "The record of every run."},
         {"name": "Requests in words", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
+        {"name": "Tokens", "description": "Who has access, without the secrets."},
+        {"name": "Configuration as code", "description": "The curation as one text, and back."},
     ],
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["catalogue.permissions.AnyoneKnown"],
@@ -339,7 +342,14 @@ UNFOLD = {
                     _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
                     _page("Toolsets", "widgets", "catalogue", "toolset"),
                     _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
-                    _page("Settings", "tune", "catalogue", "productsettings"),
+                    _page("Settings", "tune", "catalogue", "productsettings")
+                    | {"active": lambda request: re.search(r"/productsettings/(?!as-code/)", request.path)},
+                    {
+                        "title": "Configuration as code",
+                        "icon": "data_object",
+                        "link": reverse_lazy("admin:catalogue_productsettings_as_code"),
+                        "permission": lambda request: request.user.has_perm("catalogue.view_source"),
+                    },
                 ],
             },
             {

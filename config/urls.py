@@ -10,6 +10,7 @@ from rest_framework.routers import SimpleRouter
 from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
 from catalogue.openapi.api import OpenApiImportViewSet
 from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
+from catalogue.rest.configuration import ConfigurationViewSet
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.product_settings import SettingsViewSet
@@ -18,6 +19,7 @@ from catalogue.rest.temporal_imports import TemporalImportViewSet
 from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
+from mcp_bridge.rest.tokens import TokenViewSet
 from mcp_bridge.rest.toolsets import ToolsetViewSet
 from orchestration.rest.requests import WorkflowRequestViewSet
 from orchestration.rest.requests import WorkflowViewSet as RequestInWords
@@ -43,6 +45,8 @@ api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
+api.register("catalogue", ConfigurationViewSet, "catalogue")
+api.register("tokens", TokenViewSet, "token")
 api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 
 # Not when Django is set up: commands and workers start half a second earlier without the admin's pages.

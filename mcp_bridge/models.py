@@ -71,8 +71,10 @@ class AccessToken(Recorded):
         return self.name
 
     def clean(self) -> None:
-        if self.toolset is not None and Scope.ADMIN in self.scopes:
-            everything = f"A token with the scope {Scope.ADMIN.value} sees and changes everything"
+        unbounded = [scope for scope in (Scope.ADMIN, Scope.VIEW) if scope in self.scopes]
+        if self.toolset is not None and unbounded:
+            changes = " and changes" if Scope.ADMIN in unbounded else ""
+            everything = f"A token with the scope {unbounded[0].value} sees{changes} everything"
             raise ValidationError({"toolset": f"{everything}, so no toolset can bound it: leave out either."})
 
     @property

@@ -6,7 +6,7 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -17,6 +17,7 @@ from unfold.widgets import (
 )
 
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm
+from catalogue.admin.configuration import AS_CODE, download_export, show_configuration
 from catalogue.admin.rendering import side_by_side
 from catalogue.models import ProductSettings
 from catalogue.product_settings import (
@@ -120,6 +121,13 @@ class ProductSettingsAdmin(CatalogueAdmin):
         """The page can be opened before the row exists."""
         settings_row()
         return super().get_object(request, object_id, from_field)
+
+    def get_urls(self) -> list[URLPattern]:
+        pages = [
+            path("as-code/", self.admin_site.admin_view(show_configuration), name=AS_CODE),
+            path("as-code/export/", self.admin_site.admin_view(download_export), name=f"{AS_CODE}_export"),
+        ]
+        return pages + super().get_urls()
 
     def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
         """By the headings of the settings; the fields exist only in a form that can be filled in."""

@@ -27,11 +27,21 @@ from connectors.yaml_nodes import (
 )
 
 MAX_BYTES = 1_048_576
-MAX_DEPTH = 30
-MAX_PARTS = 100_000
-"""Values, counted as often as an alias repeats them."""
 SHOWN_KEY = 80
-LARGEST_INTEGER = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much of a text is read."""
+
+    bytes: int = MAX_BYTES
+    depth: int = 30
+    parts: int = 100_000
+    """Values, counted as often as an alias repeats them."""
+    integer: int = 2**63 - 1
+
+
+USUAL_LIMITS = Limits()
 
 Path = tuple[str | int, ...]
 
@@ -53,18 +63,22 @@ class Document:
         return self.lines[path]
 
 
-def read_document(content: bytes, *, private: Path = ()) -> Document:
+def read_document(
+    content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
+) -> Document:
     """Read a text that holds one YAML document. Raises UnusableText for what is no usable YAML at all.
 
-    Below `private` no key is ever told, since it may be a secret in the wrong place.
+    Below `private` no key is ever told, since it may be a secret in the wrong place. `fast` reads by libyaml,
+    which tells less of mistakes.
     """
-    root, problems = compose(content, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
-    return _Reading(problems, private).document(root)
+    root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
+    return _Reading(problems, private, limits).document(root)
 
 
-def write_document(value: Any) -> str:
-    """A text that `read_document` reads as this JSON value."""
-    return yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=100)
+def write_document(value: Any, *, in_blocks: bool = False) -> str:
+    """A text that `read_document` reads as this JSON value; `in_blocks` for texts of several lines."""
+    dumper: Any = _BlockDumper if in_blocks else _Dumper
+    return yaml.dump(value, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100)
 
 
 def name_of(path: Path) -> str:
@@ -80,9 +94,10 @@ def _shown(key: str) -> str:
 class _Reading:
     """Nodes as values, with every alias followed."""
 
-    def __init__(self, problems: list[Problem], private: Path) -> None:
+    def __init__(self, problems: list[Problem], private: Path, limits: Limits) -> None:
         self._problems = problems
         self._private = private
+        self._limits = limits
         self._lines: dict[Path, int] = {}
         self._parts = 0
 
@@ -92,8 +107,8 @@ class _Reading:
 
     def _value(self, node: Node, path: Path) -> Any:
         self._parts += 1
-        if self._parts > MAX_PARTS or len(path) >= MAX_DEPTH:
-            message = f"more than {MAX_PARTS:,} values, or more than {MAX_DEPTH} levels"
+        if self._parts > self._limits.parts or len(path) >= self._limits.depth:
+            message = f"more than {self._limits.parts:,} values, or more than {self._limits.depth} levels"
             raise UnusableText([Problem(node.line, "", message)])
         if isinstance(node, Scalar):
             return self._scalar(node, path)
@@ -132,13 +147,13 @@ class _Reading:
         return self._number(node, path) if is_number(text) else text
 
     def _number(self, node: Scalar, path: Path) -> Any:
-        text = node.text
+        text, largest = node.text, self._limits.integer
         if NUMBER.match(text) and not INTEGER.match(text):
             number: int | float = float(text)
         else:
             # Python refuses to read decimal numbers of thousands of digits.
-            number = int(text, 10 if INTEGER.match(text) else 0) if len(text) < 50 else LARGEST_INTEGER + 1
-        if not math.isfinite(number) or (isinstance(number, int) and abs(number) > LARGEST_INTEGER):
+            number = int(text, 10 if INTEGER.match(text) else 0) if len(text) < 50 else largest + 1
+        if not math.isfinite(number) or (isinstance(number, int) and abs(number) > largest):
             return self._note(node.line, path, "a number that is too large; a text needs quotes")
         return number
 
@@ -160,3 +175,20 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+
+
+class _BlockDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Likewise, with texts of several lines as they are, so that a change of one is a change of a line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_in_blocks(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Other characters that YAML's older rules take for the end of a line would not come back.
+    if "\n" in text and all(line.isprintable() for line in text.split("\n")):
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    return _represent_text(dumper, text)
+
+
+_BlockDumper.add_representer(str, _represent_in_blocks)

@@ -53,12 +53,17 @@ WRITES = {
     "temporal-import.create": ("post", "/api/temporal-imports/", {"file": TEMPORAL}),
     "openapi-import.create": ("post", "/api/openapi-imports/", {"document": OPENAPI}),
     "result-cache.clear": ("post", "/api/result-cache/clear/", {}),
+    "catalogue.import_file": (
+        "post",
+        "/api/catalogue/import/",
+        {"file": "version: 1\ntoolsets: {new: {}}\n"},
+    ),
 }
 RECORDED_ELSEWHERE = {
     "execution.create", "execution.cancel", "execution.resolve", "execution.query", "execution.signal",
 }  # fmt: skip
 """Executions have a timeline of their own that tells who did what."""
-READING = {"list", "retrieve", "check", "source.check", "connector.check"}
+READING = {"list", "retrieve", "check", "source.check", "connector.check", "export"}
 
 
 def writing_actions() -> set[str]:

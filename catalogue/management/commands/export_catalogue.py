@@ -1,0 +1,34 @@
+"""`manage.py export_catalogue`"""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from catalogue.configuration.exporting import export_catalogue
+from catalogue.configuration.fields import SECTIONS
+from catalogue.management.base import CatalogueCommand
+
+
+class Command(CatalogueCommand):
+    help = (
+        "Write settings, groups, sources, filters, toolsets and the curation of workflows as YAML, without "
+        "secrets. import_catalogue reads it. The same catalogue gives the same text."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", nargs="?", help="default: standard output")
+        parser.add_argument(
+            "--section",
+            action="append",
+            choices=list(SECTIONS),
+            dest="sections",
+            help="only this one; may be repeated. `listed` is what the engines say, which lets a catalogue "
+            "that has never seen them serve the same tools",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        text = export_catalogue(options["sections"] or tuple(SECTIONS))
+        if options["file"]:
+            Path(options["file"]).write_text(text, encoding="utf-8")
+        else:
+            self.stdout.write(text, ending="")

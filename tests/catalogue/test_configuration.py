@@ -1,0 +1,367 @@
+"""Configuration as code: what a file may say, what an import makes of it, and what it refuses."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+
+from catalogue.configuration import fields
+from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
+from catalogue.configuration.exporting import export_catalogue
+from catalogue.configuration.fields import SECTIONS
+from catalogue.configuration.importing import ImportRequest, import_catalogue, plan_import
+from catalogue.configuration.plan import Plan
+from catalogue.curation import override_workflow
+from catalogue.discovery import refresh_source
+from catalogue.history import command
+from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.reconciliation import UPSTREAM_FIELDS
+from connectors.definitions import WorkflowDefinition
+from tests.factories import make_filter, make_source, make_toolset, make_workflow
+
+pytestmark = pytest.mark.django_db
+BY = command("import_catalogue")
+
+
+def request(text: str, **options: Any) -> ImportRequest:
+    return ImportRequest(file=CatalogueFile.read(text.encode()), **options)
+
+
+def load(text: str, **options: Any) -> Plan:
+    return import_catalogue(request(text, **options), by=BY)
+
+
+def problems(text: str, **options: Any) -> list[str]:
+    """What an import refuses; nothing has changed then."""
+    before = export_catalogue()
+    with pytest.raises(ConfigurationRefused) as refused:
+        load(text, **options)
+    assert export_catalogue() == before
+    return refused.value.reasons
+
+
+def told(plan: Plan) -> list[str]:
+    return [f"{change.verb} {change.kind} {change.name}" for change in plan.changes]
+
+
+@pytest.mark.parametrize("curated", fields.ALL, ids=lambda curated: curated.model.__name__)
+def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(curated: fields.Curated) -> None:
+    """A field that is added to a model has to be put into one of the lists."""
+    meta = curated.model._meta
+    known = {field.name for field in (*meta.concrete_fields, *meta.many_to_many)}
+    assert known == {*curated.fields, *curated.otherwise, *curated.left_out}
+    assert not {*curated.fields} & {*curated.otherwise, *curated.left_out}
+
+
+def test_everything_that_engines_say_is_in_the_section_listed() -> None:
+    """So that a workflow can be made from the file as from a listing."""
+    assert {*fields.LISTED} | {"id"} == {*WorkflowDefinition.model_fields}
+    derived = {"content_hash", "changed_at", "missing_since"}
+    assert {*fields.LISTED.values(), *fields.LISTED_BESIDES} | derived == {*UPSTREAM_FIELDS}
+
+
+def test_the_file_is_the_same_whatever_order_the_rows_were_made_in() -> None:
+    for name in ("b", "a"):
+        make_toolset(
+            name, picked=[make_workflow(make_source(name), tool_name=f"tool_{name}", upstream_id="1")]
+        )
+    first = export_catalogue()
+    assert first.index("  a:") < first.index("  b:")
+    Source.objects.filter(name="b").update(name="c")
+    Source.objects.filter(name="a").update(name="b")
+    Source.objects.filter(name="c").update(name="a")
+    assert export_catalogue(["sources"]) == export_catalogue(["sources"])
+    assert first.startswith("# ") and "\nversion: 1\n" in first
+
+
+def test_what_a_workflow_leaves_out_is_the_default_again() -> None:
+    """A file says all of what it names: an override that was taken back on staging goes in production too."""
+    row = make_workflow(make_source("orders"), upstream_id="1", tool_name="report", title_override="Old")
+    plan = load("{version: 1, workflows: {orders: {'1': {tool_name: report, description: Ours}}}}")
+    assert [str(change) for change in plan.changes] == [
+        '~ workflow orders/1 (report)\n    description: - -> "Ours"\n    title: "Old" -> -'
+    ]
+    row.refresh_from_db()
+    assert (row.title_override, row.description_override, row.enabled) == ("", "Ours", True)
+    assert not load("{version: 1, workflows: {orders: {'1': {description: Ours}}}}")
+
+
+def test_tool_names_are_exchanged_and_former_ones_are_kept() -> None:
+    """Names are unique at every moment, also while an import moves them."""
+    source = make_source("orders")
+    for number, name in enumerate(("one", "two"), start=1):
+        make_workflow(source, upstream_id=str(number), tool_name=name)
+    text = "{version: 1, workflows: {orders: {'1': {tool_name: two}, '2': {tool_name: one}}}}"
+    assert len(load(text).changes) == 2
+    names = Workflow.objects.order_by("upstream_id").values_list("tool_name", "former_tool_names")
+    assert list(names) == [("two", ["one"]), ("one", ["two"])]
+    assert not load(text)
+
+
+def test_a_tool_name_that_another_workflow_has_is_refused_in_words() -> None:
+    make_workflow(make_source("other"), upstream_id="9", tool_name="taken")
+    make_workflow(make_source("orders"), upstream_id="1", tool_name="report")
+    text = "version: 1\nworkflows:\n  orders:\n    '1': {tool_name: taken}\n"
+    assert problems(text) == [
+        "line 4, workflows.orders.1: the tool name taken belongs to workflow 9 of other: rename one of them, "
+        "here or in the file."
+    ]
+
+
+def test_filters_come_in_the_files_order_and_others_after_them() -> None:
+    """Without pruning nothing is lost, and a second import has nothing to do."""
+    make_filter("ours", position=1)
+    make_filter("theirs", position=2)
+    text = "{version: 1, filters: [{action: exclude, pattern: new}, {pattern: theirs, note: Why.}]}"
+    assert told(load(text)) == [
+        "add filter exclude name new", "change filter include name theirs",
+        "change filter include name ours",
+    ]  # fmt: skip
+    patterns = list(WorkflowFilter.objects.values_list("pattern", flat=True))
+    assert patterns == ["new", "theirs", "ours"]
+    assert not load(text)
+    assert told(load(text, prune=True)) == ["remove filter include name ours"]
+
+
+def test_only_pruning_removes_and_only_within_the_sections_of_the_file() -> None:
+    make_workflow(make_source("orders"))
+    make_toolset("finance")
+    Group.objects.create(name="curators")
+    assert not load("{version: 1, toolsets: {}, groups: {}}")
+    assert told(load("{version: 1, toolsets: {}, groups: {}}", prune=True)) == [
+        "remove group curators", "remove toolset finance",
+    ]  # fmt: skip
+    assert Source.objects.exists()
+    assert told(load("{version: 1, sources: {}}", prune=True)) == ["remove source orders"]
+    assert not Workflow.objects.exists()
+
+
+def test_a_plan_writes_nothing_and_an_import_moves_the_revision_once() -> None:
+    text = (
+        "{version: 1, toolsets: {a: {}, b: {rules: [{pattern: x}]}}, filters: [{pattern: y}], groups: {c: }}"
+    )
+    before = export_catalogue(), Revision.current()
+    assert len(plan_import(request(text), by=BY).changes) == 4
+    assert (export_catalogue(), Revision.current()) == before
+    assert not HistoryEntry.objects.exists()
+    load(text)
+    assert Revision.current() == before[1] + 1
+    entries = HistoryEntry.objects.values_list("actor_name", "door", "object_name")
+    assert {entry[:2] for entry in entries} == {("manage.py import_catalogue", "command")}
+    assert {entry[2] for entry in entries} == {"a", "b", "c", "include name y"}
+
+
+def test_the_history_says_from_what_to_what() -> None:
+    toolset = make_toolset("finance", title="Old")
+    load("{version: 1, toolsets: {finance: {title: New}}}")
+    assert HistoryEntry.of(toolset).get().message == 'Import: title: "Old" -> "New".'
+
+
+def test_secrets_are_kept_given_or_asked_for_and_never_shown() -> None:
+    source = make_source("orders", api_key="stored-key-0123456789")
+    text = export_catalogue()
+    assert "secrets:\n    - api_key\n" in text
+    assert not load(text)
+    plan = load(text, secrets={"orders": {"api_key": "given-key-0123456789"}})
+    assert [str(change) for change in plan.changes] == [
+        '~ source orders\n    api_key: "as before" -> "as given"'
+    ]
+    source.refresh_from_db()
+    assert source.credentials == {"api_key": "given-key-0123456789"}
+    shown = " ".join(entry.message for entry in HistoryEntry.objects.all())
+    assert "0123456789" not in shown + text
+    source.delete()
+    assert "the secret api_key is not stored here: give it with the file." in problems(text)[0]
+
+
+def test_stored_secrets_do_not_follow_a_source_to_another_address() -> None:
+    """Whoever may import a file could otherwise have them sent to a server of their own."""
+    make_source("orders", base_url="http://127.0.0.1:9")
+    elsewhere = export_catalogue().replace("http://127.0.0.1:9", "http://127.0.0.1:10")
+    assert problems(elsewhere)[0].endswith("The engine's address changes: enter its secrets again.")
+    assert told(load(elsewhere, secrets={"orders": {"api_key": "a-new-key-0123456789"}})) == [
+        "change source orders"
+    ]
+
+
+def test_a_workflow_that_the_engine_has_not_listed_says_what_to_do() -> None:
+    make_source("orders")
+    text = "version: 1\nworkflows:\n  orders:\n    '7':\n      title: Report\n"
+    assert problems(text) == [
+        "line 4, workflows.orders.7: its source has not listed this workflow yet: refresh the source first, "
+        "or import a file whose section `listed` has it."
+    ]
+
+
+def test_what_the_engine_has_listed_here_stays_as_it_is() -> None:
+    """Production's own engine has the last word on what it can do."""
+    make_workflow(make_source("orders"), upstream_id="1", tool_name="report", description="Of production.")
+    staged = export_catalogue().replace("Of production.", "Of staging.")
+    assert not load(staged)
+    assert Workflow.objects.get().description == "Of production."
+
+
+MISTAKES = {
+    "": "line 1: there is nothing in it.",
+    "sources: {}": "line 1: a file begins with `version: 1`; this product reads version 1",
+    "version: 2": "line 1, version: version 2 is not known; this product reads version 1",
+    "- 1": "line 1: a file begins with `version: 1`",
+    "version: 1\ntoolset: {}": "line 2, toolset: there is no such key here, there are version, settings",
+    "version: 1\ntoolsets:\n  a:\n    titel: A\n": "line 4, toolsets.a.titel: there is no such key here",
+    "version: 1\ntoolsets: {a: {title: 5}}": "line 2, toolsets.a.title: has to be a text; put it in quotes.",
+    "version: 1\ntoolsets: {a: {enabled: 'yes'}}": "line 2, toolsets.a.enabled: has to be true or false.",
+    "version: 1\ntoolsets: {A b: {}}": "line 2, toolsets.A b: A slug has 1 to 64 lower-case letters",
+    "version: 1\ntoolsets: {a: {picked: [repor]}}": "there is no workflow repor; did you mean report?",
+    "version: 1\ntoolsets: {a: {rules: [{pattern: '(', syntax: regex}]}}": "line 2, toolsets.a.rules[0]",
+    "version: 1\nfilters: [{pattern: '(', syntax: regex}]": "line 2, filters[0]",
+    "version: 1\nfilters: [{patern: x}]": "did you mean pattern?",
+    "version: 1\nsettings: {retry_attempt: 3}": "did you mean retry_attempts?",
+    "version: 1\nsettings: {retry_attempts: -1}": "line 2, settings.retry_attempts: This has to be",
+    "version: 1\ngroups: {a: [catalogue.view_sorce]}": "did you mean catalogue.view_source or",
+    "version: 1\nsources: {a: {kind: simplyfied}}": "line 2, sources.a.kind: ",
+    "version: 1\nsources: {a: {kind: simplified}}": "line 2, sources.a",
+    "version: 1\nsources: {orders: {kind: prefect}}": "is of the kind simplified here",
+    "version: 1\nsources: {a: {kind: simplified, config: {base_url: 'http://e', api_key: x}}}": "a secret",
+    "version: 1\nsources: {a: {kind: simplified, secrets: [password]}}": "no secrets of this kind: password",
+    "version: 1\nworkflows: {order: {'1': {}}}": "there is no such source; did you mean orders?",
+    "version: 1\nworkflows: {orders: {'1': {tool_name: list_workflows}}}": "taken by a built-in tool",
+    "version: 1\nworkflows: {orders: {'1': {timeout_seconds: -1}}}": "workflows.orders.1.timeout_seconds",
+    "version: 1\nlisted: {orders: {'2': {description: x}}}": "line 2, listed.orders.2: name: Field required.",
+    "version: 1\ntoolsets: {a: {}, a: {}}": "the key stands twice",
+    "version: 1\ntoolsets: [": "is never closed",
+    "version: 1\ntoolsets: !!python/object:os.system {}": "'!' begins a tag",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_told_with_its_line_and_what_to_do(text: str) -> None:
+    make_workflow(make_source("orders"), upstream_id="1", tool_name="report")
+    assert MISTAKES[text] in "\n".join(problems(text))
+
+
+def test_bombs_and_files_without_end_are_refused() -> None:
+    """A few letters that stand for very much, and very many letters."""
+    names = "abcdefgh"
+    lines = ["a: &a [x,x,x,x,x,x,x,x,x]"]
+    lines += [f"{one}: &{one} [{','.join([f'*{before}'] * 9)}]" for before, one in itertools.pairwise(names)]
+    bomb = "version: 1\n" + "\n".join(lines)
+    assert "more than 600,000 values" in problems(bomb)[0]
+    assert "nested deeper" in problems("version: 1\ntoolsets: " + "[" * 300 + "]" * 300)[0]
+    assert "larger than" in problems("version: 1\n#" + "x" * LIMITS.bytes)[0]
+
+
+def run(*args: str) -> tuple[str, int]:
+    out = StringIO()
+    try:
+        call_command("import_catalogue", *args, stdout=out)
+    except SystemExit as end:
+        return out.getvalue(), int(end.code or 0)
+    return out.getvalue(), 0
+
+
+def test_a_plan_exits_with_2_where_something_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For CI: a step that fails when production is not what the repository says."""
+    make_source("the-orders")
+    file = tmp_path / "catalogue.yaml"
+    call_command("export_catalogue", str(file))
+    assert run(str(file), "--check") == ("Nothing differs.\n", 0)
+    Source.objects.all().delete()
+    with pytest.raises(
+        CommandError, match="set the environment variable CATALOGUE_SECRET_THE_ORDERS_API_KEY"
+    ):
+        run(str(file), "--plan")
+    monkeypatch.setenv("CATALOGUE_SECRET_THE_ORDERS_API_KEY", "given-key-0123456789")
+    said, code = run(str(file), "--plan")
+    assert (said.splitlines()[0], said.splitlines()[-1], code) == (
+        "+ source the-orders",
+        "1 source to add.",
+        2,
+    )
+    assert run(str(file))[1] == 0
+    assert Source.objects.get().credentials == {"api_key": "given-key-0123456789"}
+    with pytest.raises(CommandError, match="No such file"):
+        run(str(tmp_path / "other.yaml"))
+
+
+def test_a_section_can_be_exported_alone(tmp_path: Path) -> None:
+    make_toolset("finance")
+    out = StringIO()
+    call_command("export_catalogue", "--section", "toolsets", "--section", "filters", stdout=out)
+    assert [name for name in SECTIONS if f"\n{name}:" in out.getvalue()] == ["filters", "toolsets"]
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Begin them together, each on a connection of its own; what they return or raise."""
+    ready, outcomes = threading.Barrier(len(works)), [None] * len(works)
+
+    def carry_out(index: int, work: Callable[[], Any]) -> None:
+        ready.wait(10)
+        try:
+            outcomes[index] = work()
+        except Exception as error:  # noqa: BLE001
+            outcomes[index] = error
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=carry_out, args=item) for item in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return outcomes
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
+def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -> None:
+    """They take turns, so that neither plans with what the other is about to change."""
+    source = make_source("orders")
+    for number in range(20):
+        make_workflow(source, upstream_id=str(number), tool_name=f"old_{number}")
+    text = export_catalogue().replace("tool_name: old_", "tool_name: new_")
+    text = text.replace("toolsets: {}", "toolsets: {finance: {picked: [new_1]}}")
+    outcomes = at_once(*[lambda: len(load(text).changes)] * 3)
+    assert sorted(outcomes) == [0, 0, 21]
+    assert Toolset.objects.get().picked.get().tool_name == "new_1"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.databases("catalogue.configuration.importing")
+def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any) -> None:
+    """Reconciliation writes the engine's words, the import the curator's."""
+    source = make_source("example", base_url=example_engine.base_url, api_key=example_engine.api_key)
+    assert refresh_source(source).outcome == "succeeded"
+    text = export_catalogue(["workflows"]).replace("enabled: false", "enabled: true\n      title: Ours")
+    present = Workflow.objects.count()
+    Workflow.objects.update(content_hash="x", description="Old.")
+    listed, imported = at_once(lambda: refresh_source(source), lambda: load(text))
+    assert (listed.outcome, listed.updated, len(imported.changes)) == ("succeeded", present, present)
+    rows = Workflow.objects.values_list("enabled", "title_override", "description")
+    assert {row[:2] for row in rows} == {(True, "Ours")}
+    assert "Old." not in {row[2] for row in rows}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
+def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
+    """It waits for them before it looks, so that the name that they gave away is refused in words."""
+    source = make_source("orders")
+    for number in (1, 2):
+        make_workflow(source, upstream_id=str(number), tool_name=f"tool_{number}")
+    text = "{version: 1, workflows: {orders: {'2': {tool_name: taken}}}}"
+    outcomes: list[Any] = []
+    importing = threading.Thread(target=lambda: outcomes.extend(at_once(lambda: load(text))))
+    with transaction.atomic():
+        override_workflow(Workflow.objects.get(upstream_id="1"), tool_name="taken")
+        importing.start()
+        importing.join(1)
+    importing.join(60)
+    assert isinstance(outcomes[0], ConfigurationRefused)
+    assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])
