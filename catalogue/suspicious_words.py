@@ -48,6 +48,13 @@ def find_suspicious(value: Any) -> dict[str, None]:
     return found
 
 
+def show_unseen(text: str) -> str:
+    """The text with a name in the place of each character that people do not see."""
+    if text.isprintable():
+        return text
+    return "".join(f"[U+{ord(char):04X}]" if unicodedata.category(char) in UNSEEN else char for char in text)
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """Every text of a JSON value, the names in its objects too."""
     if isinstance(value, str):
