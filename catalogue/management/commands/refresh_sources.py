@@ -13,7 +13,8 @@ from catalogue.models import DiscoveryRun, Source
 
 class Command(CatalogueCommand):
     help = (
-        "List the workflows of these sources, or of all enabled ones. Exits with 1 if a listing fails or is held."
+        "List the workflows of these sources, or of all enabled ones. Exits with 1 if a listing fails or is "
+        "held."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
