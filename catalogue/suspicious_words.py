@@ -12,7 +12,7 @@ PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
         r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}?"
-        r"\b(?:previous|prior|above|earlier|preceding|all|any|other|system|your|instructions?|rules?)\b",
+        r"\b(?:previous|prior|above|earlier|preceding|system|instructions?|prompts?|rules?|guidelines?)\b",
         r"\b(?:do not|don['\u2019]t|never|without)\b.{0,20}?"
         r"\b(?:tell|mention|inform|notif|reveal|show|report|ask|disclos|warn)\w*",
         r"\b(?:send|forward|post|upload|transmit|e-?mail|bcc|leak|exfiltrate|copy)\b.{0,60}?\b(?:to|at)\b",
