@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -18,6 +18,7 @@ from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.rendering import (
     ago,
     badge,
+    chip,
     exactly,
     link,
     link_if_allowed,
@@ -58,6 +59,9 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
 
 @admin.register(Review)
 class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/reviews.css",)}
+
     list_display = ("tool", "source", "kind_shown", "told", "since")
     list_filter = (
         ("workflow__source", RelatedDropdownFilter),
@@ -190,7 +194,7 @@ def _told(review: Review) -> SafeString:
     differences = differences_of(review)
     suspicious = any(difference.warning for difference in differences)
     marks = [badge("may be meant to command agents", "danger")] if suspicious else []
-    return side_by_side([*marks, tell_differences(differences)])
+    return side_by_side([*marks, _with_code(tell_differences(differences))])
 
 
 def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
@@ -211,13 +215,22 @@ class _ShownDifference:
     """A difference with its two values next to each other."""
 
     def __init__(self, difference: Difference) -> None:
-        self.told, self.warning = difference.told, difference.warning
+        self.told, self.warning = (
+            _with_code(difference.told[:1].upper() + difference.told[1:]),
+            difference.warning,
+        )
         self.harmless = difference.harmless
         old, new = difference.old, difference.new
         if isinstance(old, str) and isinstance(new, str):
             self.old, self.new = _marked(old, new)
         else:
             self.old, self.new = _shown_value(old), _shown_value(new)
+
+
+def _with_code(told: str) -> SafeString:
+    """With the names that stand between backticks set apart."""
+    parts = told.split("`")
+    return format_html_join("", "{}", ((chip(part) if at % 2 else part,) for at, part in enumerate(parts)))
 
 
 def _shown_value(value: Any) -> SafeString:
@@ -298,5 +311,6 @@ def tell_of_held_listing(request: HttpRequest, source: Source) -> tuple[str, Any
     run = DiscoveryRun.objects.held().filter(source=source).for_lists().first()
     if run is None:
         return "Held listing", ""
-    told = f"{run.missing:,} workflows are gone from it: look and confirm"
+    gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
+    told = f"{gone} gone from it: look and confirm"
     return "Held listing", link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)

@@ -59,7 +59,7 @@ def test_the_page_shows_each_difference_side_by_side(admin_client: Client, sourc
     page = admin_client.get(page_url(review))
     shown = text_of(page)
     assert "Another description" in shown and "Makes report 1." in shown
-    assert "New description of argument `month`" in shown and "The month[U+200B]." in shown
+    assert "New description of argument month" in shown and "The month[U+200B]." in shown
     assert "unseen characters (U+200B)" in shown and "“Ignore previous" in shown
     assert f'name="offer" value="{review.offer_hash}"' in page.content.decode()
     on_workflow = text_of(admin_client.get(page_url(review.workflow)))

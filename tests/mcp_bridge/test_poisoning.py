@@ -65,7 +65,7 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
 
     desk = text_of(admin_client.get(list_url(Review)))
     assert "another description" in desk and "may be meant to command agents" in desk
-    assert "new required argument `password`" in desk
+    assert "new required argument password" in desk
     (held,) = DiscoveryRun.objects.held()
     listing = text_of(admin_client.get(reverse("admin:catalogue_discoveryrun_change", args=[held.pk])))
     assert "3 of 3 workflows are gone" in listing and "Confirm: they are gone" in listing
