@@ -12,7 +12,7 @@ PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
         r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}?"
-        r"\b(?:previous|prior|above|earlier|preceding|all|any|other|system|your|instructions?|rules?)\b",
+        r"\b(?:previous|prior|above|earlier|preceding|system|instructions?|prompts?|rules?|guidelines?)\b",
         r"\b(?:do not|don['\u2019]t|never|without)\b.{0,20}?"
         r"\b(?:tell|mention|inform|notif|reveal|show|report|ask|disclos|warn)\w*",
         r"\b(?:send|forward|post|upload|transmit|e-?mail|bcc|leak|exfiltrate|copy)\b.{0,60}?\b(?:to|at)\b",
@@ -46,6 +46,13 @@ def find_suspicious(value: Any) -> dict[str, None]:
             for match in pattern.finditer(readable):
                 found[_excerpt(match[0])] = None
     return found
+
+
+def show_unseen(text: str) -> str:
+    """The text with a name in the place of each character that people do not see."""
+    if text.isprintable():
+        return text
+    return "".join(f"[U+{ord(char):04X}]" if unicodedata.category(char) in UNSEEN else char for char in text)
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -33,6 +33,7 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
+from catalogue.admin.reviews import tell_of_review
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     HINT_WORDS,
@@ -40,10 +41,12 @@ from catalogue.admin.workflow_filters import (
     CacheFilter,
     CategoryFilter,
     ChangedFilter,
+    DescriptionFilter,
     HintFilter,
     LimitFilter,
     LookalikeFilter,
     OverriddenFilter,
+    ReviewFilter,
     SchemaFilter,
     TagFilter,
     ToolsetFilter,
@@ -109,7 +112,10 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(Workflow)
 class WorkflowAdmin(ToolPagesMixin):
-    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [tell_of_declaration]
+    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
+        tell_of_review,
+        tell_of_declaration,
+    ]
     """What the rooms above tell of a workflow; they add themselves."""
     further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
     """Expressions by name that columns of the rooms above are sorted by; they add themselves."""
@@ -124,9 +130,10 @@ class WorkflowAdmin(ToolPagesMixin):
     form = WorkflowForm
     list_display = ("tool", "switch", "state", "shown_title", "labels", "origin", "changed")
     list_filter = (
-        VisibilityFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter, ToolsetFilter,
+        VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter, ToolsetFilter,
         CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter), AvailabilityFilter,
-        SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter, ("offered_as_prompt", BooleanRadioFilter),
+        DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
+        ("offered_as_prompt", BooleanRadioFilter),
     )  # fmt: skip
     list_select_related = ("source",)
     list_per_page = 50
