@@ -75,9 +75,6 @@ SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_tit
 class WorkflowChangeList(ChangeList):  # type: ignore[misc]
     """Asks once for the filters, and tells each row on the page what they make of it."""
 
-    further_readings: ClassVar[list[Callable[[list[Workflow]], None]]] = []
-    """What the rooms above note on all rows of a page at once, for columns of theirs; they add themselves."""
-
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Workflow]:
         workflows: WorkflowQuerySet = super().get_queryset(request, *args, **kwargs)
         return workflows.for_lists()
@@ -87,16 +84,20 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
         chain = _present_chain()
         for workflow in self.result_list:
             workflow.explanation = explain_exposure(workflow, chain)
-        for note in self.further_readings:
-            note(list(self.result_list))
+        for prepare in self.model_admin.prepare_rows:
+            prepare(list(self.result_list))
 
 
 @admin.register(Workflow)
 class WorkflowAdmin(ToolPagesMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [tell_of_declaration]
     """What the rooms above tell of a workflow; they add themselves."""
+    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
+    """What the rooms above show in the list; likewise."""
+    prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
+    """What their columns need of all rows of a page at once, in a constant number of queries."""
     further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
-    """Expressions by name that columns of the rooms above are sorted by; they add themselves."""
+    """Expressions by name that these columns are sorted by."""
     form = WorkflowForm
     list_display = (
         "tool", "shown_title", "source", "category", "version", "state", "type_shown",
@@ -162,6 +163,9 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         return WorkflowChangeList
+
+    def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
+        return (*self.list_display, *self.further_columns)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         workflows: QuerySet[Workflow] = super().get_queryset(request)

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
 from catalogue.admin.rendering import DASH, ago, link
-from catalogue.admin.workflows import WorkflowAdmin, WorkflowChangeList
+from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.models import Workflow
 from executions.admin.filters import UNSUCCESSFUL
 from executions.models import HourlyUsage
@@ -113,8 +113,7 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
         return queryset
 
 
-WorkflowChangeList.further_readings.append(note_usage)
+WorkflowAdmin.prepare_rows.append(note_usage)
 WorkflowAdmin.further_orders.append(_usage_orders)
-columns, filters = WorkflowAdmin.list_display, WorkflowAdmin.list_filter
-WorkflowAdmin.list_display = (*columns, calls, failures, last_call)  # type: ignore[assignment]
-WorkflowAdmin.list_filter = (*filters, UseFilter)  # type: ignore[assignment]
+WorkflowAdmin.further_columns += [calls, failures, last_call]
+WorkflowAdmin.list_filter = (*WorkflowAdmin.list_filter, UseFilter)  # type: ignore[assignment]

@@ -1,5 +1,5 @@
 """Who may enter: tokens for programs, accounts for people."""
 
-from mcp_bridge.admin import accounts, tokens, toolsets
+from mcp_bridge.admin import accounts, overview, tokens, toolsets
 
-__all__ = ["accounts", "tokens", "toolsets"]
+__all__ = ["accounts", "overview", "tokens", "toolsets"]
