@@ -214,6 +214,7 @@ SPECTACULAR_SETTINGS = {
             "description": "What each listing of a source found, changed and skipped.",
         },
         {"name": "Executions", "description": "The record of every run."},
+        {"name": "Statistics", "description": "What was called, how fast it was and how often it failed."},
         {"name": "Requests in words", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
     ],

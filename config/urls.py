@@ -18,6 +18,7 @@ from catalogue.rest.temporal_imports import TemporalImportViewSet
 from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
+from executions.rest.statistics import StatisticsViewSet
 from mcp_bridge.rest.toolsets import ToolsetViewSet
 from orchestration.rest.requests import WorkflowRequestViewSet
 from orchestration.rest.requests import WorkflowViewSet as RequestInWords
@@ -42,6 +43,7 @@ api.register("workflows", WorkflowViewSet, "workflow")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")
+api.register("statistics", StatisticsViewSet, "statistics")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 

@@ -109,6 +109,10 @@ class Figures:
         return self.failures / self.calls if self.calls else 0.0
 
     @property
+    def mean_ms(self) -> int | None:
+        return round(self.milliseconds / self.timed) if self.timed else None
+
+    @property
     def p50_ms(self) -> int | None:
         return self.percentile(50)
 

@@ -17,6 +17,7 @@ ROUTES = {
     "toolsets": "toolset-list",
     "discovery-runs": "discovery-run-list",
     "executions": "execution-list",
+    "statistics": "statistics-list",
     "workflow-requests": "workflow-request-list",
     "result-cache": "result-cache-list",
     "settings": "settings",
