@@ -1,6 +1,6 @@
 """Discovery: what an engine lists now becomes what the catalogue knows of it.
 
-One source at a time, under a lease; a listing that fails changes nothing but the source's health.
+One source at a time, under a lease; a listing that fails or is held changes nothing but the source's health.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from loguru import logger
 from catalogue.connections import connector_for
 from catalogue.database import run_without_connection
 from catalogue.models import DiscoveryRun, Source
-from catalogue.reconciliation import Superseded, read_listing, reconcile
+from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable
 from connectors.protocol import Health
@@ -46,8 +46,8 @@ def refresh_source(
 ) -> DiscoveryRun:
     """List the source's workflows and reconcile the catalogue with them; check those that list nothing.
 
-    Returns the finished run, also for a listing that failed. Raises RefreshRefused when the source is
-    switched off or deleted, and BeingRefreshed. With `waits` it lists after the listing that is under way,
+    Returns the finished run, also for a listing that failed or is held. Raises RefreshRefused when the source
+    is switched off or deleted, and BeingRefreshed. With `waits` it lists after the listing that is under way,
     which may have begun before what the caller wants to see.
     """
     source = _claim_in_turn(source) if waits else _claim(source)
@@ -126,6 +126,8 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
+    except ListingHeld as error:
+        _record_held_listing(source, run, error)
     except ConnectorError as error:
         _record_failure(source, run, error)
     except Exception:
@@ -138,7 +140,7 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
 
 
 def _take_in(source: Source, run: DiscoveryRun) -> str:
-    """What came of it, in a sentence. Raises ConnectorError, and Superseded like `reconcile`."""
+    """What came of it, in a sentence. Raises ConnectorError, and what `reconcile` raises."""
     answer = run_without_connection(_ask(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
@@ -231,6 +233,20 @@ def _skipped_before(run: DiscoveryRun) -> list[dict[str, Any]]:
     succeeded = run.source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.SUCCEEDED).exclude(pk=run.pk)
     before = succeeded.first()
     return [] if before is None else before.skipped
+
+
+def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) -> None:
+    run.finish(outcome=DiscoveryRun.Outcome.HELD, error=str(error))
+    now = timezone.now()
+    interval = source.effective_refresh_interval
+    _held(source).update(
+        health_state=Source.HealthState.HELD,
+        health_message=str(error),
+        failing_since=Coalesce("failing_since", now),
+        failures=0,
+        next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
+    )
+    logger.bind(source=source.name).warning("Discovery: {}", error)
 
 
 def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) -> None:

@@ -58,6 +58,12 @@ class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
         newest = of_source.filter(outcome__in=("succeeded", "held")).order_by("-pk").values("pk")[:1]
         return self.filter(outcome="held", pk=models.Subquery(newest))
 
+    def confirmed_since_success(self, source: Source) -> DiscoveryRunQuerySet:
+        """The source's held listings that somebody confirmed, and that no later good one has replaced."""
+        succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
+        later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
+        return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))
+
 
 class ReviewQuerySet(models.QuerySet["Review"]):
     def awaiting(self) -> ReviewQuerySet:

@@ -13,6 +13,7 @@ from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, W
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.product_settings import SettingsViewSet
+from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.root import ApiRoot
 from catalogue.rest.temporal_imports import TemporalImportViewSet
 from executions.rest.engine_runs import EngineRunViewSet
@@ -40,6 +41,7 @@ api.register("temporal-imports", TemporalImportViewSet, "temporal-import")
 api.register("openapi-imports", OpenApiImportViewSet, "openapi-import")
 api.register("tools", ToolViewSet, "tool")
 api.register("workflows", WorkflowViewSet, "workflow")
+api.register("reviews", ReviewViewSet, "review")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")

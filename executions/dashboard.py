@@ -15,7 +15,7 @@ from django.utils.timesince import timesince
 
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
-from catalogue.models import HistoryEntry, Source, Workflow
+from catalogue.models import HistoryEntry, Review, Source, Workflow
 from executions.admin.filters import UNDER_WAY, UNSUCCESSFUL
 from executions.admin.page import state_badge
 from executions.admin.usage import linked_calls, linked_failures, query_of
@@ -37,6 +37,7 @@ WINDOW = timedelta(hours=24)
 SHOWN_ROWS = 8
 SHOWN_TOOLS = 5
 SOURCES, WORKFLOWS = "admin:catalogue_source_changelist", "admin:catalogue_workflow_changelist"
+REVIEWS = "admin:catalogue_review_changelist"
 EXECUTIONS = "admin:executions_execution_changelist"
 
 
@@ -176,8 +177,8 @@ def _call() -> Step:
 
 def _needs() -> dict[str, tuple[Callable[[], Need], ...]]:
     needs: dict[str, tuple[Callable[[], Need], ...]] = {
-        "catalogue.view_source": (_sources_that_fail,),
-        "catalogue.view_workflow": (_vanished, _lookalikes),
+        "catalogue.view_source": (_sources_that_fail, _held_listings),
+        "catalogue.view_workflow": (_held_changes, _new_workflows, _vanished, _lookalikes),
         "executions.view_execution": (_unconfirmed_executions,),
     }
     for permission, makers in further_needs.items():
@@ -192,6 +193,32 @@ def _sources_that_fail() -> Need:
         words="sources whose engine cannot be listed",
         url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
         kind="danger",
+    )
+
+
+def _held_listings() -> Need:
+    held = Source.objects.filter(enabled=True, health_state=Source.HealthState.HELD)
+    return Need(
+        number=held.count(),
+        words="sources whose last listing is held: too many of their workflows are missing in it",
+        url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
+    )
+
+
+def _held_changes() -> Need:
+    return Need(
+        number=Review.objects.awaiting().changes().count(),
+        words="workflows that their engine has changed; agents see them as they were accepted",
+        url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
+    )
+
+
+def _new_workflows() -> Need:
+    return Need(
+        number=Review.objects.awaiting().new_workflows().count(),
+        words="new workflows to review",
+        url=address(REVIEWS, kind__exact=Review.Kind.NEW.value),
+        kind="info",
     )
 
 
@@ -417,7 +444,7 @@ def _cards() -> dict[str, tuple[Callable[[], Card], ...]]:
 def _sources() -> Card:
     states = Source.objects.filter(enabled=True).values_list("health_state").annotate(Count("pk")).order_by()
     counts, enabled = dict(states), {"enabled__exact": "1"}
-    kinds = {"ok": "success", "failing": "danger"}
+    kinds = {"ok": "success", "failing": "danger", "held": "warning"}
     return Card(
         title="Enabled sources",
         number=sum(counts.values()),

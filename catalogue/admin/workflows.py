@@ -26,13 +26,16 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
+from catalogue.admin.reviews import tell_of_review
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     AvailabilityFilter,
     CacheFilter,
     CategoryFilter,
+    DescriptionFilter,
     LimitFilter,
     LookalikeFilter,
+    ReviewFilter,
     SchemaFilter,
 )
 from catalogue.admin.workflow_form import WorkflowForm
@@ -90,7 +93,10 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(Workflow)
 class WorkflowAdmin(ToolPagesMixin):
-    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [tell_of_declaration]
+    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
+        tell_of_review,
+        tell_of_declaration,
+    ]
     """What the rooms above tell of a workflow; they add themselves."""
     further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
     """What the rooms above show in the list; likewise."""
@@ -104,7 +110,8 @@ class WorkflowAdmin(ToolPagesMixin):
     )  # fmt: skip
     list_filter = (
         ("source", RelatedDropdownFilter), ("enabled", BooleanRadioFilter), AvailabilityFilter,
-        CategoryFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
+        ReviewFilter, CategoryFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter,
+        CacheFilter,
         ("offered_as_prompt", BooleanRadioFilter),
     )  # fmt: skip
     list_select_related = ("source",)

@@ -18,6 +18,8 @@ SOURCE_NAME = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
 )
+TOLERATED_LOSS = 20
+"""Percent."""
 
 
 class Source(Exposing):
@@ -57,12 +59,12 @@ class Source(Exposing):
         max_length=10,
         choices=ChangePolicy.choices,
         default=ChangePolicy.CAREFUL,
-        help_text="What happens when the engine changes an enabled workflow. What is held goes on being served "
-        "as it was accepted.",
+        help_text="What happens when the engine changes an enabled workflow. What is held goes on being "
+        "served as it was accepted.",
     )
     vanishing_share_percent = models.PositiveSmallIntegerField(
         "tolerated loss",
-        default=20,
+        default=TOLERATED_LOSS,
         validators=[MaxValueValidator(100)],
         help_text="Percent. A listing that loses more of the workflows, and at least five, is held until "
         "somebody confirms it. An empty one always is.",

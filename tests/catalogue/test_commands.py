@@ -201,7 +201,7 @@ def test_counts_skipped_and_flagged_objects_are_printed(engine: Engine, source: 
     lines = out.splitlines()
     assert err == ""
     assert lines[0].startswith(
-        "erp: 2 found, 2 added, 0 updated, 0 returned, 0 missing, 2 skipped ("
+        "erp: 2 found, 2 added, 0 updated, 0 returned, 0 missing, 0 held, 2 skipped ("
     ) and lines[0].endswith(" ms)")
     assert lines[1:] == [
         "  skipped wf-2 'report_2': description: Field required",

@@ -132,6 +132,7 @@ def test_a_changed_file_is_taken_over_by_the_next_refresh(file: DeclaringFile):
     """E10: added, changed and removed workflows."""
     file.write(Echo={}, Later={})
     file.bring_in("--by-path")
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     file.write(Echo={"title": "Say it again"}, Fail={})
 
     run = refresh_source(Source.objects.get())
