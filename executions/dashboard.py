@@ -61,7 +61,7 @@ class Need:
 
     number: int
     words: str
-    """What follows the number."""
+    """What the number is of."""
     url: str
     kind: str = "warning"
 
@@ -190,7 +190,7 @@ def _sources_that_fail() -> Need:
     failing = Source.objects.filter(enabled=True, health_state=Source.HealthState.FAILING)
     return Need(
         number=failing.count(),
-        words="sources whose engine cannot be listed",
+        words="Failing sources: their engine could not be listed",
         url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
         kind="danger",
     )
@@ -200,7 +200,7 @@ def _held_listings() -> Need:
     held = Source.objects.filter(enabled=True, health_state=Source.HealthState.HELD)
     return Need(
         number=held.count(),
-        words="sources whose last listing is held: too many of their workflows are missing in it",
+        words="Held listings: too many workflows were missing, or all of them",
         url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
     )
 
@@ -208,7 +208,7 @@ def _held_listings() -> Need:
 def _held_changes() -> Need:
     return Need(
         number=Review.objects.awaiting().changes().count(),
-        words="workflows that their engine has changed; agents see them as they were accepted",
+        words="Changed workflows to review: agents see them as they were accepted",
         url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
     )
 
@@ -216,7 +216,7 @@ def _held_changes() -> Need:
 def _new_workflows() -> Need:
     return Need(
         number=Review.objects.awaiting().new_workflows().count(),
-        words="new workflows to review",
+        words="New workflows to review",
         url=address(REVIEWS, kind__exact=Review.Kind.NEW.value),
         kind="info",
     )
@@ -227,7 +227,7 @@ def _vanished() -> Need:
     gone = Workflow.objects.filter(missing_since__isnull=False).filter(called_since(Period.MONTH.start()))
     return Need(
         number=gone.count(),
-        words="workflows that were called in the last 30 days and are gone from their engine",
+        words="Missing workflows that were called in the last 30 days",
         url=address(WORKFLOWS, available="missing", use="called"),
         kind="danger",
     )
@@ -236,7 +236,7 @@ def _vanished() -> Need:
 def _lookalikes() -> Need:
     return Need(
         number=Workflow.objects.present().exclude(resembles="").count(),
-        words="workflows whose name or title can be mistaken for another tool's",
+        words="Look-alikes: their name or title can be mistaken for another tool's",
         url=address(WORKFLOWS, available="present", lookalike="yes"),
     )
 
@@ -244,7 +244,7 @@ def _lookalikes() -> Need:
 def _unconfirmed_executions() -> Need:
     return Need(
         number=Execution.objects.filter(state=State.UNCONFIRMED).order_by().count(),
-        words="unconfirmed executions: nobody knows whether they ran",
+        words="Unconfirmed executions: whether they ran is not known",
         url=address(EXECUTIONS, state__exact="unconfirmed"),
     )
 

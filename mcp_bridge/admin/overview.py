@@ -21,7 +21,7 @@ def _make_a_token() -> Step:
 def _toolsets_over_budget() -> Need:
     return Need(
         number=len(over_budget(Toolset.objects.all())),
-        words="toolsets whose list of tools costs more tokens than their budget",
+        words="Toolsets over their token budget",
         url=address("admin:catalogue_toolset_changelist", budget="over"),
     )
 

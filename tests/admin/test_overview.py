@@ -73,7 +73,7 @@ def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirm
     page = admin_client.get("/admin/")
     shown = text_of(page)
     assert "Running executions 2 2 waiting in the queue the oldest for 12 minutes" in shown
-    assert "1 unconfirmed executions: nobody knows" in shown
+    assert "1 Unconfirmed executions: whether they ran is not known" in shown
     url = f"{list_url(Execution)}?state__exact=unconfirmed"
     assert f'href="{url}"' in page.content.decode()
     assert list(admin_client.get(url).context["cl"].result_list) == [unconfirmed]
