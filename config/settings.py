@@ -216,6 +216,7 @@ SPECTACULAR_SETTINGS = {
         },
         {"name": "Changes to review", "description": "What engines changed, until a curator decides."},
         {"name": "Executions", "description": "The record of every run."},
+        {"name": "Statistics", "description": "What was called, how fast it was and how often it failed."},
         {"name": "Requests in words", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
         {"name": "Tokens", "description": "Who has access, without the secrets."},

@@ -20,6 +20,7 @@ from catalogue.rest.temporal_imports import TemporalImportViewSet
 from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
+from executions.rest.statistics import StatisticsViewSet
 from mcp_bridge.rest.tokens import TokenViewSet
 from mcp_bridge.rest.toolsets import ToolsetViewSet
 from orchestration.rest.requests import WorkflowRequestViewSet
@@ -46,6 +47,7 @@ api.register("reviews", ReviewViewSet, "review")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")
+api.register("statistics", StatisticsViewSet, "statistics")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("catalogue", ConfigurationViewSet, "catalogue")
 api.register("tokens", TokenViewSet, "token")

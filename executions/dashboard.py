@@ -1,9 +1,11 @@
-"""The numbers on the admin's first page."""
+"""The admin's first page: how to begin, what needs attention, what is used, and how it does."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Count, Min, Q
 from django.http import HttpRequest
@@ -13,12 +15,35 @@ from django.utils.timesince import timesince
 
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
-from catalogue.models import Source, Workflow
-from executions.admin.page import STATE_BADGES, state_badge
-from executions.models import Execution, State
+from catalogue.models import HistoryEntry, Review, Source, Workflow
+from executions.admin.filters import UNDER_WAY, UNSUCCESSFUL
+from executions.admin.page import state_badge
+from executions.admin.usage import linked_calls, linked_failures, query_of
+from executions.models import Execution, HourlyUsage, State
+from executions.models.usage import Outcome
+from executions.statistics import (
+    Figures,
+    Period,
+    Subject,
+    Use,
+    called_since,
+    figures_by,
+    figures_over_time,
+    usage_by,
+    usage_since,
+)
 
 WINDOW = timedelta(hours=24)
 SHOWN_ROWS = 8
+SHOWN_TOOLS = 5
+SOURCES, WORKFLOWS = "admin:catalogue_source_changelist", "admin:catalogue_workflow_changelist"
+REVIEWS = "admin:catalogue_review_changelist"
+EXECUTIONS = "admin:executions_execution_changelist"
+
+
+def address(view: str, **query: str) -> str:
+    """Of a list, narrowed."""
+    return f"{reverse(view)}?{urlencode(query)}" if query else reverse(view)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,40 +51,411 @@ class Card:
     title: str
     number: int
     url: str
-    badges: list[tuple[str, str]] = field(default_factory=list)
-    """Text and kind."""
+    badges: list[tuple[str, str, str]] = field(default_factory=list)
+    """Text, kind, and the address of what is counted or nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """Something that a curator or operator should look at."""
+
+    number: int
+    words: str
+    """What the number is of."""
+    url: str
+    kind: str = "warning"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One of the first things to do; the page shows them until all are done."""
+
+    title: str
+    done: bool
+    url: str
+    permission: str
+    """Of who can do it."""
 
 
 further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}
 """By permission: what the rooms above count; they add themselves."""
+further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}
+"""By permission: what else needs attention; likewise. One of 0 is not shown."""
+further_steps: list[Callable[[], Step]] = []
+"""What has to be done between exposing a workflow and the first call."""
+addresses: list[Callable[[], str]] = []
+"""Where clients connect to."""
 
 
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """What people may not look at, they get no numbers of."""
     allowed = request.user.has_perm
-    cards: dict[str, tuple[Callable[[], Card], ...]] = {
+    chosen = request.GET.get("period", "")
+    period = Period(chosen) if chosen in list(Period) else Period.DAY
+    tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
+    needs = [need for need in _made(_needs(), request) if need.number]
+    usage = _usage(period) if allowed("executions.view_execution") else {}
+    return (
+        context
+        | usage
+        | {
+            "steps": _steps(request),
+            "needs": needs,
+            "may_see_needs": any(map(allowed, _needs())),
+            "addresses": [tell() for tell in addresses],
+            "cards": _made(_cards(), request),
+            "tables": [
+                shown for permission, make in tables.items() if allowed(permission) and (shown := make())
+            ],
+            "periods": [(f"?period={each.value}", f"Last {each.words}", each is period) for each in Period],
+        }
+    )
+
+
+def _made(makers: dict[str, tuple[Callable[[], Any], ...]], request: HttpRequest) -> list[Any]:
+    allowed = request.user.has_perm
+    return [make() for permission, several in makers.items() if allowed(permission) for make in several]
+
+
+# How to begin
+
+
+def _steps(request: HttpRequest) -> list[tuple[Step, bool]]:
+    """With whether the person can do it; empty once all are done, and for people who see no sources."""
+    if not request.user.has_perm("catalogue.view_source"):
+        return []
+    steps = [_connect(), _review(), _expose(), *(make() for make in further_steps), _call()]
+    if all(step.done for step in steps):
+        return []
+    return [(step, request.user.has_perm(step.permission)) for step in steps]
+
+
+def _connect() -> Step:
+    return Step(
+        title="Connect an engine",
+        done=Source.objects.exists(),
+        url=reverse("admin:catalogue_source_add"),
+        permission="catalogue.add_source",
+    )
+
+
+def _review() -> Step:
+    """Somebody has decided something on one of them."""
+    workflows = HistoryEntry.label_of(Workflow)
+    decided = (
+        Workflow.objects.filter(enabled=True).exists()
+        or HistoryEntry.objects.filter(model=workflows).exists()
+    )
+    return Step(
+        title="Review its workflows",
+        done=decided,
+        url=reverse(WORKFLOWS),
+        permission="catalogue.view_workflow",
+    )
+
+
+def _expose() -> Step:
+    return Step(
+        title="Expose those that agents may use",
+        done=bool(current_catalogue().workflows),
+        url=address(WORKFLOWS, enabled__exact="0"),
+        permission="catalogue.change_workflow",
+    )
+
+
+def _call() -> Step:
+    return Step(
+        title="Call a tool for the first time",
+        done=HourlyUsage.objects.exists() or Execution.objects.exists(),
+        url=reverse(EXECUTIONS),
+        permission="executions.view_execution",
+    )
+
+
+# What needs attention
+
+
+def _needs() -> dict[str, tuple[Callable[[], Need], ...]]:
+    needs: dict[str, tuple[Callable[[], Need], ...]] = {
+        "catalogue.view_source": (_sources_that_fail, _held_listings),
+        "catalogue.view_workflow": (_held_changes, _new_workflows, _vanished, _lookalikes),
+        "executions.view_execution": (_unconfirmed_executions,),
+    }
+    for permission, makers in further_needs.items():
+        needs[permission] = (*needs.get(permission, ()), *makers)
+    return needs
+
+
+def _sources_that_fail() -> Need:
+    failing = Source.objects.filter(enabled=True, health_state=Source.HealthState.FAILING)
+    return Need(
+        number=failing.count(),
+        words="Failing sources: their engine could not be listed",
+        url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
+        kind="danger",
+    )
+
+
+def _held_listings() -> Need:
+    held = Source.objects.filter(enabled=True, health_state=Source.HealthState.HELD)
+    return Need(
+        number=held.count(),
+        words="Held listings: too many workflows were missing, or all of them",
+        url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
+    )
+
+
+def _held_changes() -> Need:
+    return Need(
+        number=Review.objects.awaiting().changes().count(),
+        words="Changed workflows to review: agents see them as they were accepted",
+        url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
+    )
+
+
+def _new_workflows() -> Need:
+    return Need(
+        number=Review.objects.awaiting().new_workflows().count(),
+        words="New workflows to review",
+        url=address(REVIEWS, kind__exact=Review.Kind.NEW.value),
+        kind="info",
+    )
+
+
+def _vanished() -> Need:
+    """Those that somebody will miss."""
+    gone = Workflow.objects.filter(missing_since__isnull=False).filter(called_since(Period.MONTH.start()))
+    return Need(
+        number=gone.count(),
+        words="Missing workflows that were called in the last 30 days",
+        url=address(WORKFLOWS, available="missing", use="called"),
+        kind="danger",
+    )
+
+
+def _lookalikes() -> Need:
+    return Need(
+        number=Workflow.objects.present().exclude(resembles="").count(),
+        words="Look-alikes: their name or title can be mistaken for another tool's",
+        url=address(WORKFLOWS, available="present", lookalike="yes"),
+    )
+
+
+def _unconfirmed_executions() -> Need:
+    return Need(
+        number=Execution.objects.filter(state=State.UNCONFIRMED).order_by().count(),
+        words="Unconfirmed executions: whether they ran is not known",
+        url=address(EXECUTIONS, state__exact="unconfirmed"),
+    )
+
+
+# What is used
+
+
+def _usage(period: Period) -> dict[str, Any]:
+    """Three queries, however much was called."""
+    rows, start = usage_since(period.start()), period.start()
+    over_time = figures_over_time(rows, bucket=period.bucket)
+    tools = usage_by(Subject.TOOL, rows)
+    outcomes = {outcome: figures.calls for (outcome,), figures in figures_by(rows, "outcome").items()}
+    return {
+        "period": period,
+        "usage_cards": _usage_cards(period, outcomes),
+        "charts": _charts(period, start, {moment: figures for (moment,), figures in over_time.items()}),
+        "tool_tables": [
+            (title, table(("Tool", "Calls", "Failed", "Median", "95th percentile"), shown))
+            for title, shown in (
+                ("Slowest tools", _rows(_top(tools, lambda use: use.figures.p95_ms or 0), period)),
+                ("Most failing tools", _rows(_top(tools, lambda use: use.figures.failures), period)),
+            )
+            if shown
+        ],
+    }
+
+
+def _top(tools: Iterable[Use], number: Callable[[Use], int]) -> list[Use]:
+    counted = [use for use in tools if number(use)]
+    return sorted(counted, key=lambda use: (-number(use), use.name))[:SHOWN_TOOLS]
+
+
+def _rows(tools: Iterable[Use], period: Period) -> list[list[Any]]:
+    return [
+        [
+            use.name,
+            linked_calls(use.figures, period, query_of(Subject.TOOL, use)),
+            linked_failures(use.figures, period, query_of(Subject.TOOL, use)),
+            duration(use.figures.p50_ms),
+            duration(use.figures.p95_ms),
+        ]
+        for use in tools
+    ]
+
+
+def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:
+    ended = {"ended": period.value}
+    failed = {Outcome.FAILED: "danger", Outcome.TIMED_OUT: "warning"}
+    kinds = {Outcome.COMPLETED: "success", Outcome.CANCELLED: ""}
+    return [
+        Card(
+            title=f"Executions in the last {period.words}",
+            number=sum(outcomes.values()),
+            url=address(EXECUTIONS, **ended),
+            badges=[*_outcome_badges(outcomes, kinds, ended), *_cached_badge(outcomes, ended)],
+        ),
+        Card(
+            title=f"Failed in the last {period.words}",
+            number=sum(outcomes.get(outcome, 0) for outcome in failed),
+            url=address(EXECUTIONS, state__exact=UNSUCCESSFUL, **ended),
+            badges=_outcome_badges(outcomes, failed, ended),
+        ),
+    ]
+
+
+def _outcome_badges(
+    outcomes: dict[str, int], kinds: dict[Outcome, str], query: dict[str, str]
+) -> list[tuple[str, str, str]]:
+    """Of those that no cached result answered."""
+    return [
+        (
+            f"{outcomes[outcome]:,} {outcome.label}",
+            kind,
+            address(EXECUTIONS, state__exact=outcome.value, cached="no", **query),
+        )
+        for outcome, kind in kinds.items()
+        if outcomes.get(outcome)
+    ]
+
+
+def _cached_badge(outcomes: dict[str, int], query: dict[str, str]) -> list[tuple[str, str, str]]:
+    if not (number := outcomes.get(Outcome.CACHED)):
+        return []
+    return [(f"{number:,} from the result cache", "", address(EXECUTIONS, cached="yes", **query))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """What unfold's script draws with Chart.js."""
+
+    title: str
+    kind: str
+    description: str
+    """For who does not see it."""
+    data: str
+    options: str
+
+
+GREY = "#9ca3af"
+RED = "#dc2626"
+PRIMARY, LIGHT = "var(--color-primary-600)", "var(--color-primary-300)"
+
+
+def _charts(period: Period, start: datetime, found: dict[datetime, Figures]) -> list[Chart]:
+    now, moments = timezone.now(), [start]
+    while moments[-1] + period.bucket <= now:
+        moments.append(moments[-1] + period.bucket)
+    form = "%H:%M" if period is Period.DAY else "%d %b"
+    labels = [moment.strftime(form) for moment in moments]
+    figures = [found.get(moment, Figures()) for moment in moments]
+    failures = [each.failures for each in figures]
+    most, failed = sum(each.calls for each in figures), sum(failures)
+    return [
+        _chart(
+            "Calls", "bar", labels, f"{most:,} calls in the last {period.words}",
+            {"Calls": ([each.calls for each in figures], PRIMARY)},
+        ),
+        _chart(
+            "Failures", "bar", labels, f"{failed:,} failures in the last {period.words}",
+            {"Failures": (failures, RED)},
+        ),
+        _chart(
+            "Durations in seconds", "line", labels,
+            f"How long runs took in the last {period.words}; the tables below name the slowest tools",
+            {
+                "Median": ([_seconds(each.p50_ms) for each in figures], LIGHT),
+                "95th percentile": ([_seconds(each.p95_ms) for each in figures], PRIMARY),
+            },
+        ),
+    ]  # fmt: skip
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1000, 2)
+
+
+def _chart(
+    title: str, kind: str, labels: list[str], description: str, lines: dict[str, tuple[list[Any], str]]
+) -> Chart:
+    datasets = [
+        {
+            "label": label,
+            "data": values,
+            "backgroundColor": color,
+            "borderColor": color,
+            "borderWidth": 0 if kind == "bar" else 2,
+            "borderRadius": 2,
+            "pointRadius": 2,
+            "spanGaps": True,
+        }
+        for label, (values, color) in lines.items()
+    ]
+    ticks = {"color": GREY, "maxRotation": 0, "autoSkipPadding": 12}
+    options = {
+        "animation": False,
+        "responsive": True,
+        "maintainAspectRatio": False,
+        "interaction": {"mode": "index", "intersect": False},
+        "plugins": {
+            "legend": {
+                "display": len(lines) > 1,
+                "align": "end",
+                "labels": {"boxHeight": 5, "boxWidth": 5, "color": GREY},
+            }
+        },
+        "scales": {
+            "x": {"grid": {"display": False}, "ticks": ticks},
+            "y": {
+                "beginAtZero": True,
+                "border": {"display": False},
+                "grid": {"tickWidth": 0},
+                "ticks": {"color": GREY, "maxTicksLimit": 5} | ({"precision": 0} if kind == "bar" else {}),
+            },
+        },
+    }
+    return Chart(
+        title=title,
+        kind=kind,
+        description=description,
+        data=json.dumps({"labels": labels, "datasets": datasets}),
+        options=json.dumps(options),
+    )
+
+
+# How it does
+
+
+def _cards() -> dict[str, tuple[Callable[[], Card], ...]]:
+    return {
         "catalogue.view_source": (_sources,),
         "catalogue.view_workflow": (_workflows,),
-        "executions.view_execution": (_under_way, _unconfirmed, _executions),
+        "executions.view_execution": (_under_way,),
     } | further_cards
-    tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
-    return context | {
-        "cards": [make() for permission, makers in cards.items() if allowed(permission) for make in makers],
-        "tables": [shown for permission, make in tables.items() if allowed(permission) and (shown := make())],
-    }
 
 
 def _sources() -> Card:
     states = Source.objects.filter(enabled=True).values_list("health_state").annotate(Count("pk")).order_by()
-    counts = dict(states)
-    kinds = {"ok": "success", "failing": "danger", "held": "warning", "unknown": ""}
+    counts, enabled = dict(states), {"enabled__exact": "1"}
+    kinds = {"ok": "success", "failing": "danger", "held": "warning"}
     return Card(
-        title="Sources switched on",
+        title="Enabled sources",
         number=sum(counts.values()),
-        url=reverse("admin:catalogue_source_changelist"),
+        url=address(SOURCES, **enabled),
         badges=[
-            (f"{counts[state]} {Source.HealthState(state).label}", kind)
-            for state, kind in kinds.items()
+            (
+                f"{counts[state]} {state.label}",
+                kinds.get(state.value, ""),
+                address(SOURCES, **enabled, health_state__exact=state.value),
+            )
+            for state in Source.HealthState
             if state in counts
         ],
     )
@@ -71,23 +467,8 @@ def _workflows() -> Card:
     return Card(
         title="Workflows that agents see",
         number=exposed,
-        url=reverse("admin:catalogue_workflow_changelist"),
-        badges=[(f"{hidden} not exposed", "")] if hidden > 0 else [],
-    )
-
-
-def _executions() -> Card:
-    recent = Execution.objects.filter(created_at__gte=timezone.now() - WINDOW)
-    counts = dict(recent.values_list("state").annotate(Count("pk")).order_by())
-    return Card(
-        title="Executions in the last 24 hours",
-        number=sum(counts.values()),
-        url=reverse("admin:executions_execution_changelist"),
-        badges=[
-            (f"{counts[state]} {state.label}", kind)
-            for state, kind in STATE_BADGES.items()
-            if counts.get(State(state))
-        ],
+        url=address(WORKFLOWS, visibility="exposed"),
+        badges=[(f"{hidden} not exposed", "", "")] if hidden > 0 else [],
     )
 
 
@@ -100,26 +481,17 @@ def _under_way() -> Card:
         queued=Count("pk", filter=queued),
         oldest=Min("created_at", filter=queued),
     )
-    waiting = [(f"{counts['queued']} waiting in the queue", "warning")] if counts["queued"] else []
+    badges = []
+    if counts["queued"]:
+        waiting = address(EXECUTIONS, state__exact="queued")
+        badges.append((f"{counts['queued']} waiting in the queue", "warning", waiting))
     if counts["oldest"]:
-        waiting.append((f"the oldest for {timesince(counts['oldest'], depth=1)}", ""))
+        badges.append((f"the oldest for {timesince(counts['oldest'], depth=1)}", "", ""))
     return Card(
-        title="Executions under way",
+        title="Running executions",
         number=counts["admitted"],
-        url=reverse("admin:executions_execution_changelist")
-        + ("?state__exact=queued" if counts["queued"] else "?state__exact=running"),
-        badges=waiting,
-    )
-
-
-def _unconfirmed() -> Card:
-    """Those that wait for an admin to find out whether they ran."""
-    number = Execution.objects.filter(state=State.UNCONFIRMED).order_by().count()
-    return Card(
-        title="Unconfirmed executions",
-        number=number,
-        url=reverse("admin:executions_execution_changelist") + "?state__exact=unconfirmed",
-        badges=[("to be resolved", "warning")] if number else [],
+        url=address(EXECUTIONS, state__exact=UNDER_WAY),
+        badges=badges,
     )
 
 

@@ -28,6 +28,7 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.models import Workflow
+from catalogue.querysets import WorkflowQuerySet
 from catalogue.token_estimates import tokens_for
 from executions.models import FINAL, Execution, HourlyUsage, StatisticsState
 from executions.models.usage import (
@@ -106,6 +107,10 @@ class Figures:
     def failure_share(self) -> float:
         """From 0 to 1."""
         return self.failures / self.calls if self.calls else 0.0
+
+    @property
+    def mean_ms(self) -> int | None:
+        return round(self.milliseconds / self.timed) if self.timed else None
 
     @property
     def p50_ms(self) -> int | None:
@@ -254,12 +259,11 @@ def failed_since(start: datetime) -> Exists:
     return Exists(usage_since(start).filter(workflow=OuterRef("pk"), outcome__in=FAILURES))
 
 
-def uncalled_workflows(*, days: int) -> QuerySet[Workflow]:
+def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
     """Those that are enabled, have been known for as long, and were not called in these days."""
     start = timezone.now().replace(minute=0, second=0, microsecond=0) - days * DAY
     known = Workflow.objects.runnable().filter(first_seen_at__lt=start)
-    uncalled: QuerySet[Workflow] = known.filter(~called_since(start))
-    return uncalled
+    return known.filter(~called_since(start))
 
 
 # Upkeep

@@ -117,22 +117,22 @@ class WorkflowAdmin(ToolPagesMixin):
         tell_of_declaration,
     ]
     """What the rooms above tell of a workflow; they add themselves."""
-    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
-    """Expressions by name that columns of the rooms above are sorted by; they add themselves."""
-    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []
-    """The ways to their pages, likewise."""
-    further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
-    """Cards below the form, likewise: a title with a text or a table; empty: none."""
     further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
     """What the rooms above show in the list; likewise."""
     prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
     """What their columns need of all rows of a page at once, in a constant number of queries."""
+    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
+    """Expressions by name that these columns are sorted by."""
+    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []
+    """The ways to their pages, likewise."""
+    further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
+    """Cards below the form, likewise: a title with a text or a table; empty: none."""
     form = WorkflowForm
     list_display = ("tool", "switch", "state", "shown_title", "labels", "origin", "changed")
     list_filter = (
-        VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter, ToolsetFilter,
-        CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter), AvailabilityFilter,
-        DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
+        VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter,
+        ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
+        AvailabilityFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
         ("offered_as_prompt", BooleanRadioFilter),
     )  # fmt: skip
     list_select_related = ("source",)
@@ -199,6 +199,9 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         return WorkflowChangeList
+
+    def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
+        return (*self.list_display, *self.further_columns)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         workflows: QuerySet[Workflow] = super().get_queryset(request)

@@ -19,6 +19,7 @@ ROUTES = {
     "discovery-runs": "discovery-run-list",
     "executions": "execution-list",
     "tokens": "token-list",
+    "statistics": "statistics-list",
     "workflow-requests": "workflow-request-list",
     "result-cache": "result-cache-list",
     "settings": "settings",

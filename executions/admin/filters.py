@@ -24,7 +24,7 @@ AGES = {
 }
 
 
-UNSUCCESSFUL = "unsuccessful"
+UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
 ALL_TOOLS = "*"
 """Stands for the address of all tools, which is no toolset's."""
 
@@ -36,7 +36,12 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "state__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(QUEUED, "waiting in the queue"), *State.choices, (UNSUCCESSFUL, "failed or timed out")]
+        return [
+            (QUEUED, "waiting in the queue"),
+            *State.choices,
+            (UNDER_WAY, "running, or about to"),
+            (UNSUCCESSFUL, "failed or timed out"),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         match self.value():
@@ -46,6 +51,8 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
                 return queryset.filter(state=State.PENDING, admitted_at=None)
             case "pending":
                 return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
+            case "under_way":
+                return queryset.filter(pk__in=Execution.objects.admitted().order_by().values("pk"))
             case "unsuccessful":
                 return queryset.filter(state__in=FAILURES)
         return queryset.filter(state=self.value())

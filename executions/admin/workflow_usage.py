@@ -115,5 +115,5 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
 
 WorkflowAdmin.prepare_rows.append(note_usage)
 WorkflowAdmin.further_orders.append(_usage_orders)
-WorkflowAdmin.further_columns.extend((calls, failures, last_call))
+WorkflowAdmin.further_columns += [calls, failures, last_call]
 WorkflowAdmin.list_filter = (*WorkflowAdmin.list_filter, UseFilter)  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget
 
@@ -98,6 +98,26 @@ class RulesInline(RuleInline):
         return field
 
 
+def over_budget(toolsets: QuerySet[Toolset]) -> list[int]:
+    """The keys of those of them whose list costs more tokens than they may."""
+    budgeted = toolsets.filter(token_budget__isnull=False, enabled=True)
+    catalogue = confirmed_catalogue()
+    return [toolset.pk for toolset in budgeted if cost_of_toolset(toolset, catalogue).is_over_budget]
+
+
+class BudgetFilter(DropdownFilter):  # type: ignore[misc]
+    title = "token budget"
+    parameter_name = "budget"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("over", "enabled, and over its budget")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Toolset]) -> QuerySet[Toolset]:
+        if self.value() != "over":
+            return queryset
+        return queryset.filter(pk__in=over_budget(Toolset.objects.all()))
+
+
 class ToolsetChangeList(ChangeList):  # type: ignore[misc]
     """Asks once what is exposed, and tells each row on the page what its toolset makes of it."""
 
@@ -114,6 +134,7 @@ class ToolsetAdmin(ButtonsMixin):
     list_display = ("slug", "address", "mode_shown", "workflows", "tokens_of_list", "bound_tokens", "enabled")
     list_filter = (
         ("mode", ChoicesDropdownFilter), ("portable", BooleanRadioFilter), ("enabled", BooleanRadioFilter),
+        BudgetFilter,
     )  # fmt: skip
     list_per_page = 50
     list_before_template = "mcp_bridge/admin/toolset_list.html"

@@ -1,5 +1,6 @@
 """What is used: in the list of workflows, on the pages of usage and on the first page."""
 
+import json
 import re
 from datetime import timedelta
 from html import unescape
@@ -12,11 +13,19 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from catalogue.models import HistoryEntry, Workflow
+from catalogue.exposure import forget_catalogue
+from catalogue.models import HistoryEntry, Review, Workflow
 from executions.models import Execution
+from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, text_of
-from tests.factories import make_execution, make_workflow
+from tests.admin.pages import list_url, run_action, text_of
+from tests.factories import (
+    make_execution,
+    make_source,
+    make_toolset,
+    make_workflow,
+    make_workflow_request,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.admin.workflow_usage")]
 
@@ -34,10 +43,16 @@ def shown_rows(client: Client, model: type[Model], **query: str) -> list[str]:
 
 
 def links_of(page: Any) -> dict[str, str]:
-    """What leads to executions or workflows, and what it says."""
+    """The numbers that are links, by where they lead to."""
     found = re.findall(r'<a[^>]*href="([^"]+)"[^>]*>(.*?)</a>', page.content.decode(), re.DOTALL)
     plain = {unescape(url): re.sub(r"<[^>]+>|\s+", " ", text).strip() for url, text in found}
-    return {url: text for url, text in plain.items() if "?" in url and re.fullmatch(r"[\d,]+", text)}
+    return {
+        url: found.group()
+        for url, text in plain.items()
+        if url.startswith("/admin/")
+        and not re.search("/usage/|visibility=", url)
+        and (found := re.match(r"[\d,]+\b", text))
+    }
 
 
 def assert_numbers_lead_to_their_rows(client: Client, page: Any) -> int:
@@ -175,3 +190,72 @@ def test_usage_costs_the_same_number_of_queries_for_few_and_many_rows(admin_clie
                 admin_client.get(url)
             counts.append(len(queries))
     assert counts[:3] == counts[3:] and max(counts) <= 10
+
+
+def make_what_needs_attention() -> None:
+    """One of each, at least, and others that need none."""
+    long_ago = timezone.now() - timedelta(days=60)
+    make_used_workflows()
+    gone = make_workflow(name="gone", missing_since=timezone.now())
+    make_execution(gone)
+    make_workflow(name="gone_unmissed", missing_since=timezone.now())
+    make_workflow(name="double", resembles="list_workflows")
+    make_source(health_state="failing")
+    make_source(health_state="failing", enabled=False)
+    make_source(health_state="held")
+    for name, kind in (("rewritten", "changed"), ("recent", "new"), ("turned_down", "changed")):
+        kept_at = timezone.now() if name == "turned_down" else None
+        Review.objects.create(workflow=make_workflow(name=name), kind=kind, offer_hash=name, kept_at=kept_at)
+    make_execution(gone, state="unconfirmed", created_at=long_ago)
+    make_execution(gone, state="cancelled")
+    make_execution(gone, cached_at=timezone.now())
+    queued = make_execution(gone, state="pending")
+    Execution.objects.filter(pk=queued.pk).update(admitted_at=None)
+    make_toolset(picked=[make_workflow()], token_budget=5)
+    make_toolset(picked=[make_workflow()], token_budget=500_000)
+    make_workflow_request()
+    make_workflow_request(created_at=long_ago)
+
+
+@pytest.mark.parametrize("period", ["24h", "7d", "30d"])
+def test_each_number_of_the_first_page_leads_to_its_rows(admin_client: Client, period: str) -> None:
+    """Issue 13: what needs attention, what runs, what was called and what failed."""
+    make_what_needs_attention()
+    page = admin_client.get("/admin/", {"period": period})
+    assert [need.number for need in page.context["needs"]] == [1] * 8
+    assert assert_numbers_lead_to_their_rows(admin_client, page) >= 20
+
+
+def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: Client) -> None:
+    """Issue 13: connect, review, expose, a token, a call."""
+
+    def to_do() -> list[str]:
+        forget_catalogue()
+        return [step.title for step, _ in admin_client.get("/admin/").context["steps"] if not step.done]
+
+    assert [title.split()[0] for title in to_do()] == ["Connect", "Review", "Expose", "Make", "Call"]
+    workflow = make_workflow(enabled=False)
+    assert [title.split()[0] for title in to_do()] == ["Review", "Expose", "Make", "Call"]
+    run_action(admin_client, "enable_selected", workflow)
+    assert [title.split()[0] for title in to_do()] == ["Make", "Call"]
+    create_token(name="agent")
+    shown = text_of(admin_client.get("/admin/"))
+    assert "First steps" in shown and "Nothing at present." in shown
+    make_execution(workflow)
+    assert to_do() == [] and "First steps" not in text_of(admin_client.get("/admin/"))
+
+
+def test_the_charts_add_up_to_what_was_called(admin_client: Client) -> None:
+    """Issue 13: for 24 hours, 7 and 30 days, with a bar for each hour or day."""
+    workflow, now = make_workflow(), timezone.now()
+    for days in (0, 2, 10, 40):
+        end = now - timedelta(days=days)
+        make_execution(workflow, state="failed", created_at=end - timedelta(hours=1), finished_at=end)
+    for period, bars, calls in (("24h", 24, 1), ("7d", 7, 2), ("30d", 30, 3), ("nonsense", 24, 1)):
+        page = admin_client.get("/admin/", {"period": period})
+        charts = [json.loads(chart.data) for chart in page.context["charts"]]
+        for chart in charts[:2]:
+            assert len(chart["labels"]) == len(chart["datasets"][0]["data"]) == bars
+            assert sum(chart["datasets"][0]["data"]) == calls
+        assert [data for data in charts[2]["datasets"][0]["data"] if data is not None][-1] > 0
+        assert page.context["charts"][0].description.startswith(f"{calls} calls")

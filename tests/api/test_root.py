@@ -20,6 +20,7 @@ def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
         "discovery-runs": "http://testserver/api/discovery-runs/",
         "executions": "http://testserver/api/executions/",
         "tokens": "http://testserver/api/tokens/",
+        "statistics": "http://testserver/api/statistics/",
         "workflow-requests": "http://testserver/api/workflow-requests/",
         "result-cache": "http://testserver/api/result-cache/",
         "settings": "http://testserver/api/settings/",

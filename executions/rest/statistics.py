@@ -1,0 +1,187 @@
+"""REST's door to statistics."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import QuerySet
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.permissions import Access
+from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from executions.models import Execution, HourlyUsage
+from executions.models.usage import Outcome
+from executions.rest.callers import caller_of
+from executions.statistics import (
+    COLUMN_OF,
+    DAY,
+    HOUR,
+    Figures,
+    Period,
+    Subject,
+    figures_by,
+    figures_over_time,
+)
+
+LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}
+"""That one answer may tell of, by the bucket."""
+
+
+class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
+    """What is counted, and how it is divided."""
+
+    ended_after = django_filters.IsoDateTimeFilter(
+        method="by_start",
+        label="The first hour, by any moment in it. Left out: the last 24 hours are told.",
+    )
+    ended_before = django_filters.IsoDateTimeFilter(
+        method="by_end", label="The end: the hour that this moment is in is left out. Left out: now."
+    )
+    bucket = django_filters.ChoiceFilter(
+        choices=[("hour", "hour"), ("day", "day")],
+        method="as_it_is",
+        label="A row for each hour (of at most 35 days) or each day in UTC (of at most 400), where something "
+        "ended. Left out: one for the whole time.",
+    )
+    group_by = django_filters.MultipleChoiceFilter(
+        choices=[(subject.value, subject.value) for subject in Subject],
+        method="as_it_is",
+        label="A row for each tool, toolset, caller, source or door; several may be named: "
+        "`group_by=tool&group_by=door`. Left out: all together.",
+    )
+    tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
+    toolset = django_filters.CharFilter(label="The slug of the toolset whose address was called.")
+    caller = django_filters.CharFilter(label="Who called, such as `token:7` or `user:1`.")
+    source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
+    door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
+    outcome = django_filters.MultipleChoiceFilter(
+        choices=Outcome.choices, label="Several may be named: `outcome=failed&outcome=timed_out`."
+    )
+
+    def by_start(self, rows: QuerySet[HourlyUsage], name: str, moment: datetime) -> QuerySet[HourlyUsage]:
+        return rows.filter(hour__gte=_hour_of(moment))
+
+    def by_end(self, rows: QuerySet[HourlyUsage], name: str, moment: datetime) -> QuerySet[HourlyUsage]:
+        return rows.filter(hour__lt=_hour_of(moment))
+
+    def as_it_is(self, rows: QuerySet[HourlyUsage], name: str, value: Any) -> QuerySet[HourlyUsage]:
+        """It says how the rows are added up, not which."""
+        return rows
+
+
+def _hour_of(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+class StatisticsSerializer(serializers.Serializer[Any]):
+    """What the executions come to that ended in a time; of what is not asked for, null."""
+
+    time = serializers.DateTimeField(allow_null=True, help_text="When the hour or day begins.")
+    tool = serializers.CharField(allow_null=True, help_text="The tool's name at the time.")
+    toolset = serializers.CharField(allow_null=True, help_text="Empty: the address of all tools.")
+    caller = serializers.CharField(allow_null=True)
+    source = serializers.CharField(  # type: ignore[assignment]
+        allow_null=True, help_text="The source's name at the time."
+    )
+    door = serializers.CharField(allow_null=True)
+    calls = serializers.IntegerField(help_text="Executions that ended.")
+    failures = serializers.IntegerField(help_text="Of these, what failed or timed out.")
+    cancelled = serializers.IntegerField()
+    cached = serializers.IntegerField(help_text="Answered from the result cache, without a run.")
+    mean_ms = serializers.IntegerField(allow_null=True, help_text="Of runs that came to an end.")
+    p50_ms = serializers.IntegerField(
+        allow_null=True, help_text="The median of these, estimated within a fifth of it."
+    )
+    p95_ms = serializers.IntegerField(allow_null=True, help_text="The 95th percentile, likewise.")
+    input_tokens = serializers.IntegerField(help_text="Estimated from the characters of the arguments.")
+    output_tokens = serializers.IntegerField(help_text="Estimated from the characters of the results.")
+    last_at = serializers.DateTimeField(help_text="When the last of them ended.")
+
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="statistics_list",
+        summary="Read statistics",
+        description="Calls, failures, durations and tokens of executions that have ended, by the hour or day "
+        "in which they did and by what they were for; the earliest first, then what was called most. They "
+        "are kept longer than the executions. Whoever is no administrator sees what it called itself.",
+        responses=StatisticsSerializer(many=True),
+        examples=[
+            OpenApiExample(
+                "The tools of a week",
+                {
+                    "time": None, "tool": "text_statistics", "toolset": None, "caller": None, "source": None,
+                    "door": None, "calls": 120, "failures": 3, "cancelled": 0, "cached": 17, "mean_ms": 850,
+                    "p50_ms": 790, "p95_ms": 2200, "input_tokens": 5200, "output_tokens": 9800,
+                    "last_at": "2026-11-20T09:41:07Z",
+                },
+                response_only=True,
+            )
+        ],
+    )
+)  # fmt: skip
+@extend_schema(tags=["Statistics"])
+class StatisticsViewSet(ApiViewSet[HourlyUsage]):
+    queryset = HourlyUsage.objects.none()
+    filterset_class = StatisticsFilters
+    serializer_class = StatisticsSerializer
+    access = {"list": Access(Scope.READ, "executions.view_execution")}
+
+    def get_queryset(self) -> QuerySet[HourlyUsage]:
+        return HourlyUsage.objects.visible_to(caller_of(self.request))
+
+    def list(self, request: Request) -> Response:
+        rows = self.filter_queryset(self.get_queryset())
+        asked = StatisticsFilters(request.query_params, queryset=HourlyUsage.objects.none()).form
+        asked.is_valid()
+        chosen: dict[str, Any] = asked.cleaned_data
+        start = chosen["ended_after"] or Period.DAY.start()
+        _refuse_too_long(start, chosen["ended_before"] or timezone.now(), chosen["bucket"])
+        told = sorted(
+            _rows(rows.filter(hour__gte=_hour_of(start)), chosen["bucket"], chosen["group_by"]),
+            key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
+        )
+        page = self.paginate_queryset(told)
+        return self.get_paginated_response(StatisticsSerializer(page, many=True).data)
+
+
+def _refuse_too_long(start: datetime, end: datetime, bucket: str) -> None:
+    longest = LONGEST[bucket]
+    if end - start > longest + HOUR:
+        message = f"That is too long a time: ask for at most {longest.days} days, or for another bucket."
+        problems = [Problem("?ended_after", message)]
+        raise Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
+
+
+def _rows(rows: QuerySet[HourlyUsage], bucket: str, group_by: list[str]) -> Iterator[dict[str, Any]]:
+    columns = [COLUMN_OF[Subject(name)] for name in group_by]
+    lengths = {"hour": HOUR, "day": DAY}
+    found = (
+        figures_over_time(rows, *columns, bucket=lengths[bucket]) if bucket else figures_by(rows, *columns)
+    )
+    for key, figures in found.items():
+        time, values = (key[0], key[1:]) if bucket else (None, key)
+        named = dict.fromkeys((subject.value for subject in Subject), None)
+        yield {"time": time, **named, **dict(zip(group_by, values, strict=True)), **_numbers(figures)}
+
+
+def _numbers(figures: Figures) -> dict[str, Any]:
+    return {
+        "calls": figures.calls,
+        "failures": figures.failures,
+        "cancelled": figures.cancelled,
+        "cached": figures.cached,
+        "mean_ms": figures.mean_ms,
+        "p50_ms": figures.p50_ms,
+        "p95_ms": figures.p95_ms,
+        "input_tokens": figures.input_tokens,
+        "output_tokens": figures.output_tokens,
+        "last_at": figures.last_at,
+    }

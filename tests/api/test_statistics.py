@@ -1,0 +1,146 @@
+"""/api/statistics/"""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from catalogue.scopes import Scope
+from executions.models import HourlyUsage
+from executions.statistics import recount
+from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
+from tests.factories import make_execution, make_source, make_workflow
+
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.rest.statistics")]
+
+ADDRESS = "/api/statistics/"
+NOW = timezone.now()
+COUNTS = ("calls", "failures", "cancelled", "cached")
+
+
+def make_calls() -> None:
+    shop, books = make_source("shop"), make_source("books")
+    order, ledger = make_workflow(shop, name="order"), make_workflow(books, name="ledger")
+    for days, fields in (
+        (0, {"toolset": "sales"}),
+        (0, {"state": "failed", "door": "rest"}),
+        (0, {"cached_at": NOW}),
+        (2, {"state": "timed_out", "caller": "token:9"}),
+    ):
+        make_execution(order, **ended(days), **fields)
+    make_execution(ledger, state="cancelled", **ended(2))
+
+
+def ended(days: int) -> dict[str, Any]:
+    end = NOW - timedelta(days=days)
+    return {"created_at": end, "started_at": end - timedelta(seconds=4), "finished_at": end}
+
+
+def rows(client: Any = None, **query: Any) -> list[dict[str, Any]]:
+    answer = (client or administrator()).get(ADDRESS, query)
+    assert answer.status_code == 200, answer.json()
+    found: list[dict[str, Any]] = answer.json()["results"]
+    return found
+
+
+def since(days: int) -> str:
+    return (NOW - timedelta(days=days)).isoformat()
+
+
+def test_without_parameters_the_last_24_hours_are_told_in_one_row() -> None:
+    """Issue 13."""
+    make_calls()
+    (row,) = rows()
+    assert [row[name] for name in COUNTS] == [3, 1, 0, 1]
+    assert row["mean_ms"] == 4000 and row["p50_ms"] == pytest.approx(4000, rel=0.2)
+    assert [row[name] for name in ("time", "tool", "toolset", "caller", "source", "door")] == [None] * 6
+
+
+def test_rows_are_divided_by_time_and_by_what_is_asked_for() -> None:
+    """Issue 13."""
+    make_calls()
+    told = rows(ended_after=since(5), bucket="day", group_by=["tool", "source"])
+    assert [(row["time"][:10], row["tool"], row["source"], row["calls"]) for row in told] == [
+        (since(2)[:10], "ledger", "books", 1),
+        (since(2)[:10], "order", "shop", 1),
+        (since(0)[:10], "order", "shop", 3),
+    ]
+    by_door = {row["door"]: row["calls"] for row in rows(group_by="door")}
+    assert by_door == {"mcp": 2, "rest": 1}
+    by_toolset = {row["toolset"]: row["calls"] for row in rows(ended_after=since(5), group_by="toolset")}
+    assert by_toolset == {"": 4, "sales": 1}
+    by_caller = [(row["caller"], row["calls"]) for row in rows(ended_after=since(5), group_by="caller")]
+    assert by_caller == [("token:1", 4), ("token:9", 1)]
+    assert rows(bucket="hour")[-1]["time"] == f"{NOW:%Y-%m-%dT%H}:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("query", "calls"),
+    [
+        ({"tool": "order"}, 4),
+        ({"source": "books"}, 1),
+        ({"toolset": "sales"}, 1),
+        ({"caller": "token:9"}, 1),
+        ({"door": "rest"}, 1),
+        ({"outcome": ["failed", "timed_out"]}, 2),
+        ({"outcome": "cached"}, 1),
+        ({"ended_before": (NOW - timedelta(days=1)).isoformat()}, 2),
+    ],
+)
+def test_rows_are_narrowed(query: dict[str, Any], calls: int) -> None:
+    """Issue 13."""
+    make_calls()
+    assert sum(row["calls"] for row in rows(ended_after=since(5), **query)) == calls
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ({"ended_after": since(36), "bucket": "hour"}, "?ended_after"),
+        ({"ended_after": since(402), "bucket": "day"}, "?ended_after"),
+        ({"ended_after": since(802)}, "?ended_after"),
+        ({"ended_after": "yesterday"}, "?ended_after"),
+        ({"bucket": "week"}, "?bucket"),
+        ({"group_by": "colour"}, "?group_by"),
+        ({"colour": "red"}, "?colour"),
+    ],
+)
+def test_what_is_too_much_or_not_understood_is_refused(query: dict[str, Any], path: str) -> None:
+    """Issue 13: bounded."""
+    answer = administrator().get(ADDRESS, query)
+    assert answer.status_code == 400 and problem_paths(answer) == [path]
+
+
+def test_whoever_is_no_administrator_sees_what_it_called() -> None:
+    """D5, issue 13."""
+    _, reader = administrator(), TokenClient(Scope.READ)  # Not token:1, which calls all else.
+    make_calls()
+    make_execution(caller=reader.token.caller.key)
+    assert [row["calls"] for row in rows(reader)] == [1]
+    assert [row["calls"] for row in rows(staff_session("view_execution"))] == [4]
+    assert staff_session("view_source").get(ADDRESS).status_code == 403
+    assert TokenClient(Scope.RUN).get(ADDRESS).status_code == 403
+    assert rows(agent()) == []
+    assert administrator().get("/api/").json()["statistics"].endswith(ADDRESS)
+
+
+def test_many_rows_come_in_pages_at_the_same_number_of_queries() -> None:
+    """Issue 13: and they say the same after a recount."""
+    workflow = make_workflow()
+    client, counts = administrator(), []
+    query = {"ended_after": since(30), "bucket": "hour", "group_by": "tool"}
+    client.get(ADDRESS, query)
+    for hours in (range(3), range(3, 60)):
+        for hour in hours:
+            make_execution(workflow, finished_at=NOW - timedelta(hours=hour))
+        with CaptureQueriesContext(connection) as queries:
+            told = client.get(ADDRESS, query).json()
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert (told["count"], len(told["results"])) == (60, 50) and told["next"]
+    HourlyUsage.objects.all().delete()
+    recount()
+    assert client.get(ADDRESS, query).json() == told
