@@ -54,7 +54,6 @@ class RunningMixin(ButtonsMixin):
         mode = str(form["mode"].value())
         context = self.admin_site.each_context(request) | {
             "title": f"Run {workflow.tool_name}",
-            "opts": self.opts,
             "workflow": workflow,
             "form": form,
             "is_json": mode == "json",
