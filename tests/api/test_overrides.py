@@ -96,6 +96,7 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
     for name in ("greet", "hail", "salute"):
         started = caller.post("/api/executions/", {"tool": name, "wait_seconds": 0}, headers=key)
         assert (started.status_code, started.json()["tool"]) == (202, "salute"), name
+        assert started.headers.get("Tool-Renamed-To") == (None if name == "salute" else "salute")
     assert started["Idempotent-Replayed"] == "true"
     assert Execution.objects.count() == 1
 
