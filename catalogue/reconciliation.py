@@ -12,6 +12,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from catalogue.argument_overrides import find_override_problems
 from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, looks_of, make_tool_name
@@ -61,6 +62,7 @@ COMPARED_FIELDS = (
     "source",
     "upstream_id",
     "tool_name",
+    "argument_overrides",
     "enabled",
     "resembles",
     "content_hash",
@@ -217,8 +219,20 @@ def _compare(source: Source, listing: Listing, *, enable: bool) -> _Changes:
             )
         else:
             _compare_one(workflow, upstream, changes, now)
+            _look_at_overrides(workflow, upstream, listing)
     changes.missing = [workflow.pk for workflow in known.values() if workflow.missing_since is None]
     return changes
+
+
+def _look_at_overrides(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
+    """Tell of values that a curator has set, and that a change of the engine's schema makes useless."""
+    if not workflow.argument_overrides or workflow.content_hash == upstream["content_hash"]:
+        return
+    problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
+    told = " ".join(f"{name}: {problem}" for name, problem in problems.items())
+    if told:
+        reason = f"What a curator has set for its arguments no longer fits. {told}"
+        listing.flagged.append({"id": workflow.upstream_id, "name": upstream["name"], "reason": reason})
 
 
 class _Names:

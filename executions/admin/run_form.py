@@ -255,6 +255,7 @@ def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) ->
     if schema.get("format") == "date":
         return ArgumentField(name, "string", widget=_line(type="date"), **common)
     if schema.get("format") == "date-time":
+        common["help_text"] += f" In the time zone {timezone.get_current_timezone_name()}."
         return MomentField(name, "string", widget=_line(type="datetime-local", step="1"), **common)
     longest = schema.get("maxLength")
     is_short = isinstance(longest, int) and longest <= SHORT
