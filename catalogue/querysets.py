@@ -134,7 +134,8 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
     def for_lists(self) -> WorkflowQuerySet:
         """Without what may be large and only a page of its own shows."""
-        return self.defer("input_schema", "output_schema", "metadata", "icons", "icon_override")
+        large = ("input_schema", "output_schema", "argument_overrides", "metadata", "icons", "icon_override")
+        return self.defer(*large)
 
     def tagged(self, tag: str) -> WorkflowQuerySet:
         """Those whose shown tags contain this one, in any case of letters."""

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from catalogue.argument_overrides import find_override_problems
 from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
 from catalogue.interactions import read_interactions
 from catalogue.kinds import starts_by_metadata
@@ -64,6 +65,7 @@ COMPARED_FIELDS = (
     "upstream_id",
     "name",
     "tool_name",
+    "argument_overrides",
     "enabled",
     "resembles",
     "content_hash",
@@ -312,6 +314,7 @@ def _compare(
             )
         else:
             _compare_one(workflow, upstream, reviews.get(workflow.pk), changes, policy)
+            _look_at_overrides(workflow, upstream, listing)
     _keep_unreadable(known, listing)
     changes.missing = [workflow for workflow in known.values() if workflow.missing_since is None]
     if guarded:
@@ -338,6 +341,17 @@ def _guard(source: Source, listing: Listing, missing: list[Workflow], present: i
     confirmed = DiscoveryRun.objects.confirmed_since_success(source).filter(vanishing_digest=digest)
     if not confirmed.exists():
         raise ListingHeld(missing, present, digest)
+
+
+def _look_at_overrides(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
+    """Tell of values that a curator has set, and that a change of the engine's schema makes useless."""
+    if not workflow.argument_overrides or workflow.content_hash == upstream["content_hash"]:
+        return
+    problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
+    told = " ".join(f"{name}: {problem}" for name, problem in problems.items())
+    if told:
+        reason = f"What a curator has set for its arguments no longer fits. {told}"
+        listing.flagged.append({"id": workflow.upstream_id, "name": upstream["name"], "reason": reason})
 
 
 class _Names:

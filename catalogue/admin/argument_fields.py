@@ -109,7 +109,13 @@ class ArgumentsWidget(forms.Widget):
     def _row(
         self, prefix: str, name: str, told: dict[str, Any] | None, typed: dict[str, str]
     ) -> dict[str, Any]:
-        description = UnfoldAdminTextareaWidget(attrs={"rows": 2, "aria-label": f"Our description of {name}"})
+        description = UnfoldAdminTextareaWidget(
+            attrs={
+                "rows": 1,
+                "aria-label": f"Our description of {name}",
+                "placeholder": "Our description; empty: the engine's",
+            }
+        )
         kind = UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
         value = UnfoldAdminTextInputWidget(
             attrs={"aria-label": f"Value of {name}", "placeholder": "Value", **MONOSPACE}

@@ -200,9 +200,6 @@ class WorkflowAdmin(ToolPagesMixin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         return WorkflowChangeList
 
-    def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
-        return (*self.list_display, *self.further_columns)
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         workflows: QuerySet[Workflow] = super().get_queryset(request)
         for orders in self.further_orders:

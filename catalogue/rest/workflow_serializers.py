@@ -112,7 +112,6 @@ class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
     title = serializers.CharField(source="title_override")
     description = serializers.CharField(source="description_override")
     tags = serializers.ListField(child=serializers.CharField(), source="tags_override", allow_null=True)
-    argument_overrides = serializers.DictField(child=JSONObjectField())
     timeout_seconds = serializers.IntegerField(allow_null=True)
     inline_wait_seconds = serializers.IntegerField(allow_null=True)
     execution_type = serializers.ChoiceField(
@@ -133,6 +132,9 @@ class CuratorDetailSerializer(CuratorSerializer):
     """What the curator decided, in full."""
 
     icon = serializers.CharField(source="icon_override")
+    argument_overrides = serializers.DictField(
+        child=JSONObjectField(), help_text="Changes to single arguments, by name."
+    )
     argument_problems = serializers.DictField(
         child=serializers.CharField(),
         help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",

@@ -31,9 +31,10 @@ MOST_CHOICES = 200
 class ArgumentField(forms.CharField):
     """A value written as text; empty: left out. The schema has the last word on what is written."""
 
-    def __init__(self, name: str, kind: str, **common: Any) -> None:
+    def __init__(self, name: str, kind: str, *, about: str, **common: Any) -> None:
         super().__init__(label=name, required=False, strip=False, **common)
         self.kind = kind
+        self.about = about
 
     def prepare_value(self, value: Any) -> Any:
         return value if value is None or isinstance(value, Typed) else write_value(value, self.kind)
@@ -227,10 +228,13 @@ def in_order(schema: Mapping[str, Any], inputs: Inputs) -> list[str]:
 def field_for(name: str, inputs: Inputs) -> ArgumentField:
     told = inputs.properties[name]
     is_required = name in inputs.required
-    parts = [f"{told.type}{', required' if is_required else ''}."]
+    left_out = ""
     if told.default is not None:
-        parts.append(f"Left out, it is {json.dumps(told.default, ensure_ascii=False)[:SHORT]}.")
-    common: dict[str, Any] = {"help_text": " ".join([told.description, *parts]).strip()}
+        left_out = f"Left out, it is {json.dumps(told.default, ensure_ascii=False)[:SHORT]}."
+    common: dict[str, Any] = {
+        "about": f"{told.type}, required" if is_required else told.type,
+        "help_text": " ".join(filter(None, (told.description, left_out))),
+    }
     schema = _resolved(told)
     if values := _values(schema):
         return OneOfField(name, told.type, values=values, **common)
@@ -251,6 +255,7 @@ def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) ->
     if schema.get("format") == "date":
         return ArgumentField(name, "string", widget=_line(type="date"), **common)
     if schema.get("format") == "date-time":
+        common["help_text"] += f" In the time zone {timezone.get_current_timezone_name()}."
         return MomentField(name, "string", widget=_line(type="datetime-local", step="1"), **common)
     longest = schema.get("maxLength")
     is_short = isinstance(longest, int) and longest <= SHORT

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -54,7 +55,6 @@ class RunningMixin(ButtonsMixin):
         mode = str(form["mode"].value())
         context = self.admin_site.each_context(request) | {
             "title": f"Run {workflow.tool_name}",
-            "opts": self.opts,
             "workflow": workflow,
             "form": form,
             "is_json": mode == "json",
@@ -89,8 +89,10 @@ def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
     except ValueError:
         raise Http404 from None
     payload = ExecutionPayload.objects.filter(pk=key, execution__workflow=workflow).first()
-    given = payload.input if payload is not None else None
-    return visible_arguments(workflow.argument_overrides, given) if isinstance(given, dict) else {}
+    if payload is None or not isinstance(payload.input, dict):
+        messages.warning(request, "The arguments of that run are not kept any more.")
+        return {}
+    return visible_arguments(workflow.argument_overrides, payload.input)
 
 
 def _in_other_mode(workflow: Workflow, form: RunForm, mode: str) -> RunForm:

@@ -86,6 +86,12 @@ IDEMPOTENT_REPLAYED = OpenApiParameter(
     response=[201, 202],
     description="`true` if the idempotency key was used before and this is the execution it stands for.",
 )
+TOOL_RENAMED_TO = OpenApiParameter(
+    "Tool-Renamed-To",
+    location=OpenApiParameter.HEADER,
+    response=[201, 202],
+    description="What the tool is called now, where the request has a former name that still works.",
+)
 RETRY_AFTER = OpenApiParameter(
     "Retry-After", int, OpenApiParameter.HEADER, response=[503], description="Seconds."
 )
@@ -158,7 +164,7 @@ class ExecutionViewSet(
                 "The limits have no room, nor has the queue. Nothing was started; see `Retry-After`.",
             ),
         },
-        parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, RETRY_AFTER],
+        parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, TOOL_RENAMED_TO, RETRY_AFTER],
         examples=[
             OpenApiExample(
                 "Wait for a short run",
@@ -187,6 +193,8 @@ class ExecutionViewSet(
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
         if started.pk != wanted.id:
             headers[IDEMPOTENT_REPLAYED.name] = "true"
+        if (workflow := started.workflow) is not None and wanted.tool_name != workflow.tool_name:
+            headers[TOOL_RENAMED_TO.name] = workflow.tool_name
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(

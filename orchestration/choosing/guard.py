@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from catalogue.argument_overrides import complete_arguments
 from catalogue.http_tools.configs import is_http_tool
 from catalogue.models import Workflow
 from catalogue.schemas import check_arguments
@@ -81,6 +82,7 @@ class _HttpTool:
 
     def __init__(self, workflow: Workflow) -> None:
         self._schema: dict[str, Any] = workflow.offered_input_schema
+        self._overrides: dict[str, Any] = workflow.argument_overrides
         self._base_url = str(workflow.source.config.get("base_url", ""))
         try:
             self._operation = HttpOperation.of(workflow.ref)
@@ -89,13 +91,21 @@ class _HttpTool:
 
     def read(self, spec: HTTPRequestSpec) -> dict[str, Any]:
         try:
-            return read_arguments(self._operation, spec, base_url=self._base_url, input_schema=self._schema)
+            read = read_arguments(self._operation, spec, base_url=self._base_url, input_schema=self._schema)
         except NotThisTool as error:
             raise ProposalRefused(str(error)) from None
+        # The whole request may well have what the catalogue adds to it.
+        return {name: value for name, value in read.items() if not self._is_added(name, value)}
+
+    def _is_added(self, name: str, value: Any) -> bool:
+        override = self._overrides.get(name, {})
+        return "constant" in override and override["constant"] == value
 
     def build(self, arguments: dict[str, Any]) -> HTTPRequestSpec:
+        """The request as it will be sent, with what the catalogue sets."""
+        sent = complete_arguments(self._overrides, arguments)
         try:
-            return build_request(self._operation, base_url=self._base_url, arguments=arguments)
+            return build_request(self._operation, base_url=self._base_url, arguments=sent)
         except ConnectorError as error:
             raise ProposalRefused(error.message) from None
 

@@ -51,7 +51,7 @@ OWN = (
     "index", "password_change", "auth_user_password_change",
     "catalogue_workflow_add_tool", "catalogue_workflow_tool",
     "catalogue_source_import_temporal", "catalogue_source_import_openapi",
-    "executions_engine_runs", "orchestration_workflowrequest_try_it",
+    "executions_engine_runs", "executions_run", "orchestration_workflowrequest_try_it",
 )  # fmt: skip
 """Besides those that every model has."""
 WITHOUT_KEY = {
@@ -74,6 +74,8 @@ def address_of(name: str) -> str:
         return reverse(f"admin:{name}", args=[Workflow.objects.get(tool_name="get_order").pk])
     if name == "executions_engine_runs":
         return reverse(f"admin:{name}", args=[Source.objects.get(name="good").pk])
+    if name == "executions_run":
+        return reverse(f"admin:{name}", args=[Workflow.objects.get(tool_name="get_order").pk])
     key = apps.get_model(app, model)._default_manager.order_by("pk").values_list("pk", flat=True)[0]
     return reverse(f"admin:{name}", args=[key])
 

@@ -8,9 +8,11 @@ import pytest
 from catalogue.argument_overrides import offer_schema, settle_arguments
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Workflow
+from catalogue.reconciliation import read_listing, reconcile
+from connectors.definitions import WorkflowDefinition
 from executions.models import Execution
 from tests.api.clients import TokenClient, administrator, agent, problem_paths
-from tests.factories import make_workflow
+from tests.factories import make_discovery_run, make_workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -95,8 +97,12 @@ def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Wor
     """A4.3: the engine changes its schema under a value that a curator has set."""
     change({"tenant": {"constant": "acme"}})
     changed = SCHEMA | {"properties": SCHEMA["properties"] | {"tenant": {"type": "integer"}}}
-    Workflow.objects.filter(pk=workflow.pk).update(input_schema=changed)
-    Revision.bump()
+    definition = WorkflowDefinition(
+        id=workflow.upstream_id, name=workflow.name, description="Changed.", input_schema=changed
+    )
+    run = make_discovery_run(workflow.source)
+    reconcile(workflow.source, read_listing([definition]), run)
+    assert "no longer fits. tenant:" in run.flagged[0]["reason"]
     forget_catalogue()
     refused = call({"city": "Rome", "days": 1})
     assert refused.status_code == 400

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from django.core.exceptions import ValidationError
 
+from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Workflow
 from catalogue.reconciliation import read_listing, reconcile
@@ -96,6 +98,7 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
     for name in ("greet", "hail", "salute"):
         started = caller.post("/api/executions/", {"tool": name, "wait_seconds": 0}, headers=key)
         assert (started.status_code, started.json()["tool"]) == (202, "salute"), name
+        assert started.headers.get("Tool-Renamed-To") == (None if name == "salute" else "salute")
     assert started["Idempotent-Replayed"] == "true"
     assert Execution.objects.count() == 1
 
@@ -110,6 +113,19 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
     told = caller.post("/api/executions/", {"tool": "greet", "wait_seconds": 0}).json()["detail"]
     assert "It was renamed: call salute instead." in told
     assert client.patch("/api/workflows/other/", {"tool_name": "greet"}).status_code == 200
+
+
+def test_two_renames_at_once_keep_the_names_of_both():
+    """A6.4: each has read the row before the other wrote it."""
+    make_workflow(tool_name="greet")
+    other = make_workflow(tool_name="other")
+    first, second = Workflow.objects.get(tool_name="greet"), Workflow.objects.get(tool_name="greet")
+    override_workflow(first, tool_name="hail", alias_days=1)
+    override_workflow(second, tool_name="salute", alias_days=1)
+    stored = Workflow.objects.get(pk=first.pk)
+    assert (stored.tool_name, set(stored.live_aliases)) == ("salute", {"greet", "hail"})
+    with pytest.raises(ValidationError, match="still run salute"):
+        override_workflow(other, tool_name="hail")
 
 
 def make_tool_name_of_new(name: str) -> str:

@@ -55,6 +55,10 @@ def test_both_layers_and_what_results_from_them_are_shown():
         "offered_as_prompt": False,
         "cache_seconds": None,
         "icon": "",
+        "argument_overrides": {},
+        "argument_problems": {},
+        "former_tool_names": [],
+        "aliases": {},
     }
     assert (shown["exposed"], shown["visibility"]) == (True, "exposed")
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from catalogue.exposure import forget_catalogue
+from catalogue.models import Revision, Workflow
 from executions.models import Execution
 from tests.engines.model_answers import proposes
 from tests.engines.model_server import ModelServer
@@ -265,3 +267,23 @@ def test_a_refused_proposal_is_told_to_the_model_once_and_recorded(
     assert len(model_server.asked) == 2
     assert answer["selected_tool"] is None
     assert foreign.arrived == []
+
+
+def test_what_a_curator_has_fixed_is_sent_though_neither_person_nor_model_names_it(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    """Issue 13, 5: the model is not told of it, and what it proposes instead is refused."""
+    store(shop)
+    Workflow.objects.filter(tool_name="get_order").update(
+        argument_overrides={"fields": {"constant": "state"}}
+    )
+    Revision.bump()
+    forget_catalogue()
+    insist(model_server, proposes("get_order", {"order_id": "A-7"}))
+    answer = ask("Where is A-7?", ["get_order"]).json()
+    assert answer["status"] == "success", answer
+    assert answer["http_spec"]["query_params"] == {"fields": "state"}, answer["http_spec"]
+    assert "fields" not in model_server.asked[0].prompt
+    assert Execution.objects.get().payload.input == {"order_id": "A-7", "fields": "state"}
+    insist(model_server, proposes("get_order", {"order_id": "A-7", "fields": "all"}))
+    assert "/fields" in ask("All of A-7?", ["get_order"]).json()["error"]
