@@ -10,6 +10,7 @@ from rest_framework.routers import SimpleRouter
 from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
 from catalogue.openapi.api import OpenApiImportViewSet
 from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
+from catalogue.rest.history import HistoryViewSet
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.product_settings import SettingsViewSet
@@ -41,6 +42,7 @@ api.register("tools", ToolViewSet, "tool")
 api.register("workflows", WorkflowViewSet, "workflow")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
+api.register("history", HistoryViewSet, "history")
 api.register("executions", ExecutionViewSet, "execution")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")

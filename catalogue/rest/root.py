@@ -19,6 +19,7 @@ ROUTES = {
     "executions": "execution-list",
     "workflow-requests": "workflow-request-list",
     "result-cache": "result-cache-list",
+    "history": "history-list",
     "settings": "settings",
     "schema": "api-schema",
 }

@@ -19,8 +19,8 @@ from catalogue.admin.base import ButtonsMixin
 from catalogue.admin.rendering import badge, chip, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
-from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.admin.workflow_picker import CHOICES, WorkflowPicker, find_choices
+from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.lists.toolset_costs import (
     ToolsetCost,
     cost_of_catalogue,
@@ -202,7 +202,7 @@ class ToolsetAdmin(ButtonsMixin):
         stored = None if key is None else Toolset.objects.filter(pk=key).first()
         form = self.get_form(request, stored, change=stored is not None)(request.POST, instance=stored)
         form.is_valid()
-        formset = next(iter(self._create_formsets(request, form.instance, change=stored is not None)[0]))
+        formset = self._rules_in(request, form.instance, is_stored=stored is not None)
         formset.is_valid()
         lines = [
             line for line in formset.forms if not line.errors and (line.has_changed() or line.instance.pk)
@@ -225,6 +225,10 @@ class ToolsetAdmin(ButtonsMixin):
             "problems": [f"Rule: {problem}" for line in formset.forms for problem in _told_errors(line)],
         }
         return TemplateResponse(request, "mcp_bridge/admin/toolset_preview.html", context)
+
+    def _rules_in(self, request: HttpRequest, toolset: Toolset, *, is_stored: bool) -> Any:
+        formsets, _ = self._create_formsets(request, toolset, change=is_stored)  # type: ignore[attr-defined]
+        return formsets[0]
 
     def _check_may_edit(self, request: HttpRequest) -> None:
         if not (self.has_change_permission(request) or self.has_add_permission(request)):

@@ -16,7 +16,10 @@ from tests.factories import make_execution, make_source, make_workflow
 
 pytestmark = pytest.mark.django_db
 
-LISTS = ["/api/sources/", "/api/workflows/", "/api/toolsets/", "/api/discovery-runs/", "/api/executions/"]
+LISTS = [
+    "/api/sources/", "/api/workflows/", "/api/toolsets/", "/api/discovery-runs/", "/api/executions/",
+    "/api/history/",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", [*LISTS, "/api/", "/api/schema/", "/api/nowhere/"])
@@ -130,7 +133,7 @@ def test_every_action_of_every_view_says_whom_it_lets_in():
         }
         assert actions == set(view.access), view
         assert all(isinstance(access, Access) for access in view.access.values())
-    assert len(views) == 12
+    assert len(views) == 13
 
 
 def _api_patterns():
