@@ -3,11 +3,12 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from catalogue.filters import FilterChain
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
@@ -19,6 +20,7 @@ MAX_AGE_SECONDS = 0.5
 Workflows = Mapping[str, Workflow]
 """By tool name, in alphabetical order."""
 NOTHING: Workflows = MappingProxyType({})
+Derived = TypeVar("Derived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +168,22 @@ def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> 
     return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
 
 
-def explain_all() -> Iterator[tuple[int, Explanation]]:
-    """The key of every workflow with its verdict: three queries, however many there are."""
+def explain_all() -> Mapping[int, Explanation]:
+    """The verdict on every workflow by its key: a query, and three more where the revision is a new one."""
+    return _remembered.at_present("verdicts", _explain_all)
+
+
+def members_of_toolsets() -> Mapping[str, set[int]]:
+    """The keys of the workflows of each toolset by its slug, exposed or not: likewise."""
+    return _remembered.at_present("members", _members_of_toolsets)
+
+
+def _explain_all() -> dict[int, Explanation]:
     chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
-    for workflow in _light_workflows():
-        yield workflow.pk, explain_exposure(workflow, chain)
+    return {workflow.pk: explain_exposure(workflow, chain) for workflow in _light_workflows()}
 
 
-def members_of_toolsets() -> dict[str, set[int]]:
-    """The keys of the workflows of each toolset by its slug, exposed or not: five queries."""
+def _members_of_toolsets() -> dict[str, set[int]]:
     workflows, picked = list(_light_workflows()), _picked_workflows()
     return {
         toolset.slug: {
@@ -263,6 +272,16 @@ class _Remembered:
         self._lock = threading.Lock()
         self._catalogue: ExposedCatalogue | None = None
         self._confirmed_at = 0.0
+        self._derived: dict[str, tuple[int, Any]] = {}
+
+    def at_present(self, name: str, derive: Callable[[], Derived]) -> Derived:
+        """What follows from the rows and the filters, derived once for each revision."""
+        revision = Revision.current()
+        known = self._derived.get(name)
+        if known is None or known[0] != revision:
+            self._derived[name] = known = (revision, derive())
+        derived: Derived = known[1]
+        return derived
 
     def fresh(self) -> ExposedCatalogue | None:
         """Without touching the database; None when it has to be asked."""
@@ -288,6 +307,7 @@ class _Remembered:
 
     def forget(self) -> None:
         self._catalogue, self._confirmed_at = None, 0.0
+        self._derived = {}
 
 
 _remembered = _Remembered()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.http import HttpRequest
@@ -66,21 +67,23 @@ def record_changes(
     actor: Actor, told: Sequence[tuple[models.Model, str]], *, reverts: HistoryEntry | None = None
 ) -> None:
     """The same for objects that each have a message of their own."""
-    _add_entries(actor, told, _find_changes([obj for obj, _ in told]), reverts)
+    _add_entries(actor, told, _find_changes([obj for obj, _ in told]), reverts=reverts)
 
 
 def record_deletion(actor: Actor, objects: Iterable[models.Model]) -> None:
     """Call it in the transaction of the deletion, before it."""
     rows = list(objects)
     gone = {id(row): {name: [old, None] for name, old in _values(row).items()} for row in rows}
-    _add_entries(actor, [(row, "Deleted.") for row in rows], gone, None)
+    _add_entries(actor, [(row, "Deleted.") for row in rows], gone, are_deleted=True)
 
 
 def _add_entries(
     actor: Actor,
     told: Sequence[tuple[models.Model, str]],
     changes: Mapping[int, dict[str, list[Any]]],
-    reverts: HistoryEntry | None,
+    *,
+    reverts: HistoryEntry | None = None,
+    are_deleted: bool = False,
 ) -> None:
     """`changes` are by the id() of the row in hand."""
     seen_by_agents = [row for row, _ in told if isinstance(row, Exposing) and changes.get(id(row))]
@@ -94,6 +97,7 @@ def _add_entries(
                 model=HistoryEntry.label_of(type(row)),
                 object_id=str(row.pk),
                 object_name=str(row)[:LONGEST_NAME],
+                kind=HistoryEntry.Kind.DELETED if are_deleted else _kind_of(row),
                 message=message,
                 changes=changes.get(id(row), {}),
                 revision=revision if isinstance(row, Exposing) and changes.get(id(row)) else None,
@@ -102,6 +106,11 @@ def _add_entries(
             for row, message in told
         ]
     )
+
+
+def _kind_of(row: models.Model) -> HistoryEntry.Kind:
+    is_new = isinstance(row, Recorded) and row.as_read is None
+    return HistoryEntry.Kind.ADDED if is_new else HistoryEntry.Kind.CHANGED
 
 
 def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]]]:
@@ -132,7 +141,7 @@ def _compare(row: Recorded, present: Recorded) -> dict[str, list[Any]]:
             if not row.is_same_secret(old or "", new or ""):
                 changes[field.name] = [SECRET if old else None, SECRET if new else None]
         elif old != new and not (read is None and new in EMPTY):
-            changes[field.name] = [_plain(old), _plain(new)]
+            changes[field.name] = [plain(old), plain(new)]
     if row.related_as_read is not None or read is None:
         before, after = row.related_as_read or {}, row.recorded_relations()
         changes |= {
@@ -150,7 +159,7 @@ def _values(row: models.Model) -> dict[str, Any]:
     deferred = row.get_deferred_fields()
     fields = [field for field in _recorded_fields(type(row)) if field.attname not in deferred]
     values = {
-        field.name: SECRET if field.name in row.recorded_as_secret else _plain(getattr(row, field.attname))
+        field.name: SECRET if field.name in row.recorded_as_secret else plain(getattr(row, field.attname))
         for field in fields
         if getattr(row, field.attname) not in EMPTY
     }
@@ -166,9 +175,18 @@ def _recorded_fields(model: type[Recorded]) -> list[Any]:
     ]
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
+def plain(value: Any) -> Any:
+    """As JSON has it, and the history."""
     return json.loads(json.dumps(value, cls=DjangoJSONEncoder))
+
+
+def recorded_model(label: str) -> type[Recorded] | None:
+    """The model that an entry is of; None where there is none any more, or its values are not kept."""
+    try:
+        model = apps.get_model(label)
+    except LookupError:
+        return None
+    return model if issubclass(model, Recorded) else None
 
 
 def changed_fields(names: Iterable[str]) -> str:

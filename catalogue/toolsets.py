@@ -73,6 +73,6 @@ def _find_workflows(names: Collection[str]) -> list[int]:
 def _replace_rules(toolset: Toolset, rules: Iterable[Mapping[str, Any]]) -> None:
     toolset.rules.all().delete()
     for number, described in enumerate(rules, start=1):
-        rule = ToolsetRule(toolset=toolset, position=number * POSITIONS_APART, **described)
+        rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
         rule.full_clean()
         rule.save()

@@ -228,11 +228,14 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "CancelOutcome": "executions.cancelling.CancelOutcome",
+        "DoorEnum": "executions.models.Execution.Door",
         "DiscoveryOutcome": "catalogue.models.DiscoveryRun.Outcome",
         "ErrorKind": "executions.models.ErrorKind",
         "ExecutionState": "executions.models.State",
         "HealthState": "catalogue.models.Source.HealthState",
         "ReviewKind": "catalogue.models.Review.Kind",
+        "HistoryDoor": "catalogue.models.HistoryEntry.Door",
+        "HistoryKind": "catalogue.models.HistoryEntry.Kind",
         "RequestFailure": "orchestration.stages.Failure",
         "RequestStage": "orchestration.stages.Stage",
         "RequestStatus": "orchestration.models.WorkflowRequest.Status",
@@ -347,6 +350,7 @@ UNFOLD = {
                     _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
                     _page("Toolsets", "widgets", "catalogue", "toolset"),
                     _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
+                    _page("History", "history", "catalogue", "historyentry"),
                     _page("Settings", "tune", "catalogue", "productsettings")
                     | {"active": lambda request: re.search(r"/productsettings/(?!as-code/)", request.path)},
                     {

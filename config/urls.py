@@ -11,6 +11,7 @@ from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
 from catalogue.openapi.api import OpenApiImportViewSet
 from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
 from catalogue.rest.configuration import ConfigurationViewSet
+from catalogue.rest.history import HistoryViewSet
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.product_settings import SettingsViewSet
@@ -46,6 +47,7 @@ api.register("workflows", WorkflowViewSet, "workflow")
 api.register("reviews", ReviewViewSet, "review")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
+api.register("history", HistoryViewSet, "history")
 api.register("executions", ExecutionViewSet, "execution")
 api.register("statistics", StatisticsViewSet, "statistics")
 api.register("result-cache", ResultCacheViewSet, "result-cache")

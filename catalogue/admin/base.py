@@ -18,6 +18,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
 
+from catalogue.admin.changes import tell_changes
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
 from catalogue.models import HistoryEntry
 
@@ -87,7 +88,10 @@ class CatalogueAdmin(UnfoldAdmin):
         entries = HistoryEntry.of_key(self.history_model or self.model, unquote(object_id))
         paginator = self.get_paginator(request, entries, HISTORY_PAGE)
         page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
+        for entry in page:
+            entry.told_changes = tell_changes(entry)
         shown = {
+            "may_see_entries": request.user.has_perm("catalogue.view_historyentry"),
             "action_list": page,
             "page_range": paginator.get_elided_page_range(page.number),
             "pagination_required": paginator.num_pages > 1,

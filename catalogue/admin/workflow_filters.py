@@ -59,7 +59,9 @@ class VisibilityFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
         if not (wanted := self.value()):
             return queryset
-        return queryset.filter(pk__in=[key for key, verdict in explain_all() if self._is(wanted, verdict)])
+        return queryset.filter(
+            pk__in=[key for key, verdict in explain_all().items() if self._is(wanted, verdict)]
+        )
 
     def _is(self, wanted: str, verdict: Explanation) -> bool:
         if wanted == self.HIDDEN:

@@ -33,6 +33,11 @@ class HistoryEntry(models.Model):
         REST = "rest", "REST"
         COMMAND = "command", "command line"
 
+    class Kind(models.TextChoices):
+        ADDED = "added", "added"
+        CHANGED = "changed", "changed"
+        DELETED = "deleted", "deleted"
+
     at = models.DateTimeField(default=timezone.now, db_index=True)
     actor = models.CharField(max_length=255, help_text="Such as user:1 or token:7.")
     actor_name = models.CharField("who", max_length=255, help_text="As it was called then.")
@@ -40,6 +45,7 @@ class HistoryEntry(models.Model):
     model = models.CharField(max_length=100, help_text="Such as catalogue.source.")
     object_id = models.CharField(max_length=255)
     object_name = models.CharField("object", max_length=255, help_text="As it was called then.")
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.CHANGED)
     message = models.TextField()
     changes = JSONTextField(default=dict, help_text="What changed: {field: [old value, new value]}.")
     revision = models.PositiveBigIntegerField(
@@ -57,7 +63,7 @@ class HistoryEntry(models.Model):
 
     class Meta:
         ordering = ("-at", "-pk")
-        verbose_name_plural = "history"
+        verbose_name_plural = "history entries"
         indexes = [models.Index(fields=["model", "object_id", "at"], name="history_of_an_object")]
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ ROUTES = {
     "statistics": "statistics-list",
     "workflow-requests": "workflow-request-list",
     "result-cache": "result-cache-list",
+    "history": "history-list",
     "settings": "settings",
     "schema": "api-schema",
 }

@@ -25,8 +25,9 @@ from catalogue.admin.rendering import (
     one_a_line,
     side_by_side,
 )
-from catalogue.history import actor_of, record_change
+from catalogue.history import Actor, actor_of, record_change
 from catalogue.permissions import grantable_scopes
+from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.callers import caller_pages
 from mcp_bridge.client_configuration import HttpServer, configurations_of
@@ -239,4 +240,14 @@ class AccessTokenAdmin(ButtonsMixin):
         }
 
 
+def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
+    """Neither rights nor a revocation are taken back by the history."""
+    if set(wanted) - set(CHANGEABLE):
+        raise RevertRefused("A token that was revoked stays revoked: make another.")
+    token.inline_wait_seconds = wanted["inline_wait_seconds"]
+    token.full_clean()
+    token.save(update_fields=CHANGEABLE)
+
+
+reverters[AccessToken] = _write_back
 caller_pages["token"] = "mcp_bridge_accesstoken_change"  # noqa: S105 - the name of a page

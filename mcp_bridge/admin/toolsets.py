@@ -223,7 +223,7 @@ class ToolsetAdmin(ButtonsMixin):
         stored = None if key is None else Toolset.objects.filter(pk=key).first()
         form = self.get_form(request, stored, change=stored is not None)(request.POST, instance=stored)
         form.is_valid()
-        formset = next(iter(self._create_formsets(request, form.instance, change=stored is not None)[0]))
+        formset = self._rules_in(request, form.instance, is_stored=stored is not None)
         formset.is_valid()
         lines = [
             line for line in formset.forms if not line.errors and (line.has_changed() or line.instance.pk)
@@ -246,6 +246,10 @@ class ToolsetAdmin(ButtonsMixin):
             "problems": [f"Rule: {problem}" for line in formset.forms for problem in _told_errors(line)],
         }
         return TemplateResponse(request, "mcp_bridge/admin/toolset_preview.html", context)
+
+    def _rules_in(self, request: HttpRequest, toolset: Toolset, *, is_stored: bool) -> Any:
+        formsets, _ = self._create_formsets(request, toolset, change=is_stored)  # type: ignore[attr-defined]
+        return formsets[0]
 
     def _check_may_edit(self, request: HttpRequest) -> None:
         if not (self.has_change_permission(request) or self.has_add_permission(request)):

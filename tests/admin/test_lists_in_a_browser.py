@@ -124,3 +124,40 @@ def test_ctrl_k_finds_workflows_and_says_when_there_are_none(window: Window) -> 
     window.browser.wait_for_text("collect_orders", within="#command-results")
     window.browser.press(DOWN, ENTER)
     window.browser.wait_for(f"location.pathname === '{page_url(workflow)}'")
+
+
+def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
+    """A4.4: with one click each, and the row says at once what agents see."""
+    workflow = make_workflow(enabled=False)
+    window.open(list_url(Workflow))
+    switch, state = f"#switch-{workflow.pk}", f"#state-{workflow.pk}"
+    window.click(switch)
+    window.browser.wait_for_text("EXPOSED", within=state)
+    assert window.run(f"return document.querySelector('{switch}').checked")
+    assert Workflow.objects.get().enabled
+    window.click(switch)
+    window.browser.wait_for_text("DISABLED", within=state)
+    assert not Workflow.objects.get().enabled
+    assert window.browser.complaints() == []
+
+
+def test_many_are_tagged_from_the_list(window: Window) -> None:
+    """A4.2: the list comes again as it was narrowed."""
+    for name in ("billing_1", "billing_2", "billing_3", "report"):
+        make_workflow(name=name)
+    window.open(f"{list_url(Workflow)}?q=billing*")
+    window.click("#action-toggle")
+    window.run(
+        """
+        const choice = document.querySelector("select[name=action]");
+        choice.value = "tag_selected";
+        choice.dispatchEvent(new Event("change", {bubbles: true}));
+        """
+    )
+    window.click_through("button[name=index]")
+    window.click("[name=tags]")
+    window.browser.press("money")
+    window.click_through("#content form [type=submit]")
+    assert window.run("return location.search") == "?q=billing*"
+    assert "Tagged: 3." in window.browser.text()
+    assert [row.shown_tags for row in Workflow.objects.order_by("name")] == [["money"]] * 3 + [[]]

@@ -11,9 +11,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.utils import timezone
 
+from catalogue.history import command, record_change
 from catalogue.http_tools.registry import store_tools
 from catalogue.http_tools.submissions import read_tool
-from catalogue.models import DiscoveryRun, ProductSettings, Review, Workflow
+from catalogue.models import DiscoveryRun, HistoryEntry, ProductSettings, Review, Workflow
 from catalogue.reconciliation import layer_of
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, Retention
 from mcp_bridge.tokens import create_token
@@ -124,6 +125,7 @@ def make_everything(user: User) -> None:
     create_token(name="agent", created_by=user, toolset=finance)
     create_token(name="revoked")[0].revoke()
     _make_accounts()
+    _make_history(plain, other)
     Retention.objects.get_or_create(pk=Retention.ONLY)
     CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
     ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)
@@ -176,6 +178,24 @@ def _make_cached_results(*runs: tuple[Any, Execution]) -> None:
         CachedResult.objects.create(
             workflow=workflow, key=f"{number:064x}", execution=execution, size=100, **times
         )
+
+
+def _make_history(plain: Any, other: Any) -> None:
+    """Of a change that can be reverted, and of one long ago."""
+    read = type(plain).objects.get(pk=plain.pk)
+    type(plain).objects.filter(pk=plain.pk).update(cache_seconds=1)
+    record_change(command("somebody"), [read], "Changed cache.")
+    HistoryEntry.objects.create(
+        at=timezone.now() - timedelta(days=400),
+        actor="token:1",
+        actor_name="script",
+        door=HistoryEntry.Door.REST,
+        model="catalogue.source",
+        object_id=str(other.source_id),
+        object_name="bad",
+        kind=HistoryEntry.Kind.ADDED,
+        message="Added.",
+    )
 
 
 def _make_accounts() -> None:

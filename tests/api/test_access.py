@@ -16,7 +16,10 @@ from tests.factories import make_execution, make_source, make_workflow
 
 pytestmark = pytest.mark.django_db
 
-LISTS = ["/api/sources/", "/api/workflows/", "/api/toolsets/", "/api/discovery-runs/", "/api/executions/"]
+LISTS = [
+    "/api/sources/", "/api/workflows/", "/api/toolsets/", "/api/discovery-runs/", "/api/executions/",
+    "/api/history/",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", [*LISTS, "/api/", "/api/schema/", "/api/nowhere/"])

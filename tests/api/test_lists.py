@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catalogue.exposure import forget_catalogue
+from catalogue.history import command, record_change
 from catalogue.http_tools.registry import store_tools
 from mcp_bridge.tokens import forget_tokens
 from tests.api.clients import administrator, agent, problem_paths, staff_session
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.databases("catalogue.rest.lists"),
 ]
 
-LISTS = ["sources", "tools", "workflows", "toolsets", "discovery-runs", "executions"]
+LISTS = ["sources", "tools", "workflows", "toolsets", "discovery-runs", "executions", "history"]
 ROWS = {
     "sources": lambda: make_workflow(make_source()),
     "tools": lambda: store_tools([tool(uuid4().hex)], source=uuid4().hex, expose=True),
@@ -33,6 +34,7 @@ ROWS = {
     "toolsets": lambda: make_toolset(picked=[make_workflow(make_source())], enabled=False, rules=["x*"]),
     "discovery-runs": lambda: make_discovery_run(make_source()),
     "executions": lambda: make_execution(make_workflow(make_source())),
+    "history": lambda: record_change(command("somebody"), [make_workflow(make_source())], "Changed."),
 }
 
 

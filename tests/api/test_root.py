@@ -23,6 +23,7 @@ def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
         "statistics": "http://testserver/api/statistics/",
         "workflow-requests": "http://testserver/api/workflow-requests/",
         "result-cache": "http://testserver/api/result-cache/",
+        "history": "http://testserver/api/history/",
         "settings": "http://testserver/api/settings/",
         "schema": "http://testserver/api/schema/",
     }

@@ -1,0 +1,189 @@
+"""The history of all that people, tokens and commands changed, with a way back."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.apps import apps
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import NoReverseMatch
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
+
+from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.changes import field_label, tell_changes, value_in_full
+from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed, side_by_side, wrapped
+from catalogue.history import actor_of
+from catalogue.models import HistoryEntry
+from catalogue.reverting import RevertRefused, revert_change, why_not_revertible
+
+KIND_BADGES = {
+    HistoryEntry.Kind.ADDED: "success",
+    HistoryEntry.Kind.CHANGED: "info",
+    HistoryEntry.Kind.DELETED: "danger",
+}
+MOST_ACTORS = 500
+
+
+def _kind_of_object(label: str) -> str:
+    try:
+        return capfirst(str(apps.get_model(label)._meta.verbose_name))
+    except LookupError:
+        return label
+
+
+class ActorFilter(DropdownFilter):  # type: ignore[misc]
+    title = "who"
+    parameter_name = "who"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        rows = HistoryEntry.objects.order_by("actor_name", "actor").values_list("actor", "actor_name")
+        # Who was renamed since is one and the same; all commands are not.
+        return [(f"{actor} {name}", name) for actor, name in rows.distinct()[:MOST_ACTORS]]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
+        actor, _, name = (self.value() or "").partition(" ")
+        return queryset.filter(actor=actor, actor_name=name) if actor else queryset
+
+
+class ModelFilter(DropdownFilter):  # type: ignore[misc]
+    title = "kind of object"
+    parameter_name = "of"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        labels = HistoryEntry.objects.order_by("model").values_list("model", flat=True).distinct()
+        return [(label, _kind_of_object(label)) for label in labels]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
+        return queryset.filter(model=self.value()) if self.value() else queryset
+
+
+class SinceFilter(DropdownFilter):  # type: ignore[misc]
+    title = "date"
+    parameter_name = "since"
+    DAYS = (
+        ("1", "the last 24 hours"),
+        ("7", "the last 7 days"),
+        ("30", "the last 30 days"),
+        ("365", "the last year"),
+    )
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return self.DAYS
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
+        if self.value() not in dict(self.DAYS):
+            return queryset
+        return queryset.filter(at__gte=timezone.now() - timedelta(days=int(self.value())))
+
+
+@admin.register(HistoryEntry)
+class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
+    list_display = ("when", "who", "object_shown", "what")
+    list_filter = (
+        ActorFilter, ("door", ChoicesDropdownFilter), ModelFilter, ("kind", ChoicesDropdownFilter),
+        SinceFilter,
+    )  # fmt: skip
+    list_per_page = 50
+    search_fields = ("object_name", "actor_name", "message", "changes")
+    search_help_text = "Names of objects and people, messages, values"
+    buttons = ("revert",)
+    change_form_outer_before_template = "catalogue/admin/history_entry.html"
+
+    @admin.display(description="when", ordering="at")
+    def when(self, entry: HistoryEntry) -> str:
+        return ago(entry.at)
+
+    @admin.display(description="who", ordering="actor_name")
+    def who(self, entry: HistoryEntry) -> SafeString:
+        return wrapped(f"{entry.actor_name} ({entry.get_door_display()})")
+
+    @admin.display(description="object", ordering="object_name")
+    def object_shown(self, entry: HistoryEntry) -> SafeString:
+        told = _kind_of_object(entry.model), entry.object_name
+        return format_html(
+            '<div style="overflow-wrap: anywhere; white-space: normal; min-width: 9rem">{} {}</div>', *told
+        )
+
+    @admin.display(description="what", ordering="message")
+    def what(self, entry: HistoryEntry) -> SafeString:
+        lines = format_html_join(
+            "", '<div class="text-xs">{}</div>', ((line,) for line in tell_changes(entry))
+        )
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem; max-width: 40rem"
+        return format_html('<div style="{}">{}{}</div>', look, entry.message, lines)
+
+    # The page
+
+    def get_fieldsets(self, request: HttpRequest, obj: HistoryEntry | None = None) -> Any:
+        """Nothing that the panel does not tell better."""
+        return []
+
+    def get_buttons(self, request: HttpRequest, obj: HistoryEntry) -> list[Button]:
+        return super().get_buttons(request, obj) if self._may_revert(request, obj) else []
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        """Whether they may for one entry, its object decides."""
+        return self.has_view_permission(request)
+
+    def _may_revert(self, request: HttpRequest, entry: HistoryEntry) -> bool:
+        app, _, model = entry.model.partition(".")
+        return not why_not_revertible(entry) and request.user.has_perm(f"{app}.change_{model}")
+
+    @button("Revert", icon="undo", confirm="Give back the values from before this change?")
+    def revert(self, request: HttpRequest, entry: HistoryEntry) -> None:
+        if not self._may_revert(request, entry):
+            raise PermissionDenied
+        try:
+            revert_change(entry, by=actor_of(request))
+        except RevertRefused as refused:
+            messages.error(request, f"Nothing was changed: {refused}")
+        else:
+            messages.success(request, f"Reverted: {entry.object_name} has its earlier values again.")
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """A button of an entry's page changes another object, whose history tells of it."""
+
+    def panel(self, request: HttpRequest, obj: HistoryEntry) -> dict[str, Any]:
+        rows = [
+            (field_label(obj, name), value_in_full(old), value_in_full(new))
+            for name, (old, new) in obj.changes.items()
+        ]
+        return {
+            "headline": [
+                side_by_side(
+                    [badge(obj.get_kind_display(), KIND_BADGES[HistoryEntry.Kind(obj.kind)]), obj.message]
+                )
+            ],
+            "facts": [
+                ("When", exactly(obj.at)),
+                ("Who", f"{obj.actor_name} ({obj.get_door_display()})"),
+                ("Object", _link_to_object(request, obj)),
+                ("Kind of object", _kind_of_object(obj.model)),
+                ("Seen by agents since revision", "" if obj.revision is None else f"{obj.revision:,}"),
+                ("Takes back", _link_to_entry(obj.reverts) if obj.reverts else ""),
+                ("Taken back by", side_by_side(map(_link_to_entry, obj.reverted_by.all()))),
+                ("Revert", why_not_revertible(obj)),
+            ],
+            "changes": rows,
+        }
+
+
+def _link_to_entry(entry: HistoryEntry) -> SafeString:
+    return link(f"{entry.message} ({entry.actor_name})", "catalogue_historyentry_change", entry.pk)
+
+
+def _link_to_object(request: HttpRequest, entry: HistoryEntry) -> Any:
+    if entry.kind == HistoryEntry.Kind.DELETED:
+        return entry.object_name
+    try:
+        return link_if_allowed(
+            request, entry.object_name, f"{entry.model.replace('.', '_')}_change", entry.object_id
+        )
+    except NoReverseMatch:
+        return entry.object_name or DASH

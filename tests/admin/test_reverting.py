@@ -1,0 +1,309 @@
+"""Old and new values of every change, by every door, and the way back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from catalogue.curation import disable_workflows
+from catalogue.exposure import load_exposed_catalogue
+from catalogue.history import command
+from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models.history_entry import HistoryIsKept
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import form_values, list_url, page_url, press, run_action, text_of, told
+from tests.api.clients import administrator
+from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
+
+pytestmark = pytest.mark.django_db
+
+
+def latest(obj: Any) -> HistoryEntry:
+    return HistoryEntry.of(obj).latest("pk")
+
+
+def post_form(client: Client, obj: Any, changes: dict[str, Any]) -> None:
+    given = form_values(client.get(page_url(obj))) | changes
+    response = client.post(page_url(obj), given)
+    assert response.status_code == 302, text_of(response)
+
+
+NO_RULES = {"rules-TOTAL_FORMS": 0, "rules-INITIAL_FORMS": 0}
+
+
+def rename_by_form(client: Client) -> Any:
+    workflow = make_workflow(name="report")
+    post_form(client, workflow, {"tool_name": "monthly", "title_override": "Monthly", "enabled": ""})
+    return workflow
+
+
+def override_by_rest(client: Client) -> Any:
+    workflow = make_workflow(name="report", tags=["a"])
+    body = {"description": "Better.", "tags": ["b"], "timeout_seconds": 5}
+    assert administrator().patch("/api/workflows/report/", body, format="json").status_code == 200
+    return workflow
+
+
+def disable_in_bulk(client: Client) -> Any:
+    workflow = make_workflow()
+    run_action(client, "disable_selected", workflow)
+    return workflow
+
+
+def disable_by_command(client: Client) -> Any:
+    workflow = make_workflow(make_source("orders"))
+    call_command("disable_workflows", "--source", "orders", "--all")
+    return workflow
+
+
+def change_source_by_rest(client: Client) -> Any:
+    source = make_source("orders")
+    body = {"max_concurrent": 2, "refresh_interval": 60}
+    assert administrator().patch("/api/sources/orders/", body, format="json").status_code == 200
+    return source
+
+
+def switch_source_off(client: Client) -> Any:
+    source = make_source()
+    run_action(client, "disable_selected", source)
+    return source
+
+
+def change_toolset_by_form(client: Client) -> Any:
+    kept = make_workflow(name="kept")
+    toolset = make_toolset("finance", picked=[kept], rules=["a*", "b*"])
+    picked = [make_workflow(name="other").pk]
+    rules = {"rules-TOTAL_FORMS": 2, "rules-INITIAL_FORMS": 2}
+    for number, rule in enumerate(toolset.rules.all()):
+        names = ("id", "position", "action", "subject", "syntax", "pattern", "enabled")
+        rules |= {f"rules-{number}-{name}": getattr(rule, name if name != "id" else "pk") for name in names}
+    post_form(client, toolset, rules | {"picked": picked, "mode": "compact", "rules-1-DELETE": "on"})
+    return toolset
+
+
+def change_toolset_by_rest(client: Client) -> Any:
+    toolset = make_toolset("finance", rules=["a*"])
+    make_workflow(name="report")
+    body = {"picked": ["report"], "rules": [{"pattern": "z*", "action": "exclude"}], "title": "Money"}
+    assert administrator().patch("/api/toolsets/finance/", body, format="json").status_code == 200
+    return toolset
+
+
+def move_filter(client: Client) -> Any:
+    rule = make_filter("nothing*", action="exclude", position=1)
+    row = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": rule.pk, "form-0-position": 7}
+    client.post(list_url(WorkflowFilter), row | {"form-0-enabled": "on", "_save": "Save"})
+    return rule
+
+
+def change_wait_of_token(client: Client) -> Any:
+    token, _ = create_token(name="agent")
+    post_form(client, token, {"inline_wait_seconds": "9"})
+    return token
+
+
+def change_setting_by_rest(client: Client) -> Any:
+    from catalogue.product_settings import settings_row
+
+    row = settings_row()
+    assert (
+        administrator().patch("/api/settings/", {"discovery_interval": 77}, format="json").status_code == 200
+    )
+    return row
+
+
+def change_retention(client: Client) -> Any:
+    from executions.models import Retention
+
+    row, _ = Retention.objects.get_or_create(pk=Retention.ONLY)
+    post_form(client, row, {"keep_records_days": "12"})
+    return row
+
+
+CHANGES: dict[Callable[[Client], Any], dict[str, list[Any]]] = {
+    rename_by_form: {
+        "tool_name": ["report", "monthly"],
+        "title_override": ["", "Monthly"],
+        "enabled": [True, False],
+    },
+    override_by_rest: {
+        "description_override": ["", "Better."],
+        "tags_override": [None, ["b"]],
+        "timeout_seconds": [None, 5],
+    },
+    disable_in_bulk: {"enabled": [True, False]},
+    disable_by_command: {"enabled": [True, False]},
+    change_source_by_rest: {"max_concurrent": [None, 2], "refresh_interval": [None, 60]},
+    switch_source_off: {"enabled": [True, False]},
+    change_toolset_by_form: {"mode": ["full", "compact"], "picked": [["kept"], ["other"]]},
+    change_toolset_by_rest: {"title": ["", "Money"], "picked": [[], ["report"]]},
+    move_filter: {"position": [1, 7]},
+    change_wait_of_token: {"inline_wait_seconds": [None, 9]},
+    change_setting_by_rest: {"overrides": [{}, {"discovery_interval": 77}]},
+    change_retention: {"keep_records_days": [90, 12]},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+@pytest.mark.databases("catalogue.reverting")
+def test_each_change_is_kept_with_its_values_and_can_be_reverted(
+    admin_client: Client, change: Callable[[Client], Any]
+) -> None:
+    """B8: whatever the door; the way back is a change of its own, which can be reverted again."""
+    obj = change(admin_client)
+    entry, before = latest(obj), Revision.current()
+    values = {name: pair for name, pair in entry.changes.items() if name != "rules"}
+    assert values == CHANGES[change]
+    assert entry.revision == (before if hasattr(obj, "tool_name") or entry.revision else None)
+    answer = press(admin_client, entry, "revert")
+    assert "has its earlier values again" in told(answer)
+    back = latest(obj)
+    assert back.reverts == entry and back.actor_name == "admin"
+    assert back.changes == {name: [new, old] for name, (old, new) in entry.changes.items()}
+    assert "has its earlier values again" in told(press(admin_client, back, "revert"))
+
+
+def test_what_agents_see_comes_back_with_it_and_the_entry_names_the_revision(admin_client: Client) -> None:
+    """A4.3, B8."""
+    workflow = rename_by_form(admin_client)
+    assert latest(workflow).revision == Revision.current()
+    press(admin_client, latest(workflow), "revert")
+    shown = load_exposed_catalogue().workflows
+    assert list(shown) == ["report"] and shown["report"].former_tool_names == ["monthly"]
+
+
+def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_client: Client) -> None:
+    """B8: nor where the object is gone, was added or deleted, or where it would not be valid any more."""
+    workflow = rename_by_form(admin_client)
+    entry = latest(workflow)
+    make_workflow(name="report")
+    refused = told(press(admin_client, entry, "revert"))
+    assert "Nothing was changed: " in refused and "already exists" in refused
+    post_form(admin_client, Workflow.objects.get(tool_name="monthly"), {"title_override": "Weekly"})
+    refused = told(press(admin_client, entry, "revert"))
+    assert "title_override is Weekly now and not Monthly any more" in refused
+    workflow.source.delete()
+    assert "does not exist any more" in told(press(admin_client, entry, "revert"))
+    assert HistoryEntry.of(workflow).count() == 2
+
+
+def test_secrets_are_never_kept(admin_client: Client) -> None:
+    """B9: only that they changed; the same ones encrypted anew are no change."""
+    source = make_source("orders", api_key="first-secret")
+    client = administrator()
+    for key in ("second-secret", "second-secret"):
+        body = {"credentials": {"api_key": key}}
+        assert client.patch("/api/sources/orders/", body, format="json").status_code == 200
+    last, first = HistoryEntry.of(source)
+    assert (first.changes, last.changes) == ({"encrypted_credentials": ["(secret)", "(secret)"]}, {})
+    assert "enter them again" in text_of(admin_client.get(page_url(first)))
+    assert press(admin_client, first, "revert").status_code == 403
+    client.delete("/api/sources/orders/")
+    gone = latest(source)
+    assert gone.kind == "deleted" and gone.changes["name"] == ["orders", None]
+    assert not any("second-secret" in str(entry.changes) for entry in HistoryEntry.objects.all())
+
+
+def test_a_revoked_token_stays_revoked(admin_client: Client) -> None:
+    """B8."""
+    token, _ = create_token(name="agent")
+    press(admin_client, token, "revoke")
+    assert latest(token).changes["revoked_at"][0] is None
+    assert "stays revoked" in told(press(admin_client, latest(token), "revert"))
+    assert AccessToken.objects.get().revoked_at
+
+
+def test_what_was_added_is_told_with_its_values(admin_client: Client) -> None:
+    """B8: what is empty is left out."""
+    make_workflow(name="report")
+    body = {"slug": "finance", "picked": ["report"]}
+    assert administrator().post("/api/toolsets/", body, format="json").status_code == 201
+    entry = latest(Toolset.objects.get())
+    assert entry.kind == "added" and entry.changes["picked"] == [None, ["report"]]
+    assert entry.changes["slug"] == [None, "finance"] and "title" not in entry.changes
+    assert "delete it instead" in text_of(admin_client.get(page_url(entry)))
+
+
+def test_the_history_is_only_added_to(admin_client: Client) -> None:
+    """B8: by no door, and by no code."""
+    disable_in_bulk(admin_client)
+    entry = HistoryEntry.objects.get()
+    for attempt in (entry.save, entry.delete, HistoryEntry.objects.all().delete):
+        with pytest.raises(HistoryIsKept):
+            attempt()
+    with pytest.raises(HistoryIsKept):
+        HistoryEntry.objects.update(message="Nothing.")
+    delete = page_url(entry).replace("/change/", "/delete/")
+    assert admin_client.post(delete, {"post": "yes"}).status_code == 403
+    assert admin_client.post(page_url(entry), {"message": "Nothing."}).status_code == 403
+
+
+def test_the_whole_history_is_searched_and_filtered(admin_client: Client) -> None:
+    """B8."""
+    rename_by_form(admin_client)
+    change_source_by_rest(admin_client)
+
+    def shown(**query: str) -> list[str]:
+        page = admin_client.get(list_url(HistoryEntry), query)
+        return [entry.object_name for entry in page.context["cl"].result_list]
+
+    assert shown() == ["orders", "monthly"]
+    assert shown(q="month") == shown(door__exact="admin") == shown(of="catalogue.workflow") == ["monthly"]
+    page = text_of(admin_client.get(list_url(HistoryEntry)))
+    assert "Monthly" in page and "concurrent runs: empty → 2" in page
+    assert text_of(admin_client.get(page_url(HistoryEntry.objects.latest("pk")))).count("60") >= 1
+
+
+def test_an_objects_history_tells_the_values_and_leads_to_the_entries(admin_client: Client) -> None:
+    """B8."""
+    workflow = rename_by_form(admin_client)
+    url = reverse("admin:catalogue_workflow_history", args=[workflow.pk])
+    page = admin_client.get(url)
+    assert "title: empty → Monthly" in text_of(page)
+    assert page_url(latest(workflow)) in page.content.decode()
+
+
+def test_who_may_not_change_an_object_reverts_nothing_of_it(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """B8: nor sees the button."""
+    entry = latest(disable_in_bulk(admin_client))
+    client = staff_with("view_historyentry", "view_workflow")
+    assert "/revert/" not in client.get(page_url(entry)).content.decode()
+    assert press(client, entry, "revert").status_code == 403
+    assert not Workflow.objects.get().enabled
+
+
+def test_a_change_of_many_costs_as_many_queries_as_one_of_few() -> None:
+    """B8: with an entry for each, and its values."""
+    counts = []
+    for count in (2, 60):
+        workflows = make_workflows(count)
+        with CaptureQueriesContext(connection) as queries:
+            disable_workflows(Workflow.objects.filter(enabled=True), by=command("somebody"))
+        counts.append(len(queries))
+        assert all(latest(workflow).changes == {"enabled": [True, False]} for workflow in workflows)
+    assert counts[0] == counts[1] <= 12
+
+
+def test_rest_lists_the_history(admin_client: Client) -> None:
+    """B8: with filters, for administrators; and changes nothing of it."""
+    workflow = disable_in_bulk(admin_client)
+    change_source_by_rest(admin_client)
+    client = administrator()
+    assert client.get("/api/history/").json()["count"] == 2
+    query = {"model": "catalogue.workflow", "object_id": workflow.pk, "door": "admin", "search": "workflow"}
+    (entry,) = client.get("/api/history/", query).json()["results"]
+    assert entry["changes"] == {"enabled": [True, False]} and entry["revision"]
+    assert client.get(f"/api/history/{entry['id']}/").json() == entry
+    assert client.delete(f"/api/history/{entry['id']}/").status_code == 405
+    later = {"at_after": "2999-01-01T00:00:00Z"}
+    assert client.get("/api/history/", later).json()["count"] == 0
+    assert Source.objects.count() == 2
