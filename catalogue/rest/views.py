@@ -5,10 +5,13 @@ from typing import Any, TypeVar
 from django.db.models import Model
 from rest_framework import status
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from catalogue.history import actor_of, record_change
+from catalogue.rest.conditional import make_conditional
 from catalogue.rest.errors import Refusal
+from catalogue.rest.lists import FIELDS, keep_fields
 
 Row = TypeVar("Row", bound=Model)
 
@@ -24,6 +27,16 @@ class ApiViewSet(GenericViewSet[Row]):
                 "Send the body with a Content-Length, not in chunks.",
                 kind="validation",
             )
+        if FIELDS in request.query_params:
+            # Not a method of this class: drf-spectacular makes no serializers of views that have one.
+            whole = self.get_serializer
+            self.get_serializer = lambda *args, **kwargs: keep_fields(whole(*args, **kwargs), request)
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        finalized = super().finalize_response(request, response, *args, **kwargs)
+        if isinstance(finalized, Response):
+            make_conditional(request, finalized)
+        return finalized
 
     def record(self, message: str, *objects: Model) -> None:
         """Keep in their history what the request does to these objects."""
