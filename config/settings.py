@@ -79,6 +79,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "django_filters",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "catalogue",
     "executions",
     "mcp_bridge",
@@ -391,6 +392,7 @@ UNFOLD = {
                 "title": "Access",
                 "items": [
                     _page("Tokens", "key", "mcp_bridge", "accesstoken"),
+                    {"title": "REST API", "icon": "api", "link": reverse_lazy("api-docs")},
                     _page("Users", "person", "auth", "user"),
                     _page("Groups", "group", "auth", "group"),
                 ],

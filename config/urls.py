@@ -11,6 +11,7 @@ from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
 from catalogue.openapi.api import OpenApiImportViewSet
 from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
 from catalogue.rest.configuration import ConfigurationViewSet
+from catalogue.rest.docs import ApiDocs
 from catalogue.rest.history import HistoryViewSet
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
@@ -68,6 +69,8 @@ urlpatterns = [
     re_path(r"^tools/?$", RootToolViewSet.as_view({"get": "list", "post": "create"}), name="tools"),
     re_path(r"^workflow/?$", RequestInWords.as_view({"post": "create"}), name="workflow"),
     re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="api-schema"),
+    re_path(r"^api/docs/?$", ApiDocs.as_view(), name="api-docs"),
+    re_path(r"^api/docs/redoc/?$", ApiDocs.as_view(viewer="redoc"), name="api-redoc"),
     re_path(
         r"^api/settings/?$",
         SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),

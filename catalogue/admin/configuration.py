@@ -163,7 +163,7 @@ def _page(
         "sealed": sealed,
         "changes": table(("", "What", "From what to what"), map(_row, changes)) if changes else None,
         "more": 0 if plan is None else len(plan.changes) - len(changes),
-        "sections": sections,
+        "sections": ["what engines list" if name == "listed" else name for name in sections],
     }
     return TemplateResponse(request, "catalogue/admin/configuration.html", context)
 

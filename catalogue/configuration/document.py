@@ -1,6 +1,7 @@
 """Reading the file: every mistake is told with its line and key, and what to do about it."""
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +113,7 @@ class CatalogueFile:
         """By the model's names: what is given of the model's fields, and the defaults of the others."""
         values = {}
         for name, field_name in curated.names.items():
-            values[field_name] = curated.default(field_name)
+            values[field_name] = deepcopy(curated.defaults[field_name])
             if name in given and self._has_type((*path, name), curated.model, field_name, given[name]):
                 values[field_name] = given[name]
         return values

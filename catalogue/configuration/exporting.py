@@ -104,13 +104,20 @@ def _listed() -> dict[str, dict[str, Any]]:
 def _describe_listed(workflow: Workflow) -> dict[str, Any]:
     told = {}
     for name, field in LISTED.items():
-        info, value = WorkflowDefinition.model_fields[name], getattr(workflow, field)
-        if info.is_required() or value != info.get_default(call_default_factory=True, validated_data={}):
+        value = getattr(workflow, field)
+        if name not in _LISTED_DEFAULTS or value != _LISTED_DEFAULTS[name]:
             told[name] = value
     # Engines' hints and icons may be anything, so that nothing has no type of its own there.
     told = {name: value for name, value in told.items() if value or name not in ("annotations", "icons")}
     told |= {name: value for name in LISTED_BESIDES if (value := getattr(workflow, name))}
     return told | ({MISSING: True} if workflow.missing_since else {})
+
+
+_LISTED_DEFAULTS = {
+    name: info.get_default(call_default_factory=True, validated_data={})
+    for name, info in WorkflowDefinition.model_fields.items()
+    if not info.is_required()
+}
 
 
 def _by_source(describe: Any) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from django.contrib.auth.models import Group
@@ -24,7 +25,7 @@ SECTIONS: dict[str, type[models.Model]] = {
 """In the file's order, with the model whose permissions they need."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Curated:
     """The fields of a model: those that the file has under their own names, and all others."""
 
@@ -36,19 +37,27 @@ class Curated:
     left_out: frozenset[str] = frozenset()
     """What each installation has for itself."""
 
-    @property
+    @cached_property
     def names(self) -> dict[str, str]:
         """The model's name for a field by the file's."""
         return {field.removesuffix("_override"): field for field in self.fields}
 
-    def default(self, field: str) -> Any:
-        default = self.model._meta.get_field(field).get_default()  # type: ignore[union-attr]
-        return default.value if isinstance(default, models.Choices) else default
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """By the model's names; whoever takes one that can be changed copies it."""
+        found = {field: self.model._meta.get_field(field).get_default() for field in self.fields}  # type: ignore[union-attr]
+        return {
+            field: default.value if isinstance(default, models.Choices) else default
+            for field, default in found.items()
+        }
 
     def decided(self, row: models.Model) -> dict[str, Any]:
         """What differs from the defaults, by the file's names."""
-        values = {name: getattr(row, field) for name, field in self.names.items()}
-        return {name: value for name, value in values.items() if value != self.default(self.names[name])}
+        return {
+            name: value
+            for name, field in self.names.items()
+            if (value := getattr(row, field)) != self.defaults[field]
+        }
 
 
 LISTED: Mapping[str, str] = {

@@ -98,13 +98,16 @@ class Workflows:
 
     def write(self) -> None:
         Workflow.objects.bulk_create(self.added, batch_size=BATCH)
-        keys = [row.pk for row in self.changed]
-        for start in range(0, len(keys), BATCH):
+        names = {name for fields in self.changed.values() for name in (one.name for one in fields)}
+        renamed = [row.pk for row, fields in self.changed.items() if fields[0].name == "tool_name"]
+        for start in range(0, len(renamed), BATCH):
             # Names may be exchanged, and are unique at every moment: first names that no tool can have.
-            rows = Workflow.objects.filter(pk__in=keys[start : start + BATCH])
+            rows = Workflow.objects.filter(pk__in=renamed[start : start + BATCH])
             rows.update(tool_name=Concat(Value("~"), Cast("pk", CharField())))
-        fields = [*DECIDED, *(DECLARED if self.is_declared else ())]
-        Workflow.objects.bulk_update(self.changed, fields, batch_size=BATCH)
+        if self.changed:
+            decided = [column for column in DECIDED if NAMES.get(column, column) in names]
+            columns = [*decided, *(DECLARED if self.is_declared else ())]
+            Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
 

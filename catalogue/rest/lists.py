@@ -1,7 +1,7 @@
 """Lists: pages of a bounded size, and filters that are never ignored in silence."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django import forms
@@ -18,11 +18,45 @@ REFUSED = "The list cannot be filtered like this; `errors` names each offending 
 BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
 
 
+FIELDS = "fields"
+"""The parameter that names the fields of an answer."""
+FIELDS_DESCRIPTION = (
+    "The fields that the answer is to have, such as `id,state`; all without it. Single objects take it, too."
+)
+
+
 class Pages(PageNumberPagination):
     page_size = 50
     page_size_query_param = "page_size"
     max_page_size = 200
     page_size_query_description = f"Rows per page, from 1 to {max_page_size}."
+
+    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
+        return [*super().get_schema_operation_parameters(view), text_parameter(FIELDS, FIELDS_DESCRIPTION)]
+
+
+def text_parameter(name: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
+        "schema": {"type": "string"},
+    }
+
+
+def keep_fields(serializer: Any, request: Request) -> Any:
+    """Leave the others out, of one object or of each of a list. Raises Refusal."""
+    shown = getattr(serializer, "child", serializer)
+    wanted = {name.strip() for name in ",".join(request.query_params.getlist(FIELDS)).split(",")} - {""}
+    if unknown := sorted(wanted - shown.fields.keys()):
+        told = f"There is no field {unknown[0][:100]}; there are {', '.join(shown.fields)}."
+        raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", told)])
+    if not wanted:
+        raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", "Name some fields.")])
+    for name in shown.fields.keys() - wanted:
+        del shown.fields[name]
+    return serializer
 
 
 class StableOrdering(OrderingFilter):  # type: ignore[misc]
@@ -55,7 +89,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         if filterset is None:
             return queryset
         problems = [
-            *_unknown_parameters(request, filterset),
+            *_unknown_parameters(request, filterset, getattr(view, "further_parameters", ())),
             *_bad_page_size(request),
             *_empty_choices(request, filterset),
             *_bad_values(filterset),
@@ -66,8 +100,8 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         return narrowed
 
 
-def _unknown_parameters(request: Request, filterset: FilterSet) -> list[Problem]:
-    known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param]
+def _unknown_parameters(request: Request, filterset: FilterSet, further: Iterable[str]) -> list[Problem]:
+    known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param, FIELDS, *further]
     message = f"There is no such parameter; there are {', '.join(known)}."
     return [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in known]
 

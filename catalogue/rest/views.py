@@ -6,10 +6,13 @@ from django.db.models import Model
 from rest_framework import status
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
+from catalogue.rest.conditional import make_conditional
 from catalogue.rest.errors import Refusal
+from catalogue.rest.lists import FIELDS, keep_fields
 
 Row = TypeVar("Row", bound=Model)
 
@@ -25,6 +28,16 @@ class ApiViewSet(GenericViewSet[Row]):
                 "Send the body with a Content-Length, not in chunks.",
                 kind="validation",
             )
+        if FIELDS in request.query_params:
+            # Not a method of this class: drf-spectacular makes no serializers of views that have one.
+            whole = self.get_serializer
+            self.get_serializer = lambda *args, **kwargs: keep_fields(whole(*args, **kwargs), request)
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        finalized = super().finalize_response(request, response, *args, **kwargs)
+        if isinstance(finalized, Response):
+            make_conditional(request, finalized)
+        return finalized
 
     def get_object(self) -> Row:
         """With what the history compares after a change."""

@@ -5,6 +5,7 @@ Scalars mean what YAML 1.2 says: `no` and `12:30` are texts, and numbers are tho
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -169,8 +170,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+@lru_cache(10_000)
+def _means_something(text: str) -> bool:
+    plain = text in NULLS or text in BOOLEANS or text == "<<"
+    return plain or is_number(text) or NO_NUMBER.match(text) is not None
+
+
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    quoted = text in NULLS or text in BOOLEANS or text == "<<" or is_number(text) or NO_NUMBER.match(text)
+    # Not to remember long ones.
+    quoted = (_means_something if len(text) < 100 else _means_something.__wrapped__)(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
 
 

@@ -81,6 +81,11 @@ class RealBrowser:
         found = self._command("element", using="css selector", value=selector)
         self._command(f"element/{found[ELEMENT]}/click")
 
+    def attach(self, selector: str, file: Path) -> None:
+        """Choose a file, as the dialogue of a file field does."""
+        found = self._command("element", using="css selector", value=selector)
+        self._command(f"element/{found[ELEMENT]}/value", text=str(file))
+
     def answer_question(self) -> str:
         """Say yes to what the page asks in a dialogue; the question."""
         question = str(self._read("alert/text"))

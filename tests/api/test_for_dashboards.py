@@ -1,0 +1,263 @@
+"""What dashboards need besides lists: a scope that only reads, few fields, few bytes, quick pages, tables."""
+
+import csv
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.urls import get_resolver
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from catalogue.models import Source
+from catalogue.scopes import Scope
+from executions.models import Execution
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token
+from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
+from tests.api.test_history import SOURCE, TOOLSET, WORKFLOW
+from tests.factories import (
+    make_discovery_run,
+    make_execution,
+    make_filter,
+    make_source,
+    make_toolset,
+    make_workflow,
+    make_workflow_request,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def reader() -> TokenClient:
+    return TokenClient(Scope.VIEW)
+
+
+def everything() -> dict[str, str]:
+    """Every address that is read by GET, of objects that exist."""
+    source = make_source("orders")
+    workflow = make_workflow(source, tool_name="report", enabled=False)
+    make_toolset("finance", picked=[workflow])
+    make_filter("hidden", action="exclude")
+    run, execution = make_discovery_run(source), make_execution(workflow)
+    request, token = make_workflow_request(), create_token(name="someone")[0]
+    details = {
+        "sources": "orders", "workflows": "report", "toolsets": "finance", "discovery-runs": run.pk,
+        "executions": execution.pk, "workflow-requests": request.pk, "tokens": token.pk,
+        "connectors": "simplified",
+    }  # fmt: skip
+    lists = [*details, "result-cache", "tools", "settings", "catalogue/export"]
+    return {f"/api/{name}/": f"/api/{name}/{key}/" for name, key in details.items()} | {
+        f"/api/{name}/": f"/api/{name}/" for name in lists if name not in details
+    }
+
+
+def test_a_token_that_only_reads_sees_by_get_what_an_administrator_sees() -> None:
+    """The same bytes, of each list and each object."""
+    administrators, readers = administrator(), reader()
+    for of_list, of_one in everything().items():
+        for address in (of_list, of_one):
+            seen = readers.get(address)
+            assert seen.status_code == 200, (address, seen.content)
+            expected = administrators.get(address)
+            if address != "/api/tokens/":
+                assert seen.content == expected.content, address
+
+
+def test_a_token_that_only_reads_changes_nothing() -> None:
+    """Every address refuses every other method, and nothing is written."""
+    everything()
+    client, tried = reader(), 0
+    before = Source.objects.get().updated_at, Execution.objects.get().state
+    api = next(item for item in get_resolver().url_patterns if str(item.pattern) == "api/")
+    for pattern in api.url_patterns:
+        path = f"/api/{pattern.pattern}".replace("/?$", "/").replace("^", "")
+        for method in set(getattr(pattern.callback, "actions", {})) - {"get", "head"}:
+            for known in (SOURCE, WORKFLOW, TOOLSET, f"/api/executions/{Execution.objects.get().pk}/"):
+                head = known.rstrip("/").rsplit("/", 1)[0]
+                if not path.startswith(f"{head}/"):
+                    continue
+                tail = path.removeprefix(f"{head}/").partition(")/")[2]
+                address = known + tail.replace("\\", "") if "(?P" in path else path
+                refused = getattr(client, method)(address, {}, format="json")
+                assert refused.status_code == 403, (method, address, refused.content)
+                tried += 1
+    assert tried >= 15
+    assert (Source.objects.get().updated_at, Execution.objects.get().state) == before
+
+
+def test_reading_everything_makes_nobody_the_master_of_others_runs() -> None:
+    """Of both scopes together, cancelling reaches one's own runs only."""
+    execution = make_execution(state="running")
+    both = TokenClient(Scope.VIEW, Scope.RUN)
+    assert both.get(f"/api/executions/{execution.pk}/").status_code == 200
+    assert both.post(f"/api/executions/{execution.pk}/cancel/").status_code == 404
+    execution.refresh_from_db()
+    assert execution.cancel_requested_at is None
+
+
+def test_a_token_that_reads_everything_is_not_bound_to_a_toolset() -> None:
+    toolset = make_toolset("finance")
+    token = AccessToken(name="x", digest="d", prefix="p", scopes=[Scope.VIEW.value], toolset=toolset)
+    with pytest.raises(Exception, match="sees everything, so no toolset can bound it"):
+        token.full_clean()
+
+
+def test_tokens_are_listed_without_what_would_let_anybody_in() -> None:
+    client = administrator()
+    toolset = make_toolset("finance")
+    bound, text = create_token(name="agent", toolset=toolset)
+    create_token(name="gone")[0].revoke()
+    rows = {row["name"]: row for row in client.get("/api/tokens/").json()["results"]}
+    assert (rows["agent"]["toolset"], rows["agent"]["usable"], rows["gone"]["usable"]) == (
+        "finance",
+        True,
+        False,
+    )
+    answer = client.get(f"/api/tokens/{bound.pk}/")
+    assert answer.json()["caller"] == f"token:{bound.pk}"
+    assert bound.digest not in answer.content.decode() and text not in answer.content.decode()
+    assert [row["name"] for row in client.get("/api/tokens/?usable=false").json()["results"]] == ["gone"]
+    assert client.get("/api/tokens/?toolset=finance").json()["count"] == 1
+    assert client.post("/api/tokens/", {}).status_code == 405
+    assert agent().get("/api/tokens/").status_code == 403
+    assert staff_session("view_source").get("/api/tokens/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("sources", "name,kind"), ("workflows", "tool_name"), ("toolsets", "slug,cost"),
+        ("discovery-runs", "id,outcome"), ("executions", "id,state,error"), ("tokens", "name"),
+    ],
+)  # fmt: skip
+def test_an_answer_has_the_fields_that_were_asked_for(name: str, wanted: str) -> None:
+    """Of lists and of single objects; a field that there is not is refused with those that there are."""
+    address = f"/api/{name}/"
+    of_one, client = everything()[address], administrator()
+    for row in (
+        client.get(f"{address}?fields={wanted}").json()["results"][0],
+        client.get(f"{of_one}?fields={wanted}").json(),
+    ):
+        assert set(row) == set(wanted.split(","))
+    for wrong in ("nothing", "", ","):
+        refused = client.get(f"{address}?fields={wrong}")
+        assert (refused.status_code, problem_paths(refused)) == (400, ["?fields"])
+
+
+def test_what_has_not_changed_is_not_sent_again() -> None:
+    """304 for lists and objects; a change, another caller's view or another question has another tag."""
+    client = administrator()
+    workflow = make_workflow(tool_name="report")
+    for address in ("/api/workflows/", "/api/workflows/report/", "/api/executions/", "/api/settings/"):
+        first = client.get(address)
+        tag = first["ETag"]
+        again = client.get(address, HTTP_IF_NONE_MATCH=tag)
+        assert (again.status_code, again.content, again["ETag"]) == (304, b"", tag)
+        assert again["Cache-Control"] == "no-store"
+        assert {"Accept", "Authorization", "Cookie"} <= set(again["Vary"].split(", "))
+    tag = client.get("/api/workflows/")["ETag"]
+    assert client.get("/api/workflows/?fields=tool_name", HTTP_IF_NONE_MATCH=tag).status_code == 200
+    assert administrator().get("/api/workflows/", HTTP_IF_NONE_MATCH=tag).status_code == 200
+    workflow.title_override = "Changed"
+    workflow.save()
+    changed = client.get("/api/workflows/", HTTP_IF_NONE_MATCH=tag)
+    assert (changed.status_code, changed.json()["results"][0]["title"]) == (200, "Changed")
+    # Health moves no revision.
+    tag = client.get("/api/sources/")["ETag"]
+    Source.objects.update(health_message="401 Unauthorized")
+    assert client.get("/api/sources/", HTTP_IF_NONE_MATCH=tag).status_code == 200
+
+
+def test_nobody_gets_a_304_without_being_let_in() -> None:
+    tag = administrator().get("/api/sources/")["ETag"]
+    assert APIClient().get("/api/sources/", HTTP_IF_NONE_MATCH=tag).status_code == 401
+    assert agent().get("/api/sources/", HTTP_IF_NONE_MATCH="*").status_code == 403
+
+
+def test_cursor_pages_lead_through_all_executions_while_others_are_added() -> None:
+    """Rows of one moment too; none comes twice, none is missed, and nothing is counted."""
+    client, now = administrator(), timezone.now()
+    made = [make_execution(created_at=now - timedelta(seconds=number // 3)).pk for number in range(10)]
+    seen, address = [], "/api/executions/?cursor=&page_size=3&fields=id"
+    while address:
+        page = client.get(address).json()
+        assert set(page) == {"next", "results"}
+        seen += [row["id"] for row in page["results"]]
+        address = page["next"]
+        make_execution(created_at=now + timedelta(seconds=1))
+    assert sorted(seen) == sorted(map(str, made))
+    narrowed = client.get("/api/executions/?cursor=&state=failed").json()
+    assert narrowed == {"next": None, "results": []}
+    assert client.get(f"/api/executions/?cursor=&search={made[0]}").json()["results"][0]["id"] == str(made[0])
+    assert problem_paths(client.get("/api/executions/?cursor=x")) == ["?cursor"]
+    assert problem_paths(client.get("/api/executions/?cursor=&page=2")) == ["?page"]
+    assert problem_paths(client.get("/api/executions/?cursor=&ordering=state")) == ["?ordering"]
+    assert set(client.get("/api/executions/").json()) == {"count", "next", "previous", "results"}
+
+
+def table(client: APIClient, address: str) -> list[dict[str, str]]:
+    response = client.get(address)
+    assert response["Content-Type"] == "text/csv; charset=utf-8"
+    assert "attachment" in response["Content-Disposition"]
+    return list(csv.DictReader(StringIO(response.getvalue().decode())))
+
+
+def test_executions_come_as_a_table_of_all_their_rows() -> None:
+    """Filtered like the list, with its columns and values."""
+    client = administrator()
+    workflow = make_workflow(tool_name="report")
+    for _ in range(3):
+        make_execution(workflow, progress_message='Half, "done"\nsoon')
+    make_execution(workflow, state="failed", error="401 Unauthorized", error_kind="execution")
+    rows = table(client, "/api/executions/?format=csv")
+    listed = client.get("/api/executions/").json()["results"]
+    assert [row["id"] for row in rows] == [row["id"] for row in listed]
+    assert list(rows[0]) == [
+        column for name in listed[0] for column in (("error_kind", "error") if name == "error" else (name,))
+    ]
+    assert (rows[0]["error"], rows[0]["error_kind"], rows[0]["success"]) == (
+        "401 Unauthorized",
+        "execution",
+        "false",
+    )
+    assert (rows[1]["progress_message"], rows[1]["error"]) == ('Half, "done"\nsoon', "")
+    assert table(client, "/api/executions/?format=csv&state=failed&fields=tool,state") == [
+        {"tool": "report", "state": "failed"}
+    ]
+    assert problem_paths(client.get("/api/executions/?format=csv&page=2")) == ["?page"]
+    assert problem_paths(client.get("/api/executions/?format=xml")) == ["?format"]
+    make_execution(caller="token:0")
+    assert table(agent(), "/api/executions/?format=csv") == []
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_cell_of_a_table_is_computed(begin: str) -> None:
+    """Engines write errors, and spreadsheets compute what begins like a formula."""
+    text = f"{begin}HYPERLINK(0)"
+    make_execution(progress_message=text)
+    assert table(administrator(), "/api/executions/?format=csv")[0]["progress_message"] == f"'{text}"
+
+
+def test_a_table_of_many_rows_is_sent_in_parts() -> None:
+    """A page in memory at a time, whatever there is."""
+    source = make_workflow()
+    make_execution(source)
+    first = Execution.objects.get()
+    copies = []
+    for _ in range(1100):
+        first.pk = None
+        copies.append(
+            Execution(
+                **{
+                    f.attname: getattr(first, f.attname)
+                    for f in Execution._meta.concrete_fields
+                    if not f.primary_key
+                }
+            )
+        )
+    Execution.objects.bulk_create(copies)
+    response = administrator().get("/api/executions/?format=csv&fields=id")
+    parts = list(response.streaming_content)
+    assert len(parts) == 4
+    assert sum(part.count(b"\n") for part in parts) == 1102
