@@ -53,7 +53,7 @@ class Bodies:
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()
-        media_type = choose_media_type(content, at)
+        media_type = self._media_type(content, at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
         if "schema" not in media:
             return Body([self._whole({}, at, described)], constants=_constants(media_type))
@@ -74,6 +74,18 @@ class Bodies:
             return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
         arguments = [self._field(one) for one in fields.values()]
         return Body(arguments, constants=_constants(media_type), demands=demands)
+
+    def _media_type(self, content: dict[str, Any], pointer: str) -> str:
+        """JSON where it is offered, but for files, of which it has no bytes."""
+        chosen = choose_media_type(content, pointer)
+        with_files = next((name for name in content if is_multipart(name)), None)
+        if with_files is None or not is_json(chosen):
+            return chosen
+        media, at = self.document.object_at(content[chosen], f"{pointer}{pointer_of([chosen])}")
+        told = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
+        fields = told.fields.values() if told else ()
+        has_files = any(self._is_file(raw, where) for field in fields for raw, where in field.schemas)
+        return with_files if has_files else chosen
 
     def is_empty(self, raw: Any, pointer: str) -> bool:
         """Whether the document gives the body no field at all. Raises NoTool."""
