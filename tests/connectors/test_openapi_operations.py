@@ -133,6 +133,31 @@ def test_a_form_has_its_fields_and_leaves_out_what_forms_cannot_say():
     assert request_of(tool, {"To": "+1", "Media": ["a", "b"]}).body == {"To": "+1", "Media": ["a", "b"]}
 
 
+@pytest.mark.parametrize(
+    ("openapi", "left"),
+    [
+        ("3.0.3", ["text", "joined", "split", "deep", "spread", "said", "plain"]),
+        ("3.1.0", ["text", "split", "plain"]),
+    ],
+)
+def test_parts_of_a_form_that_are_encoded_in_other_ways_are_left_out(openapi, left):
+    """C1.4: `style` and `explode` say something of parts since 3.1; before, they are to be ignored."""
+    encoding = {
+        "text": {"style": "form", "explode": False},
+        "joined": {"style": "form", "explode": False},
+        "split": {"style": "form"},
+        "deep": {"style": "deepObject", "explode": True},
+        "spread": {"explode": True},
+        "said": {"style": "spaceDelimited"},
+    }
+    properties = {"text": TEXT, "joined": LIST, "split": LIST, "deep": PARTS, "spread": PARTS, "said": LIST}
+    schema = {"type": "object", "properties": properties | {"plain": PARTS}}
+    content = {"multipart/form-data": {"schema": schema, "encoding": encoding}}
+    tool = the_tool(with_operation({"requestBody": {"content": content}}, method="post", openapi=openapi))
+    assert list(tool.config.input_schema["properties"]) == left
+    assert len(tool.notes) == 7 - len(left) and all("is encoded in a way" in note for note in tool.notes)
+
+
 def test_a_form_with_brackets_is_sent_as_the_document_says():
     """C1.4: objects, lists of objects and lists of texts, each as `deepObject` has it; the rest is told."""
     deep = {"style": "deepObject", "explode": True}

@@ -234,6 +234,31 @@ async def test_parameters_that_are_written_as_json_are_sent(
     assert json.loads(api.last.header("X-Hints") or "") == wanted
 
 
+ACCEPTED: dict[str, tuple[dict[str, Any], str]] = {
+    "JSON and others": ({"enum": ["text/csv", "*/*", "application/json"]}, "application/json"),
+    "no JSON": ({"enum": ["text/event-stream", "text/csv"]}, "text/event-stream"),
+    "one": ({"const": "application/vnd.api+json"}, "application/vnd.api+json"),
+    "anything": ({}, "application/json, text/*;q=0.9, */*;q=0.5"),
+    "no list": ({"enum": 7}, "application/json, text/*;q=0.9, */*;q=0.5"),
+    "no media type": ({"enum": [7, "a\r\nX-Key: b"]}, "application/json, text/*;q=0.9, */*;q=0.5"),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+async def test_an_api_that_takes_only_some_values_of_accept_gets_one(
+    api: TargetApi, bring: Import, connect: Connect, case: str
+) -> None:
+    """C1.4: Airflow and ReadMe list them, and servers made from such documents refuse every other."""
+    said, sent = ACCEPTED[case]
+    accept = {"name": "accept", "in": "header", "required": True, "schema": {"type": "string"} | said}
+    await bring({"/log": {"get": operation("log", parameters=[accept])}})
+    assert not (await tools_of(connect))["log"].input_schema["properties"]
+
+    assert not (await call(connect, "log", {})).is_error
+
+    assert api.last.header("Accept") == sent
+
+
 def parts_of(request: Arrived) -> list[Message]:
     """As Python's own reader of MIME takes them apart."""
     head = f"Content-Type: {request.header('Content-Type')}\r\n\r\n".encode()
@@ -304,6 +329,33 @@ async def test_forms_with_files_are_sent(api: TargetApi, bring: Import, connect:
         ("pages", "pages.pdf", "application/pdf", b"%PDF"),
         ("raw", "raw.png", "image/png", b"\x00\x01\x02"),
     ]
+
+
+@pytest.mark.parametrize("first", ["application/json", MULTIPART])
+async def test_files_are_sent_in_a_form_where_json_is_offered_as_well(
+    api: TargetApi, bring: Import, connect: Connect, first: str
+) -> None:
+    """C1.4: OpenAI's document gives both with one schema, and JSON has no words for bytes."""
+    file = {"type": "string", "format": "binary"}
+    files = {"anyOf": [{"type": "array", "items": file}, file]}
+    schema = {"type": "object", "required": ["files"], "properties": {"files": files, "name": TEXT}}
+    other = ({"application/json", MULTIPART} - {first}).pop()
+    content = {first: {"schema": schema}, other: {"schema": schema}}
+    plain = {"type": "object", "properties": {"name": TEXT}}
+    renaming = {first: {"schema": plain}, other: {"schema": plain}}
+    await bring(
+        {
+            "/skills": {"post": operation("create_skill", requestBody={"content": content})},
+            "/names": {"post": operation("rename", requestBody={"content": renaming})},
+        }
+    )
+
+    assert not (await call(connect, "create_skill", {"files": ["data:;base64,AAEC"], "name": "n"})).is_error
+    parts = [told(part) for part in parts_of(api.last)]
+    assert not (await call(connect, "rename", {"name": "n"})).is_error
+
+    assert parts[0][0] == "files" and parts[0][3] == b"\x00\x01\x02" and parts[1][::3] == ("name", b"n")
+    assert api.last.json == {"name": "n"}
 
 
 @pytest.mark.parametrize("file", ["data:image/png;base64,###", "data:nothing", "data:a b;base64,AAAA"])

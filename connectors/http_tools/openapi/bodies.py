@@ -24,6 +24,7 @@ from connectors.http_tools.tool_config import ArgumentPlace, BodyFormat, Constan
 WHOLE = "body"
 DEEP = "deepObject"
 """The style with brackets."""
+ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
 HOW_TO_GIVE = (
     "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
     "data:image/png;name=photo.png;base64,..."
@@ -53,7 +54,7 @@ class Bodies:
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()
-        media_type = choose_media_type(content, at)
+        media_type = self._media_type(content, at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
         if "schema" not in media:
             return Body([self._whole({}, at, described)], constants=_constants(media_type))
@@ -74,6 +75,18 @@ class Bodies:
             return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
         arguments = [self._field(one) for one in fields.values()]
         return Body(arguments, constants=_constants(media_type), demands=demands)
+
+    def _media_type(self, content: dict[str, Any], pointer: str) -> str:
+        """JSON where it is offered, but for files, of which it has no bytes."""
+        chosen = choose_media_type(content, pointer)
+        with_files = next((name for name in content if is_multipart(name)), None)
+        if with_files is None or not is_json(chosen):
+            return chosen
+        media, at = self.document.object_at(content[chosen], f"{pointer}{pointer_of([chosen])}")
+        told = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
+        fields = told.fields.values() if told else ()
+        has_files = any(self._is_file(raw, where) for field in fields for raw, where in field.schemas)
+        return with_files if has_files else chosen
 
     def is_empty(self, raw: Any, pointer: str) -> bool:
         """Whether the document gives the body no field at all. Raises NoTool."""
@@ -107,15 +120,11 @@ class Bodies:
         if not fields:
             raise NoTool("Its body is a form whose fields the document does not list.", pointer)
         encoding = media.get("encoding")
-        arguments = []
-        for one in fields.values():
-            if objection := self._form_objection(one, encoding if isinstance(encoding, dict) else {}):
-                if one.required:
-                    raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
-                self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
-            else:
-                arguments.append(self._field(one, form_name=self._form_name(one, encoding)))
-        return arguments
+        return [
+            self._field(one, form_name=self._form_name(one, encoding))
+            for one in fields.values()
+            if not self._is_left_out(one, self._form_objection(one, encoding))
+        ]
 
     def _multipart(
         self, fields: dict[str, Field] | None, media: dict[str, Any], pointer: str
@@ -123,7 +132,28 @@ class Bodies:
         if not fields:
             raise NoTool("Its body is a form whose fields the document does not list.", pointer)
         encoding = media.get("encoding")
-        return [self._part(one, _said(encoding, one)) for one in fields.values()]
+        return [
+            self._part(one, said)
+            for one in fields.values()
+            if not self._is_left_out(one, self._part_objection(one, said := _said(encoding, one)))
+        ]
+
+    def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
+        """Since 3.1 a style holds for parts too; texts, and lists of them by default, are the same in it."""
+        if self.document.minor == 0 or not said.keys() & {"style", "explode"}:
+            return ""
+        types, items = self._types_of(one)
+        is_usual = said.get("style", "form") == "form" and said.get("explode") is not False
+        fits = not types & NESTED or (is_usual and "object" not in types and not items & NESTED)
+        return "" if fits else ENCODED_OTHERWISE
+
+    def _is_left_out(self, one: Field, objection: str) -> bool:
+        """Notes it. Raises NoTool where the field has to be there."""
+        if objection and one.required:
+            raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
+        if objection:
+            self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
+        return bool(objection)
 
     def _part(self, one: Field, said: dict[str, Any]) -> Argument:
         """A file, a text or JSON; a list has a part for each item, unless the document says otherwise."""
@@ -171,11 +201,11 @@ class Bodies:
         bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
         return {"type": "array"} | told | bounds | {"items": {"type": "string"}}
 
-    def _form_objection(self, one: Field, encoding: dict[str, Any]) -> str:
+    def _form_objection(self, one: Field, encoding: Any) -> str:
         said = _said(encoding, one)
         is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
         if is_odd or said.get("explode") is False:
-            return "which is encoded in a way that is not supported"
+            return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
             return self._objection_to_brackets(one)
         for raw, pointer in one.schemas:

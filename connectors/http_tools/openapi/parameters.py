@@ -1,5 +1,6 @@
 """Parameters of an operation: which become arguments, which are left out, and which stand in the way."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,11 @@ from connectors.http_tools.openapi.schemas import Converted, Schemas
 from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
 from connectors.http_tools.path_template import parameters_in
 from connectors.http_tools.pointers import pointer_of
-from connectors.http_tools.tool_config import ArgumentPlace
+from connectors.http_tools.tool_config import ArgumentPlace, Constant
 
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
-"""OpenAPI says that parameters of these names mean nothing."""
+"""OpenAPI says that parameters of these names mean nothing; some servers still hold requests to `accept`."""
+MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
 USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple"}
 MAX_PARAMETERS = 500
 LONGEST_NAME = 500
@@ -54,6 +56,8 @@ class Parameters:
     """What is left out, in sentences."""
     known: dict[str, Argument] = field(default_factory=dict)
     """By pointer: arguments that other operations of the document have too."""
+    constants: list[Constant] = field(default_factory=list)
+    """What is sent with every call."""
 
     def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
         """Of the path item's and the operation's own list, of which the latter wins. Raises NoTool."""
@@ -97,6 +101,8 @@ class Parameters:
         if (one.where, _folded(one)) == self.key:
             return None
         if one.where == "header" and one.name.lower() in IGNORED_HEADERS | CONSTANT_ONLY:
+            if one.name.lower() == "accept":
+                self.constants += self._accepted(one)
             return None
         if objection := self._objection(one):
             told = f"{one.where} parameter {quoted(one.name)}"
@@ -113,6 +119,16 @@ class Parameters:
                 required=one.is_required,
             )
         return self.known[one.pointer]
+
+    def _accepted(self, one: Parameter) -> list[Constant]:
+        """JSON, else the first one, of the media types that may be asked for, where they are listed."""
+        raw = one.raw.get("schema")
+        schema = self.document.object_at(raw, one.pointer)[0] if isinstance(raw, dict) else {}
+        listed = schema.get("enum", [schema.get("const")])
+        texts = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+        names = sorted(filter(MEDIA_TYPE.fullmatch, texts), key=lambda name: "*" in name)
+        chosen = [name for name in names if is_json(name)] or names
+        return [Constant(place="header", name="Accept", value=name) for name in chosen[:1]]
 
     def _converted(self, one: Parameter) -> Converted:
         if media := _json_content(one):

@@ -151,7 +151,9 @@ class _Reader:
                 ),
                 # Hardly any API answers just as its document says.
                 output_is_promised=False,
-                field_mappings=FieldMappings(input=arguments.places, constants=constants + body.constants),
+                field_mappings=FieldMappings(
+                    input=arguments.places, constants=constants + read.constants + body.constants
+                ),
             )
         except ValidationError as error:
             raise NoTool(_in_words(error)) from None
