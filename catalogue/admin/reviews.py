@@ -37,8 +37,8 @@ from catalogue.suspicious_words import find_suspicious, show_unseen
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER = "offer"
 SHOWN_DONE = 5
-LONGEST_COMPARED = 3000
-"""Words of a text that are compared one by one."""
+LONGEST_COMPARED = 400
+"""Words of two texts that are compared one by one, which takes the third power of their number at worst."""
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]

@@ -320,6 +320,8 @@ def test_a_held_listing_is_taken_over_once_somebody_confirms_it(
     engine.workflows = []
     held, later = refresh_source(source), refresh_source(source)
     assert list(DiscoveryRun.objects.held()) == [later]
+    held.refresh_from_db()
+    assert (held.changes, len(later.changes["missing"])) == ({}, 2), "the same names are kept once"
     run = confirm_listing(held, by=BY)
     assert run is not None and (run.outcome, run.missing) == (Outcome.SUCCEEDED, 2)
     assert not load_exposed_catalogue().workflows and not DiscoveryRun.objects.held()
