@@ -123,7 +123,7 @@ def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_dec
 
 def test_several_are_decided_at_once_as_they_were_shown(admin_client: Client, source: Source) -> None:
     review = Review.objects.get()
-    assert "Changed again" in told(run_action(admin_client, "keep_selected", review))
+    assert "since the page did not show them: 1" in told(run_action(admin_client, "keep_selected", review))
     chosen = {"action": "keep_selected", "_selected_action": [review.pk]}
     seen = {f"offer-{review.pk}": review.offer_hash}
     assert told(admin_client.post(list_url(Review), chosen | seen)).endswith(" Kept: report_1.")
