@@ -145,7 +145,7 @@ def _take_in(source: Source, run: DiscoveryRun) -> str:
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        return f"{run.found} workflows listed{skipped}.{_why_none(run)}{_what_went(source)}"
+        return f"Workflows listed: {run.found}{skipped}.{_why_none(run)}{_what_went(source)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
