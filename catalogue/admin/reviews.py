@@ -37,8 +37,8 @@ from catalogue.suspicious_words import find_suspicious, show_unseen
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER = "offer"
 SHOWN_DONE = 5
-LONGEST_COMPARED = 3000
-"""Words of a text that are compared one by one."""
+LONGEST_COMPARED = 400
+"""Words of two texts that are compared one by one, which takes the third power of their number at worst."""
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]
@@ -70,6 +70,8 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     )
     list_select_related = ("workflow__source",)
     list_per_page = 50
+    list_disable_select_all = True
+    """Nobody decides on what stands on other pages."""
     search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
     search_help_text = "Names and ids"
     actions = ("accept_selected", "keep_selected")
@@ -199,7 +201,11 @@ def _told(review: Review) -> SafeString:
 
 def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
     """What the page showed of the chosen ones; what it did not show nobody has looked at."""
-    return {key: request.POST.get(f"{OFFER}-{key}", "") for key in reviews.values_list("pk", flat=True)}
+    chosen = list(reviews.values_list("pk", flat=True))
+    seen = {key: offer for key in chosen if (offer := request.POST.get(f"{OFFER}-{key}"))}
+    if unseen := len(chosen) - len(seen):
+        messages.warning(request, f"Left alone, since the page did not show them: {unseen}.")
+    return seen
 
 
 def _tell(request: HttpRequest, decided: Decided, done: str) -> None:

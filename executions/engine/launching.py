@@ -46,7 +46,7 @@ async def start(execution: Execution) -> None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
         await run_in_database(record_timeout, execution, "before the engine took it.")
-    elif off := switched_off(execution.workflow):
+    elif off := switched_off(execution.workflow, execution.door):
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
@@ -181,7 +181,7 @@ async def _why_not_again(execution: Execution) -> str:
         return "its timeout passed before that could be found out."
     if execution.cancel_requested_at is not None:
         return "it was cancelled before that could be found out."
-    if off := switched_off(execution.workflow):
+    if off := switched_off(execution.workflow, execution.door):
         return f"{off} before that could be found out."
     # Another address, or no promise to know our keys when it was sent: the engine would start a second run.
     if source.configured_at > (execution.admitted_at or execution.created_at):
@@ -191,10 +191,11 @@ async def _why_not_again(execution: Execution) -> str:
     return "" if execution.looked_up_since is None else "the engine cannot be asked about it any more."
 
 
-def switched_off(workflow: Workflow) -> str:
+def switched_off(workflow: Workflow, door: str) -> str:
+    """Why nothing of it is started now; empty otherwise. In the admin, hidden workflows are tried as well."""
     if not workflow.source.enabled:
         return f"source {workflow.source.name} was switched off"
-    if not workflow.enabled:
+    if not workflow.enabled and door != Execution.Door.ADMIN:
         return "the workflow was disabled"
     return "" if workflow.missing_since is None else "the engine does not list the workflow any more"
 

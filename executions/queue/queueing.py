@@ -104,33 +104,32 @@ def _read_queue() -> list[Waiting]:
     As plain as it is because SQLite would read all that ever ran to join it or to number the rows.
     """
     in_time = Execution.objects.queued().filter(deadline_at__gt=timezone.now())
-    rows = list(in_time.values_list("pk", "caller", "workflow"))
-    workflows = _read_workflows({workflow for _, _, workflow in rows})
-    kinds = {(caller, workflow) for _, caller, workflow in rows}
+    rows = list(in_time.values_list("pk", "caller", "workflow", "door"))
+    workflows = _read_workflows({workflow for _, _, workflow, _ in rows})
+    kinds = {(caller, workflow, door) for _, caller, workflow, door in rows}
     places = {
-        (caller, workflow): Place.of(workflows[workflow], caller)
-        for caller, workflow in kinds
-        if workflow in workflows
+        (caller, workflow, door): Place.of(workflows[workflow], caller)
+        for caller, workflow, door in kinds
+        if workflow in workflows and not switched_off(workflows[workflow], door)
     }
     return [
-        Waiting(key, places[caller, workflow])
-        for key, caller, workflow in rows
-        if (caller, workflow) in places
+        Waiting(key, places[caller, workflow, door])
+        for key, caller, workflow, door in rows
+        if (caller, workflow, door) in places
     ]
 
 
 def _read_workflows(keys: Iterable[Any]) -> dict[Any, Workflow]:
-    """Those of them that may be started."""
     columns = (
         "enabled", "missing_since", "max_concurrent",
         "source__name", "source__enabled", "source__max_concurrent",
     )  # fmt: skip
-    workflows = Workflow.objects.filter(pk__in=keys).select_related("source").only(*columns)
-    return {workflow.pk: workflow for workflow in workflows if not switched_off(workflow)}
+    return Workflow.objects.select_related("source").only(*columns).in_bulk(keys)
 
 
 def _end_those_in_vain() -> None:
-    startable = Q(workflow__enabled=True, workflow__missing_since=None, workflow__source__enabled=True)
+    shown = Q(workflow__enabled=True) | Q(door=Execution.Door.ADMIN)
+    startable = shown & Q(workflow__missing_since=None, workflow__source__enabled=True)
     too_late = Q(workflow=None) | Q(deadline_at__lte=timezone.now())
     in_vain = Execution.objects.queued().filter(too_late | ~startable).select_related("workflow__source")
     free = in_vain.select_for_update(skip_locked=True, no_key=True, of=("self",))
@@ -144,7 +143,7 @@ def _end_those_in_vain() -> None:
 def _why_in_vain(execution: Execution) -> tuple[ErrorKind, str]:
     if execution.workflow is None:
         return ErrorKind.CONFIGURATION, "It was not started: its workflow was deleted."
-    if off := switched_off(execution.workflow):
+    if off := switched_off(execution.workflow, execution.door):
         return ErrorKind.CONFIGURATION, f"It was not started: {off}."
     waited = f"It waited in the queue longer than its timeout of {execution.timeout_seconds} s."
     return ErrorKind.TIMEOUT, f"{waited} Nothing was started."

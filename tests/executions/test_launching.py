@@ -121,6 +121,21 @@ def test_what_was_switched_off_before_it_was_started_is_not_started(
     assert engine.requests == []
 
 
+def test_a_hidden_workflow_is_run_for_somebody_who_tries_it_in_the_admin(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A4.4: also where it waits for its turn first."""
+    engine.on_start = replies(200, completed() | receipt())
+    waiting, execution = (create_pending(workflow, door=Execution.Door.ADMIN) for _ in range(2))
+    Execution.objects.filter(pk=waiting.pk).update(admitted_at=None)
+    Workflow.objects.update(enabled=False)
+
+    admit_queued()
+    advance_due_executions()
+
+    assert read(execution).succeeded and read(waiting).succeeded
+
+
 def test_an_execution_that_waited_too_long_for_its_start_times_out(
     engine: WireEngine, workflow: Workflow
 ) -> None:
