@@ -53,6 +53,10 @@ class Card:
     badges: list[tuple[str, str, str]] = field(default_factory=list)
     """Text, kind, and the address of what is counted or nothing."""
 
+    @property
+    def told(self) -> str:
+        return f"{self.number:,}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
@@ -63,6 +67,10 @@ class Need:
     """What the number is of."""
     url: str
     kind: str = "warning"
+
+    @property
+    def told(self) -> str:
+        return f"{self.number:,}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

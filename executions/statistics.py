@@ -89,8 +89,8 @@ class Figures:
     """Of those that count for durations, together."""
     timed: int = 0
     """How many count for durations: those that ran to an end."""
-    by_duration: dict[int, int] = field(default_factory=dict)
-    """How many of these are in each class of durations."""
+    by_duration: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """How many of these are in each class of durations, and their milliseconds."""
 
     @property
     def failures(self) -> int:
@@ -132,13 +132,12 @@ class Figures:
         return self.percentile(95)
 
     def percentile(self, percent: float) -> int | None:
-        """An estimate within a fifth of the true duration; None where nothing ran to an end."""
+        """The mean of its class, within a fifth of the true duration; None where nothing ran to an end."""
         wanted, seen = self.timed * percent / 100, 0
-        for number, count in sorted(self.by_duration.items()):
+        for _, (count, milliseconds) in sorted(self.by_duration.items()):
             seen += count
             if seen >= wanted:
-                # The middle of its class, as factors go.
-                return round(2 ** ((number - 0.5) / 2))
+                return round(milliseconds / count)
         return None
 
     def add(self, outcome: str, duration_class: int, row: dict[str, Any]) -> None:
@@ -149,7 +148,7 @@ class Figures:
         if outcome in TIMED:
             self.timed += row["calls"]
             self.milliseconds += row["milliseconds"]
-            self.by_duration[duration_class] = self.by_duration.get(duration_class, 0) + row["calls"]
+            self._add_durations(duration_class, row["calls"], row["milliseconds"])
         if self.last_at is None or row["last_at"] > self.last_at:
             self.last_at = row["last_at"]
 
@@ -158,9 +157,13 @@ class Figures:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for outcome, count in other.by_outcome.items():
             self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + count
-        for number, count in other.by_duration.items():
-            self.by_duration[number] = self.by_duration.get(number, 0) + count
+        for number, (count, milliseconds) in other.by_duration.items():
+            self._add_durations(number, count, milliseconds)
         self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
+
+    def _add_durations(self, duration_class: int, count: int, milliseconds: int) -> None:
+        known = self.by_duration.get(duration_class, (0, 0))
+        self.by_duration[duration_class] = (known[0] + count, known[1] + milliseconds)
 
 
 def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
