@@ -51,12 +51,14 @@ OWN = (
     "index", "password_change", "auth_user_password_change",
     "catalogue_workflow_add_tool", "catalogue_workflow_tool",
     "catalogue_source_import_temporal", "catalogue_source_import_openapi",
-    "executions_engine_runs", "orchestration_workflowrequest_try_it",
+    "executions_engine_runs", "executions_usage", "executions_uncalled",
+    "orchestration_workflowrequest_try_it",
 )  # fmt: skip
 """Besides those that every model has."""
 WITHOUT_KEY = {
     "index", "password_change", "catalogue_workflow_add_tool", "catalogue_source_import_temporal",
-    "catalogue_source_import_openapi", "orchestration_workflowrequest_try_it",
+    "catalogue_source_import_openapi", "executions_usage", "executions_uncalled",
+    "orchestration_workflowrequest_try_it",
 }  # fmt: skip
 
 
