@@ -375,7 +375,7 @@ UNFOLD = {
                     },
                     _page("Result cache", "bolt", "executions", "cachepolicy"),
                     # Its address is also the beginning of the next one's.
-                    _page("Requests in words", "chat", "orchestration", "workflowrequest")
+                    _page("Natural-language requests", "chat", "orchestration", "workflowrequest")
                     | {"active": lambda request: re.search(r"/workflowrequest/(?!try/)", request.path)},
                     {
                         "title": "Try a request",

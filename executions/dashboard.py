@@ -27,7 +27,6 @@ from executions.statistics import (
     Subject,
     Use,
     called_since,
-    figures_by,
     figures_over_time,
     usage_by,
     usage_since,
@@ -54,6 +53,10 @@ class Card:
     badges: list[tuple[str, str, str]] = field(default_factory=list)
     """Text, kind, and the address of what is counted or nothing."""
 
+    @property
+    def told(self) -> str:
+        return f"{self.number:,}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
@@ -64,6 +67,10 @@ class Need:
     """What the number is of."""
     url: str
     kind: str = "warning"
+
+    @property
+    def told(self) -> str:
+        return f"{self.number:,}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,13 +261,15 @@ def _unconfirmed_executions() -> Need:
 
 def _usage(period: Period) -> dict[str, Any]:
     """Three queries, however much was called."""
-    rows, start = usage_since(period.start()), period.start()
+    start = period.start()
+    rows = usage_since(start)
     over_time = figures_over_time(rows, bucket=period.bucket)
-    tools = usage_by(Subject.TOOL, rows)
-    outcomes = {outcome: figures.calls for (outcome,), figures in figures_by(rows, "outcome").items()}
+    tools, total = usage_by(Subject.TOOL, rows), Figures()
+    for figures in over_time.values():
+        total.include(figures)
     return {
         "period": period,
-        "usage_cards": _usage_cards(period, outcomes),
+        "usage_cards": _usage_cards(period, total.by_outcome),
         "charts": _charts(period, start, {moment: figures for (moment,), figures in over_time.items()}),
         "tool_tables": [
             (title, table(("Tool", "Calls", "Failed", "Median", "95th percentile"), shown))

@@ -80,11 +80,8 @@ class Figures:
     """What the ends of some executions come to."""
 
     calls: int = 0
-    failures: int = 0
-    """Failed or timed out."""
-    cancelled: int = 0
-    cached: int = 0
-    """Answered from the result cache."""
+    by_outcome: dict[str, int] = field(default_factory=dict)
+    """How many calls came to each."""
     input_characters: int = 0
     output_characters: int = 0
     last_at: datetime | None = None
@@ -92,8 +89,22 @@ class Figures:
     """Of those that count for durations, together."""
     timed: int = 0
     """How many count for durations: those that ran to an end."""
-    by_duration: dict[int, int] = field(default_factory=dict)
-    """How many of these are in each class of durations."""
+    by_duration: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """How many of these are in each class of durations, and their milliseconds."""
+
+    @property
+    def failures(self) -> int:
+        """Failed or timed out."""
+        return sum(self.by_outcome.get(outcome, 0) for outcome in FAILURES)
+
+    @property
+    def cancelled(self) -> int:
+        return self.by_outcome.get(Outcome.CANCELLED, 0)
+
+    @property
+    def cached(self) -> int:
+        """Answered from the result cache."""
+        return self.by_outcome.get(CACHED, 0)
 
     @property
     def input_tokens(self) -> int:
@@ -121,35 +132,38 @@ class Figures:
         return self.percentile(95)
 
     def percentile(self, percent: float) -> int | None:
-        """An estimate within a fifth of the true duration; None where nothing ran to an end."""
+        """The mean of its class, within a fifth of the true duration; None where nothing ran to an end."""
         wanted, seen = self.timed * percent / 100, 0
-        for number, count in sorted(self.by_duration.items()):
+        for _, (count, milliseconds) in sorted(self.by_duration.items()):
             seen += count
             if seen >= wanted:
-                # The middle of its class, as factors go.
-                return round(2 ** ((number - 0.5) / 2))
+                return round(milliseconds / count)
         return None
 
     def add(self, outcome: str, duration_class: int, row: dict[str, Any]) -> None:
         self.calls += row["calls"]
         self.input_characters += row["input_characters"]
         self.output_characters += row["output_characters"]
-        self.failures += row["calls"] if outcome in FAILURES else 0
-        self.cancelled += row["calls"] if outcome == Outcome.CANCELLED else 0
-        self.cached += row["calls"] if outcome == CACHED else 0
+        self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + row["calls"]
         if outcome in TIMED:
             self.timed += row["calls"]
             self.milliseconds += row["milliseconds"]
-            self.by_duration[duration_class] = self.by_duration.get(duration_class, 0) + row["calls"]
+            self._add_durations(duration_class, row["calls"], row["milliseconds"])
         if self.last_at is None or row["last_at"] > self.last_at:
             self.last_at = row["last_at"]
 
     def include(self, other: Figures) -> None:
-        for name in ("calls", "failures", "cancelled", "cached", "timed", *ADDED[1:]):
+        for name in ("timed", *ADDED):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for number, count in other.by_duration.items():
-            self.by_duration[number] = self.by_duration.get(number, 0) + count
+        for outcome, count in other.by_outcome.items():
+            self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + count
+        for number, (count, milliseconds) in other.by_duration.items():
+            self._add_durations(number, count, milliseconds)
         self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
+
+    def _add_durations(self, duration_class: int, count: int, milliseconds: int) -> None:
+        known = self.by_duration.get(duration_class, (0, 0))
+        self.by_duration[duration_class] = (known[0] + count, known[1] + milliseconds)
 
 
 def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
@@ -226,10 +240,11 @@ def usage_by(subject: Subject, rows: UsageQuerySet) -> list[Use]:
 
 def _usage_by_tool(rows: UsageQuerySet) -> list[Use]:
     """A workflow that was renamed meanwhile is one; what is left of deleted ones goes by the tool's name."""
-    known = Workflow.objects.filter(pk__in=rows.order_by().values("workflow"))
+    found = figures_by(rows, "workflow", "tool_name")
+    known = Workflow.objects.filter(pk__in={workflow for workflow, _ in found if workflow is not None})
     names = dict(known.order_by().values_list("pk", "tool_name"))
     merged: dict[tuple[int | None, str], Figures] = {}
-    for (workflow, tool_name), figures in figures_by(rows, "workflow", "tool_name").items():
+    for (workflow, tool_name), figures in found.items():
         key = (workflow, names[workflow]) if workflow in names else (None, tool_name)
         merged.setdefault(key, Figures()).include(figures)
     return [Use(name, name, figures, workflow) for (workflow, name), figures in merged.items()]

@@ -64,7 +64,7 @@ class UsageForm(forms.Form):
         self.full_clean()
         given = self.cleaned_data
         subject = Subject(given.get("by") or Subject.TOOL)
-        return subject, Period(given.get("period") or Period.MONTH), given.get("order") or "-calls"
+        return subject, Period(given.get("period") or Period.WEEK), given.get("order") or "-calls"
 
 
 def query_of(subject: Subject, use: Use) -> dict[str, str]:

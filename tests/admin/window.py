@@ -108,13 +108,14 @@ def make_everything(user: User) -> None:
         resembles="list_workflows",
     )
     make_filter("*", subject="name", action="include")
-    finance = make_toolset("finance", picked=[plain], rules=["p*"])
+    finance = make_toolset("finance", picked=[plain], rules=["p*"], token_budget=5)
     make_toolset("billing", rules=["b*"], enabled=False, mode="compact", portable=True)
     _make_discovery_runs(good, bad)
     _make_reviews(plain, make_workflow(bad, name="undescribed", description="", enabled=False))
     first = make_execution(plain, door="mcp", toolset="finance")
     second = make_execution(other, door="rest", state="failed")
     long_ago = timezone.now() - timedelta(days=60)
+    make_workflow(good, name="idle", first_seen_at=long_ago)
     make_execution(plain, door="admin", cached_at=timezone.now(), created_at=long_ago)
     for state in ("pending", "starting", "running", "cancelled", "unconfirmed"):
         make_execution(plain, state=state)

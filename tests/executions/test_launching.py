@@ -18,6 +18,7 @@ from connectors.registry import BUILT_IN
 from connectors.testing import free_port
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
+from executions.queue.queueing import admit_queued
 from executions.starting import StartRequest, create_execution
 from tests import plain_http
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
@@ -60,11 +61,11 @@ HANGS_UP = sends_and_hangs_up()
 HTML = replies(200, "<html><body>Please log in</body></html>", content_type="text/html")
 
 
-def create_pending(workflow: Workflow) -> Execution:
+def create_pending(workflow: Workflow, *, door: str = Execution.Door.REST) -> Execution:
     """As REST creates it without waiting: a worker starts it."""
     return create_execution(
         StartRequest(
-            tool_name=workflow.tool_name, arguments={"text": "To be"}, caller=ALICE, door=Execution.Door.REST
+            tool_name=workflow.tool_name, arguments={"text": "To be"}, caller=ALICE, door=Execution.Door(door)
         )
     )
 
