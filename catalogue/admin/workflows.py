@@ -1,6 +1,7 @@
 """Workflows: find them, enable them, say in one's own words what they do."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -66,6 +67,8 @@ HINT_WORDS = {
     "idempotentHint": ("idempotent", "not idempotent"),
     "openWorldHint": ("open world", "closed world"),
 }
+FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
+"""What people see who may only look, in place of what is filled in."""
 AREAS = {"description_override": 5, "icon_override": 2}
 """Fields for longer texts, and their height in lines."""
 
@@ -163,6 +166,15 @@ class WorkflowAdmin(ToolPagesMixin):
         ("Limits", {"fields": (("timeout_seconds", "upstream_timeout"), "max_concurrent")}),
     )
 
+    def get_fieldsets(self, request: HttpRequest, obj: Workflow | None = None) -> Any:
+        fieldsets = super().get_fieldsets(request, obj)
+        if self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (title, options | {"fields": tuple(FOR_READERS.get(name, name) for name in options["fields"])})
+            for title, options in fieldsets
+        ]
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         return WorkflowChangeList
 
@@ -223,6 +235,10 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="type", ordering="execution_type")
     def type_shown(self, workflow: Workflow) -> str:
         return Workflow.ExecutionType(workflow.effective_execution_type).label
+
+    @admin.display(description="arguments")
+    def told_arguments(self, workflow: Workflow) -> SafeString:
+        return paragraphs("\n".join(_told_overrides(workflow)))
 
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:
@@ -335,6 +351,16 @@ def _told_filter(explanation: Explanation) -> str:
     if explanation.visibility == Visibility.FILTERED:
         return "no filter includes it"
     return ""
+
+
+def _told_overrides(workflow: Workflow) -> Iterator[str]:
+    for name, override in workflow.argument_overrides.items():
+        if "constant" in override:
+            yield f"{name}: always {json.dumps(override['constant'])}, hidden from agents"
+        if "default" in override:
+            yield f"{name}: {json.dumps(override['default'])} where agents leave it out"
+        if "description" in override:
+            yield f"{name}: {override['description']}"
 
 
 def _told_seconds(seconds: int | None) -> str:

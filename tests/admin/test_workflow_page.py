@@ -319,6 +319,14 @@ def test_a_curator_changes_single_arguments_in_a_row_each(admin_client: Client) 
     assert workflow.argument_overrides == expected
 
 
+def test_people_who_may_only_look_read_what_was_done_to_arguments(staff_with: StaffWith) -> None:
+    changed = {"tenant": {"constant": "acme"}, "days": {"default": 3, "description": "Ours."}}
+    workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=changed)
+    shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
+    assert 'tenant: always "acme", hidden from agents days: 3 where agents leave it out days: Ours.' in shown
+    assert "Alias" not in shown
+
+
 def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: Client) -> None:
     """A4.3"""
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides={"gone": {"constant": 1}})
