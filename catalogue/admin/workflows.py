@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Coalesce, NullIf
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
@@ -174,6 +175,14 @@ class WorkflowAdmin(ToolPagesMixin):
             (title, options | {"fields": tuple(FOR_READERS.get(name, name) for name in options["fields"])})
             for title, options in fieldsets
         ]
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """What was right when the form was read may be wrong by the time that the change has its turn."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except ValidationError as error:
+            messages.error(request, f"Nothing was changed. {' '.join(error.messages)}")
+            return HttpResponseRedirect(request.get_full_path())
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         return WorkflowChangeList
