@@ -44,7 +44,8 @@ def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
     members = _members(offered)
     for name, override in overrides.items():
         if "constant" in override:
-            for part in list(_parts(offered)):
+            # Not a list: what hangs on the argument is moved into the parts that are still to come.
+            for part in _parts(offered):
                 _fix(part, name, override["constant"], root=schema, is_whole=part is offered)
         elif name in members:
             offered["properties"] = _properties(offered) | {name: _reworded(members[name], override)}
@@ -169,18 +170,16 @@ def _parts(schema: Any) -> Iterator[Schema]:
 
 def _fix(part: Schema, name: str, value: Any, *, root: Schema, is_whole: bool) -> None:
     """Say of the other arguments what the part says of them once this one has the value."""
-    properties = _properties(part)
-    was_named = name in properties or name in _required(part)
-    if name in properties:
-        inner = properties.pop(name)
-        if not is_whole and _misfit(root, inner, value):
-            part.clear()
-            part["not"] = {}
-            return
+    unnamed = True if "patternProperties" in part else part.get("additionalProperties", True)
+    inner = _properties(part).pop(name, unnamed)
+    if not is_whole and (part.get("maxProperties") == 0 or _misfit(root, inner, value)):
+        part.clear()
+        part["not"] = {}
+        return
     _require_no_more(part, name)
     _apply_dependencies(part, name)
     for keyword in ("minProperties", "maxProperties"):
-        if was_named and isinstance(part.get(keyword), int):
+        if isinstance(part.get(keyword), int):
             part[keyword] = max(0, part[keyword] - 1)
 
 

@@ -1,13 +1,14 @@
 """Workflows: find them, enable them, say in one's own words what they do."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Coalesce, NullIf
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
@@ -83,6 +84,8 @@ HINT_BADGES = {"readOnlyHint": "success", "destructiveHint": "danger"}
 SHOWN_DESCRIPTION = 80
 SHOWN_TAGS = 4
 GLOB_SIGNS = "*?["
+FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
+"""What people see who may only look, in place of what is filled in."""
 AREAS = {"description_override": 5, "icon_override": 2}
 """Fields for longer texts, and their height in lines."""
 
@@ -196,6 +199,23 @@ class WorkflowAdmin(ToolPagesMixin):
         ),
         ("Limits", {"fields": (("timeout_seconds", "upstream_timeout"), "max_concurrent")}),
     )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Workflow | None = None) -> Any:
+        fieldsets = super().get_fieldsets(request, obj)
+        if self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (title, options | {"fields": tuple(FOR_READERS.get(name, name) for name in options["fields"])})
+            for title, options in fieldsets
+        ]
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """What was right when the form was read may be wrong by the time that the change has its turn."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except ValidationError as error:
+            messages.error(request, f"Nothing was changed. {' '.join(error.messages)}")
+            return HttpResponseRedirect(request.get_full_path())
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         return WorkflowChangeList
@@ -363,6 +383,10 @@ class WorkflowAdmin(ToolPagesMixin):
             {"workflow": workflow, "classes": " ".join(SWITCH_CLASSES), "may": workflow.may_be_switched},
         )
 
+    @admin.display(description="arguments")
+    def told_arguments(self, workflow: Workflow) -> SafeString:
+        return paragraphs("\n".join(_told_overrides(workflow)))
+
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:
         return paragraphs(workflow.description)
@@ -483,6 +507,16 @@ def _told_filter(explanation: Explanation) -> str:
     if explanation.visibility == Visibility.FILTERED:
         return "no filter includes it"
     return ""
+
+
+def _told_overrides(workflow: Workflow) -> Iterator[str]:
+    for name, override in workflow.argument_overrides.items():
+        if "constant" in override:
+            yield f"{name}: always {json.dumps(override['constant'])}, hidden from agents"
+        if "default" in override:
+            yield f"{name}: {json.dumps(override['default'])} where agents leave it out"
+        if "description" in override:
+            yield f"{name}: {override['description']}"
 
 
 def _told_seconds(seconds: int | None) -> str:

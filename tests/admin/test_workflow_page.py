@@ -1,10 +1,13 @@
 """One workflow in the admin: what its engine says, and what a curator decides."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from mcp_types import LATEST_PROTOCOL_VERSION
 
 from catalogue.exposure import confirmed_catalogue
@@ -252,6 +255,24 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
     assert re.search(r"about 1\d\d tokens", text_of(admin_client.get(page_url(workflow))))
 
 
+def test_a_name_that_another_gives_up_at_the_same_moment_is_not_taken(admin_client: Client) -> None:
+    """A6.4: the other change is first to have its turn, after this form was found to be right."""
+    first, second = make_workflow(tool_name="report"), make_workflow(tool_name="other")
+    given = form_values(admin_client.get(page_url(second))) | {"tool_name": "weekly"}
+    until = (timezone.now() + timedelta(days=1)).isoformat()
+
+    def overtake(execute: Any, sql: str, *args: Any) -> Any:
+        if "catalogue_revision" in sql:
+            Workflow.objects.filter(pk=first.pk).update(tool_aliases={"weekly": until})
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(overtake):
+        response = admin_client.post(page_url(second), given)
+    assert "Nothing was changed. Until" in told(response) and response.status_code == 302
+    second.refresh_from_db()
+    assert second.tool_name == "other"
+
+
 def test_people_who_may_only_look_see_what_was_decided(staff_with: StaffWith) -> None:
     """B8: without a form."""
     workflow = make_workflow(read_only_hint=True, cache_seconds=77)
@@ -317,6 +338,14 @@ def test_a_curator_changes_single_arguments_in_a_row_each(admin_client: Client) 
         assert refused.status_code == 200 and problem in refused.content.decode(), problem
     assert change(admin_client, workflow, title_override="Other").status_code == 302
     assert workflow.argument_overrides == expected
+
+
+def test_people_who_may_only_look_read_what_was_done_to_arguments(staff_with: StaffWith) -> None:
+    changed = {"tenant": {"constant": "acme"}, "days": {"default": 3, "description": "Ours."}}
+    workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=changed)
+    shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
+    assert 'tenant: always "acme", hidden from agents days: 3 where agents leave it out days: Ours.' in shown
+    assert "Alias" not in shown
 
 
 def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: Client) -> None:

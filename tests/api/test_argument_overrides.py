@@ -146,3 +146,26 @@ def test_hiding_keeps_what_the_schema_says_of_the_others():
     assert settle_arguments(schema, fixed, good).arguments == good | {"kind": "text"}
     for bad in ({"path": "a", "size": 1}, {"text": "a"}, {"text": "a", "size": 10}):
         assert settle_arguments(schema, fixed, bad).problems, bad
+
+
+def test_a_value_that_a_part_of_the_schema_refuses_takes_that_part_away():
+    """Of conditions too, and of parts that forbid what they do not name."""
+    schema = {
+        "type": "object",
+        "properties": {"region": {"type": "string"}, "zone": {}},
+        "anyOf": [
+            {"properties": {"zone": {}}, "additionalProperties": False},
+            {"required": ["zone"], "minProperties": 2},
+            {"maxProperties": 0},
+        ],
+        "dependentSchemas": {
+            "region": {"properties": {"region": {"minLength": 2}, "zone": {"type": "string"}}}
+        },
+    }
+    fixed = {"region": {"constant": "eu"}}
+    offered = offer_schema(schema, fixed)
+    assert offered["anyOf"] == [{"not": {}}, {"required": ["zone"], "minProperties": 1}, {"not": {}}]
+    assert offered["allOf"] == [{"properties": {"zone": {"type": "string"}}}]
+    assert settle_arguments(schema, fixed, {"zone": "b"}).arguments == {"zone": "b", "region": "eu"}
+    for bad in ({}, {"zone": 1}):
+        assert settle_arguments(schema, fixed, bad).problems

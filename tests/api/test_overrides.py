@@ -1,9 +1,11 @@
 """What a curator says and sets through /api/workflows/<tool name>/"""
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.utils import timezone
 
 from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
@@ -113,6 +115,15 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
     told = caller.post("/api/executions/", {"tool": "greet", "wait_seconds": 0}).json()["detail"]
     assert "It was renamed: call salute instead." in told
     assert client.patch("/api/workflows/other/", {"tool_name": "greet"}).status_code == 200
+
+
+def test_a_former_name_stops_working_by_itself_once_its_time_is_over():
+    ended = (timezone.now() - timedelta(seconds=1)).isoformat()
+    make_workflow(tool_name="hail", former_tool_names=["greet"], tool_aliases={"greet": ended})
+    told = agent().post("/api/executions/", {"tool": "greet", "wait_seconds": 0}).json()["detail"]
+    assert "It was renamed: call hail instead." in told
+    make_workflow(tool_name="other")
+    assert administrator().patch("/api/workflows/other/", {"tool_name": "greet"}).status_code == 200
 
 
 def test_two_renames_at_once_keep_the_names_of_both():

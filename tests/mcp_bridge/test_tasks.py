@@ -115,6 +115,19 @@ def test_a_client_that_declares_the_extension_gets_a_task_once_its_wait_is_over(
     wait_until(lambda: only().awaited_until is None, "it is noted that the caller has an answer")
 
 
+def test_a_task_of_a_call_by_a_former_name_says_the_present_one(
+    mcp_server: McpServer, token: str, long_workflow: Workflow
+):
+    """Issue 13, 5: beside what the protocol has there."""
+    until_tomorrow = (timezone.now() + timedelta(days=1)).isoformat()
+    change(tool_aliases={"summary": until_tomorrow})
+    usual = send(mcp_server, token, "tools/call", name="report", arguments={"n": 1}).json()["result"]
+    task = send(mcp_server, token, "tools/call", name="summary", arguments={"n": 2}).json()["result"]
+    assert task["_meta"] == usual["_meta"] | {"workflow-catalogue/renamed-to": "report"}
+    in_progress = Execution.objects.filter(awaited_until__isnull=False)
+    wait_until(lambda: not in_progress.exists(), "it is noted that the callers have their answers")
+
+
 async def test_a_task_comes_after_the_inline_wait_also_where_progress_was_asked_for(
     connect: Connect, long_workflow: Workflow
 ):

@@ -329,3 +329,26 @@ async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(conn
 
 def test_no_workflow_can_take_a_built_in_tools_name():
     assert set(BUILT_IN_TOOLS) <= RESERVED
+
+
+async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engine_gets_the_rest(
+    connect: Connect, source: Source
+):
+    """Issue 13, 5: in lists, in what is told of the workflow, and in what the engine answers to a call."""
+    workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
+    changed = {"seconds": {"constant": 0}, "message": {"description": "Ours.", "default": "Tea"}}
+    await in_database(override_workflow)(workflow, argument_overrides=changed)
+    async with connect() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        told = (await client.call_tool("get_workflow_info", {"name": "countdown"})).structured_content
+        ran = await client.call_tool("countdown", {})
+        refused = await client.call_tool(
+            "execute_workflow", {"name": "countdown", "arguments": {"seconds": 9}}
+        )
+    schema = tools["countdown"].input_schema
+    assert (
+        schema == told["input_schema"] and "required" not in schema and "seconds" not in schema["properties"]
+    )
+    assert schema["properties"]["message"] == {"type": "string", "description": "Ours.", "default": "Tea"}
+    assert (ran.structured_content["seconds"], ran.structured_content["message"]) == (0, "Tea")
+    assert refused.is_error and "/seconds: is set by the catalogue; leave it out" in refused.content[0].text
