@@ -152,7 +152,6 @@ CHANGES: dict[Callable[[Client], Any], dict[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
-@pytest.mark.databases("catalogue.reverting")
 def test_each_change_is_kept_with_its_values_and_can_be_reverted(
     admin_client: Client, change: Callable[[Client], Any]
 ) -> None:
@@ -245,6 +244,7 @@ def test_the_history_is_only_added_to(admin_client: Client) -> None:
     assert admin_client.post(page_url(entry), {"message": "Nothing."}).status_code == 403
 
 
+@pytest.mark.databases("catalogue.admin.history")
 def test_the_whole_history_is_searched_and_filtered(admin_client: Client) -> None:
     """B8."""
     rename_by_form(admin_client)
@@ -293,13 +293,14 @@ def test_a_change_of_many_costs_as_many_queries_as_one_of_few() -> None:
     assert counts[0] == counts[1] <= 12
 
 
+@pytest.mark.databases("catalogue.rest.history")
 def test_rest_lists_the_history(admin_client: Client) -> None:
     """B8: with filters, for administrators; and changes nothing of it."""
     workflow = disable_in_bulk(admin_client)
     change_source_by_rest(admin_client)
     client = administrator()
     assert client.get("/api/history/").json()["count"] == 2
-    query = {"model": "catalogue.workflow", "object_id": workflow.pk, "door": "admin", "search": "workflow"}
+    query = {"model": "catalogue.workflow", "object_id": workflow.pk, "door": "admin", "search": "WORKFLOW"}
     (entry,) = client.get("/api/history/", query).json()["results"]
     assert entry["changes"] == {"enabled": [True, False]} and entry["revision"]
     assert client.get(f"/api/history/{entry['id']}/").json() == entry
