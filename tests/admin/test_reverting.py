@@ -193,6 +193,18 @@ def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_clien
     assert HistoryEntry.of(workflow).count() == 2
 
 
+def test_what_was_done_to_many_is_reverted_together(admin_client: Client) -> None:
+    """B8: several changes of one object in turn, and what cannot be is told with its reason."""
+    workflows = make_workflows(3)
+    run_action(admin_client, "disable_selected", *workflows)
+    run_action(admin_client, "enable_selected", workflows[0])
+    added = administrator().post("/api/toolsets/", {"slug": "finance"}, format="json")
+    assert added.status_code == 201
+    shown = told(run_action(admin_client, "revert_selected", *HistoryEntry.objects.all()))
+    assert "Reverted: 4." in shown and "finance was added: delete it instead." in shown
+    assert Workflow.objects.filter(enabled=True).count() == 3
+
+
 def test_secrets_are_never_kept(admin_client: Client) -> None:
     """B9: only that they changed; the same ones encrypted anew are no change."""
     source = make_source("orders", api_key="first-secret")
