@@ -27,7 +27,7 @@ KIND_BADGES = {
     HistoryEntry.Kind.CHANGED: "info",
     HistoryEntry.Kind.DELETED: "danger",
 }
-MOST_ACTORS = 500
+MOST_ACTORS, MOST_REVERTED, SHOWN_REFUSALS = 500, 500, 5
 
 
 def _kind_of_object(label: str) -> str:
@@ -92,6 +92,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     list_per_page = 50
     search_fields = ("object_name", "actor_name", "message", "changes")
     search_help_text = "Names of objects and people, messages, values"
+    actions = ("revert_selected",)
     buttons = ("revert",)
     change_form_outer_before_template = "catalogue/admin/history_entry.html"
 
@@ -139,12 +140,40 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     def revert(self, request: HttpRequest, entry: HistoryEntry) -> None:
         if not self._may_revert(request, entry):
             raise PermissionDenied
+        if problem := self._try_to_revert(request, entry):
+            messages.error(request, f"Nothing was changed: {problem}")
+        else:
+            messages.success(request, f"Reverted: {entry.object_name} has its earlier values again.")
+
+    def has_revert_permission(self, request: HttpRequest) -> bool:
+        """Of what, each entry's object decides."""
+        return self.has_view_permission(request)
+
+    @admin.action(description="Revert", permissions=["revert"])
+    def revert_selected(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> None:
+        """The latest first, so that several changes of one object are taken back in turn."""
+        if (count := queryset.count()) > MOST_REVERTED:
+            messages.error(request, f"{count:,} are too many: at most {MOST_REVERTED} at a time.")
+            return
+        problems = ((entry, self._try_to_revert(request, entry)) for entry in queryset.order_by("-at", "-pk"))
+        refused = [f"{entry.object_name}: {problem}" for entry, problem in problems if problem]
+        if reverted := count - len(refused):
+            messages.success(request, f"Reverted: {reverted}.")
+        if refused:
+            more = f" And {len(refused) - SHOWN_REFUSALS} more." if len(refused) > SHOWN_REFUSALS else ""
+            messages.warning(request, f"Left as they are: {' '.join(refused[:SHOWN_REFUSALS])}{more}")
+
+    def _try_to_revert(self, request: HttpRequest, entry: HistoryEntry) -> str:
+        """Why it was not; empty once it is."""
+        if problem := why_not_revertible(entry):
+            return problem
+        if not self._may_revert(request, entry):
+            return "You may not change it."
         try:
             revert_change(entry, by=actor_of(request))
         except RevertRefused as refused:
-            messages.error(request, f"Nothing was changed: {refused}")
-        else:
-            messages.success(request, f"Reverted: {entry.object_name} has its earlier values again.")
+            return str(refused)
+        return ""
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """A button of an entry's page changes another object, whose history tells of it."""

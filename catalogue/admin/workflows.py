@@ -354,7 +354,8 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="source, category", ordering="source__name")
     def origin(self, workflow: Workflow) -> SafeString:
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 6rem"
-        told = workflow.source, workflow.category
+        kind = Workflow.ExecutionType(workflow.effective_execution_type).label
+        told = workflow.source, f"{workflow.category}, {kind}"
         return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *told)
 
     @admin.display(description="changed", ordering="changed_at")

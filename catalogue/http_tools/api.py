@@ -13,15 +13,15 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.changes import Change
 from catalogue.exposure import confirmed_catalogue
 from catalogue.filters import FilterChain
+from catalogue.history import actor_of
 from catalogue.http_tools.configs import KIND, StoredTool, stored_tool_of, write_tool_config
 from catalogue.http_tools.refusals import ToolsRefused
-from catalogue.http_tools.registry import StoredTools, remove_tool, replace_tool, store_tools
+from catalogue.http_tools.registry import record_stored_tools, remove_tool, replace_tool, store_tools
 from catalogue.http_tools.serializers import StoredToolsSerializer
 from catalogue.http_tools.submissions import ToolSubmission, place_of, read_submission, read_tool
-from catalogue.models import Source, Workflow, WorkflowFilter
+from catalogue.models import Workflow, WorkflowFilter
 from catalogue.permissions import Access, is_administrator, toolset_of
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Problem, Refusal
@@ -134,7 +134,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         except ToolsRefused as refused:
             raise _refusal(refused, request.data) from None
         if not asked.dry_run:
-            self._record(stored)
+            record_stored_tools(actor_of(request), stored)
         answer = StoredToolsSerializer(stored).data
         is_new = stored.has_new and not asked.dry_run
         return Response(answer, status.HTTP_201_CREATED if is_new else status.HTTP_200_OK)
@@ -155,7 +155,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
             stored = replace_tool(workflow, read_tool(_declared_part(request.data, _shown(workflow))))
         except ToolsRefused as refused:
             raise _refusal(refused, None) from None
-        self._record(stored)
+        record_stored_tools(actor_of(request), stored)
         return Response(_shown(self.get_object()))
 
     @extend_schema(
@@ -170,14 +170,6 @@ class ToolViewSet(ApiViewSet[Workflow]):
         self.record("Removed the tool.", workflow)
         remove_tool(workflow)
         return Response(status=status.HTTP_204_NO_CONTENT)
-
-    def _record(self, stored: StoredTools) -> None:
-        """In the history of each tool that became another."""
-        changed = [one for one in stored.tools if one.change != Change.UNCHANGED]
-        for what in {one.change for one in changed}:
-            names = [one.tool_id for one in changed if one.change == what]
-            self.record(f"Declared the tool: {what}.", *Workflow.objects.filter(tool_name__in=names))
-        self.record("Added with its first tool.", *Source.objects.filter(name__in=stored.new_sources))
 
 
 @extend_schema(exclude=True)

@@ -9,11 +9,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.changes import Change
+from catalogue.history import Actor, record_change
 from catalogue.http_tools.configs import KIND, tool_config_of, write_tool_config
 from catalogue.http_tools.moves import Move, StoredTools, ToolChange
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused
 from catalogue.http_tools.sources import Home, find_homes
-from catalogue.models import DiscoveryRun, Revision, Workflow
+from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from connectors.http_tools.tool_config import ToolConfig
 
 __all__ = [
@@ -29,6 +30,15 @@ __all__ = [
     "tool_config_of",
     "write_tool_config",
 ]
+
+
+def record_stored_tools(by: Actor, stored: StoredTools) -> None:
+    """In the history of each tool that became another, and of each source that is new."""
+    changed = [one for one in stored.tools if one.change != Change.UNCHANGED]
+    for what in {one.change for one in changed}:
+        names = [one.tool_id for one in changed if one.change == what]
+        record_change(by, Workflow.objects.filter(tool_name__in=names), f"Declared the tool: {what}.")
+    record_change(by, Source.objects.filter(name__in=stored.new_sources), "Added with its first tool.")
 
 
 def store_tools(

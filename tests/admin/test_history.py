@@ -1,7 +1,9 @@
 """The history of what people, tokens and commands changed."""
 
+import json
 from datetime import timedelta
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
 from tests.admin.pages import form_values, list_url, page_url, run_action, text_of
 from tests.admin.window import make_everything
-from tests.factories import make_source, make_workflow, make_workflows
+from tests.factories import NOWHERE, make_source, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
 
@@ -95,6 +97,19 @@ def test_a_command_that_changes_what_agents_see_leaves_a_trace() -> None:
     entry = HistoryEntry.of(workflow).get()
     assert (entry.actor_name, entry.door) == ("manage.py enable_workflows", "command")
     assert entry.message == "Enabled."
+
+
+def test_what_commands_add_is_in_the_history() -> None:
+    """B8: with its values, but for secrets."""
+    config = json.dumps({"base_url": NOWHERE})
+    call_command("add_source", "orders", "simplified", "--config", config, "--secret", "api_key=hidden")
+    call_command("create_mcp_token", "agent", stdout=StringIO())
+    token, source = HistoryEntry.objects.all()
+    assert (source.actor_name, token.actor_name) == ("manage.py add_source", "manage.py create_mcp_token")
+    assert source.kind == token.kind == "added"
+    assert source.changes["encrypted_credentials"] == [None, "(secret)"]
+    assert source.changes["name"] == [None, "orders"] and token.changes["name"] == [None, "agent"]
+    assert "digest" not in token.changes
 
 
 def test_the_history_is_shown_in_pages_and_begins_with_the_latest(admin_client: Client) -> None:

@@ -260,6 +260,7 @@ def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_sav
     assert ruled.tool_name == "ruled"
 
 
+@pytest.mark.databases("mcp_bridge.admin.workflow_picker")
 def test_workflows_to_pick_are_found_by_words_and_globs(admin_client: Client) -> None:
     """A4.2: with their cost; no more than a page shows."""
     for number in range(60):

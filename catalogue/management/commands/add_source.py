@@ -5,7 +5,9 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
+from django.db import transaction
 
+from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
 from catalogue.management.kind_help import KindHelp
 from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
@@ -56,6 +58,7 @@ class Command(CatalogueCommand):
             help="a listing that loses more is held until somebody confirms it (default: %(default)s)",
         )
 
+    @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         policy = Source.NewWorkflows.EXPOSED if options["expose_new"] else Source.NewWorkflows.HIDDEN
         if options["hold_new"]:
@@ -76,4 +79,5 @@ class Command(CatalogueCommand):
             raise CommandError(
                 "\n".join(f"{field}: {' '.join(told)}" for field, told in error.message_dict.items())
             ) from None
+        record_change(command("add_source"), [source], "Added.")
         self.stdout.write(f"Added source {source.name} ({source.kind}).")

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catalogue.changes import Change
+from catalogue.changes import Change, tell_counts
 from catalogue.declared_workflows import (
     USUAL_NAME,
     Import,
@@ -15,7 +15,9 @@ from catalogue.declared_workflows import (
     import_file,
     plan_import,
 )
+from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
+from catalogue.models import Source
 from connectors.errors import Misconfigured
 from connectors.temporal.listing import read_file
 
@@ -91,6 +93,9 @@ class Command(CatalogueCommand):
             )
         except (ImportRefused, Misconfigured) as error:
             raise CommandError(f"Nothing was imported.\n{error}") from None
+        if not options["dry_run"]:
+            told = f"Imported a Temporal file: {tell_counts(outcome.count) or 'no workflows'}."
+            record_change(command("import_temporal"), Source.objects.filter(name=outcome.source), told)
         self._tell(outcome)
 
     def _tell(self, outcome: Import) -> None:

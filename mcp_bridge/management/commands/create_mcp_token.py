@@ -6,8 +6,10 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
+from django.db import transaction
 from django.utils import timezone
 
+from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
 from catalogue.scopes import Scope
 from mcp_bridge.management.toolset_option import add_toolset_option, chosen_toolset
@@ -38,13 +40,14 @@ class Command(CatalogueCommand):
         )
         add_toolset_option(parser, what="bind it to this toolset: it sees and runs nothing else")
 
+    @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         days = options["expires"]
         if days is not None and not 1 <= days <= 36_500:
             raise CommandError("--expires takes 1 to 36500 days.")
         expires_at = timezone.now() + timedelta(days=days) if days else None
         try:
-            _, text = create_token(
+            token, text = create_token(
                 name=options["name"],
                 scopes=options["scopes"],
                 expires_at=expires_at,
@@ -53,4 +56,5 @@ class Command(CatalogueCommand):
             )
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from None
+        record_change(command("create_mcp_token"), [token], "Added.")
         self.stdout.write(text)
