@@ -18,6 +18,7 @@ from catalogue.configuration.fields import (
     TOOLSET_RULE,
     VERSION,
     WORKFLOW,
+    Curated,
 )
 from catalogue.connections import secret_fields
 from catalogue.models import ProductSettings, Revision, Source, Toolset, Workflow, WorkflowFilter
@@ -132,7 +133,7 @@ def _filters() -> list[dict[str, Any]]:
     return [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()]
 
 
-def describe_rule(curated: Any, rule: Any) -> dict[str, Any]:
+def describe_rule(curated: Curated, rule: Any) -> dict[str, Any]:
     """The whole of what it does; whether it is on and its note where they say something."""
     whole = {name: getattr(rule, name) for name in ("action", "subject", "syntax", "pattern")}
     return whole | curated.decided(rule)

@@ -6,6 +6,7 @@ file does not have stay, unless they are pruned; sections that it does not have 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission
@@ -413,8 +414,7 @@ class _Import:
             given = self._file.mapping(place, known=RULE_FIELDS)
             values = self._file.fields(place, curated, given)
             rule: Any = curated.model(**values)
-            excluded = [*curated.otherwise]
-            self._is_refused(place, lambda rule=rule, excluded=excluded: rule.clean_fields(exclude=excluded))
+            self._is_refused(place, partial(rule.clean_fields, exclude=[*curated.otherwise]))
             wanted.append(values)
         return None if len(self._file.problems) > known else wanted
 

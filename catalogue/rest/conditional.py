@@ -5,6 +5,7 @@ catalogue's revision says nothing of health, counts and executions, which stand 
 """
 
 import hashlib
+from typing import Any
 
 from django.http import HttpResponse, HttpResponseBase
 from django.utils.cache import get_conditional_response, patch_vary_headers
@@ -22,10 +23,9 @@ def make_conditional(request: Request, response: Response) -> None:
 
 def _tag(request: Request, response: HttpResponse) -> HttpResponseBase:
     patch_vary_headers(response, VARIES_WITH)
-    who = "" if request.auth is None else request.auth.caller.key
-    told = f"{who or request.user.pk} {response.get('Content-Type')} ".encode() + response.content
+    token: Any = request.auth
+    who = request.user.pk if token is None else token.caller.key
+    told = f"{who} {response.get('Content-Type')} ".encode() + response.content
     response["ETag"] = f'"{hashlib.sha256(told).hexdigest()[:32]}"'
-    answer: HttpResponseBase = get_conditional_response(
-        request._request, etag=response["ETag"], response=response
-    )
-    return answer
+    answer = get_conditional_response(request._request, etag=response["ETag"], response=response)
+    return response if answer is None else answer

@@ -31,7 +31,9 @@ class ApiViewSet(GenericViewSet[Row]):
         if FIELDS in request.query_params:
             # Not a method of this class: drf-spectacular makes no serializers of views that have one.
             whole = self.get_serializer
-            self.get_serializer = lambda *args, **kwargs: keep_fields(whole(*args, **kwargs), request)
+            self.get_serializer = lambda *args, **kwargs: keep_fields(  # type: ignore[method-assign]
+                whole(*args, **kwargs), request
+            )
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         finalized = super().finalize_response(request, response, *args, **kwargs)

@@ -150,7 +150,7 @@ class ExecutionViewSet(
         if not wants_csv(request):
             return super().list(request, *args, **kwargs)
         rows = self.filter_queryset(self.get_queryset())
-        shown = self.get_serializer(many=True)
+        shown: Any = self.get_serializer(many=True)
         return write_csv(rows, shown.child)
 
     def get_object(self) -> Execution:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
@@ -27,14 +26,15 @@ class PagesOrCursor(Pages):
 
     _by_cursor = False
     _next_cursor: str | None = None
+    _address = ""
 
     def paginate_queryset(
-        self, queryset: QuerySet[Any], request: Request, view: APIView | None = None
+        self, queryset: Any, request: Request, view: APIView | None = None
     ) -> list[Any] | None:
         self._by_cursor = CURSOR in request.query_params
         if not self._by_cursor:
             return super().paginate_queryset(queryset, request, view)
-        self.request = request
+        self._address = request.build_absolute_uri()
         refuse_beside(request, CURSOR, ("page", "ordering"))
         size = self.get_page_size(request) or self.page_size
         try:
@@ -52,7 +52,7 @@ class PagesOrCursor(Pages):
             return super().get_paginated_response(data)
         following = None
         if self._next_cursor is not None:
-            following = replace_query_param(self.request.build_absolute_uri(), CURSOR, self._next_cursor)
+            following = replace_query_param(self._address, CURSOR, self._next_cursor)
         return Response({"next": following, "results": data})
 
     def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.utils import timezone
 
 from catalogue.configuration import fields
 from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
@@ -198,6 +199,35 @@ def test_a_workflow_that_the_engine_has_not_listed_says_what_to_do() -> None:
         "line 4, workflows.orders.7: its source has not listed this workflow yet: refresh the source first, "
         "or import a file whose section `listed` has it."
     ]
+
+
+def test_what_the_engine_said_comes_back_as_it_was() -> None:
+    """Also what is listed no more, what could not be used, and names that clash whatever their order."""
+    source = make_source("orders", api_key="")
+    schema = {
+        "type": "object",
+        "properties": {"z": {"type": "number", "maximum": 2**64}, "a": {"default": 1.0}},
+    }
+    said = {
+        "upstream_title": "Report: on #1", "description": "One.\n\n  Two: \ttabbed", "tags": ["no", "1"],
+        "category": "null", "version": "1.10", "author": "~", "execution_type": "sync",
+        "input_schema": schema, "metadata": {"b": 1, "a": []},
+        "output_schema": {"type": "object", "properties": {"b": {}, "a": {}}}, "upstream_cache_seconds": 5,
+        "hints": {"readOnlyHint": True}, "icons": [{"src": "https://e.example.com/i.png"}],
+        "queries": [{"name": "how_far", "description": "", "inputSchema": schema}],
+    }  # fmt: skip
+    make_workflow(source, name="report", tool_name="report_2", upstream_id="2", **said)
+    broken = {"schema_problem": "Not JSON Schema.", "resembles": "the built-in tool list_workflows"}
+    make_workflow(source, name="report", tool_name="report", upstream_id="1", **broken)
+    make_workflow(source, tool_name="gone", missing_since=timezone.now(), former_tool_names=["went", "left"])
+    before = export_catalogue()
+    source.delete()
+    load(before)
+    assert export_catalogue() == before
+    row = Workflow.objects.get(tool_name="report_2")
+    assert {name: getattr(row, name) for name in said} == said
+    assert list(row.input_schema["properties"]) == ["z", "a"]
+    assert Workflow.objects.get(tool_name="gone").missing_since is not None
 
 
 def test_what_the_engine_has_listed_here_stays_as_it_is() -> None:
