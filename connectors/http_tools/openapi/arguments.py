@@ -92,7 +92,7 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
 
 
 def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
-    """The schema of what is not written as JSON. A list without items is not there, so `needed` ones have some.
+    """The schema of what is not written as JSON: `needed` lists have items, as empty ones would not be there.
 
     Raises NoTool.
     """
