@@ -217,7 +217,7 @@ OPTIONAL = {"anyOf": [TEXT, {"type": "null"}], "title": "Q"}
         (OPTIONAL, {"title": "Q", "type": "string"}),
         ({**OPTIONAL, "default": None}, {"title": "Q", "type": "string"}),
         ({"anyOf": [TEXT, {"type": "integer"}, {"type": "null"}]}, {"anyOf": [TEXT, {"type": "integer"}]}),
-        ({"type": ["array", "null"], "items": {"type": ["string", "null"]}}, LIST),
+        ({"type": ["array", "null"], "items": {"type": ["string", "null"]}}, LIST | {"minItems": 1}),
         ({"type": ["string", "null"], "enum": ["a", None]}, {"type": "string", "enum": ["a"]}),
         ({"$ref": "#/components/schemas/Maybe"}, {"title": "Q", "type": "string"}),
     ],

@@ -331,6 +331,42 @@ async def test_forms_with_files_are_sent(api: TargetApi, bring: Import, connect:
     ]
 
 
+EMPTIABLE: dict[str, dict[str, Any]] = {
+    "in the query": {"parameters": [{"name": "ids", "in": "query", "required": True}]},
+    "in the query, with commas": {
+        "parameters": [{"name": "ids", "in": "query", "required": True, "explode": False}]
+    },
+    "in a header": {"parameters": [{"name": "ids", "in": "header", "required": True}]},
+    "in a form": {"form": "application/x-www-form-urlencoded"},
+    "in a form with files": {"form": MULTIPART},
+}
+
+
+@pytest.mark.parametrize("case", EMPTIABLE)
+@pytest.mark.parametrize("items", [TEXT, {"type": "string", "format": "binary"}], ids=["texts", "files"])
+async def test_a_list_that_has_to_be_there_has_an_item_where_none_is_nothing(
+    api: TargetApi, bring: Import, connect: Connect, case: str, items: dict[str, Any]
+) -> None:
+    """A2.5: only JSON can say an empty list; elsewhere the API would miss the argument."""
+    schema = {"type": "array", "items": items}
+    said = dict(EMPTIABLE[case])
+    if form := said.pop("form", ""):
+        said = body_of(
+            {"type": "object", "required": ["ids"], "properties": {"ids": schema}}, media_type=form
+        )
+    else:
+        said["parameters"] = [
+            one | {"schema": {"$ref": "#/components/schemas/Ids"}} for one in said["parameters"]
+        ]
+    await bring(
+        {"/things": {"put": operation("put_things", **said)}}, components={"schemas": {"Ids": schema}}
+    )
+
+    refused = await call(connect, "put_things", {"ids": []})
+    assert refused.is_error and not api.arrived
+    assert not (await call(connect, "put_things", {"ids": ["a"]})).is_error and api.arrived
+
+
 @pytest.mark.parametrize("first", ["application/json", MULTIPART])
 async def test_files_are_sent_in_a_form_where_json_is_offered_as_well(
     api: TargetApi, bring: Import, connect: Connect, first: str

@@ -91,6 +91,25 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
     return {"not": broken[0] if len(broken) == 1 else {"anyOf": broken}}
 
 
+def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
+    """The schema of what is not written as JSON: `needed` lists have items, as empty ones would not be there.
+
+    Raises NoTool.
+    """
+    converted = schemas.convert_text(raw, pointer)
+    is_list = needed and "array" in types_of(schemas.document, raw, pointer)
+    return with_an_item(converted) if is_list else converted
+
+
+def with_an_item(converted: Converted) -> Converted:
+    """The same, of lists only those that have some."""
+    schema = {} if converted.schema is True else converted.schema
+    fewest = schema.get("minItems")
+    if isinstance(fewest, int) and fewest > 0:
+        return converted
+    return Converted(schema | {"minItems": 1}, converted.needs, converted.parts)
+
+
 def types_of(document: Document, raw: Any, pointer: str) -> frozenset[str]:
     """Which JSON types a schema of the document allows, null left out; empty: whatever. Raises NoTool."""
     found: set[str] = set()

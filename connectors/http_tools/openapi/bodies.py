@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
+from connectors.http_tools.openapi.arguments import (
+    NESTED,
+    Argument,
+    convert_as_text,
+    item_types_of,
+    types_of,
+    with_an_item,
+)
 from connectors.http_tools.openapi.body_fields import Demand, Field, fields_of
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.inner_lists import has_inner_lists
@@ -166,6 +173,7 @@ class Bodies:
             known = "" if "*" in media_type else media_type
             place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True, media_type=known)
             converted = Converted(schema, frozenset(), 2)
+            converted = with_an_item(converted) if one.required and "array" in types else converted
             return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
         as_json = is_json(media_type) and "array" in types
         return self._field(one, form_name=one.name, as_json=as_json)
@@ -242,8 +250,13 @@ class Bodies:
         return f"{one.name}[]" if types == {"array"} and not items & NESTED else one.name
 
     def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
-        convert = self.schemas.convert_text if form_name and not as_json else self.schemas.convert
-        parts = [convert(raw, pointer) for raw, pointer in one.schemas]
+        as_text = bool(form_name) and not as_json
+        parts = [
+            convert_as_text(self.schemas, raw, pointer, needed=one.required)
+            if as_text
+            else self.schemas.convert(raw, pointer)
+            for raw, pointer in one.schemas
+        ]
         converted = parts[0]
         if len(parts) > 1:
             converted = Converted(

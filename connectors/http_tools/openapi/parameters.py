@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.http_tools.headers import CONSTANT_ONLY, objection_to_name
-from connectors.http_tools.openapi.arguments import NESTED, Argument, item_types_of, types_of
+from connectors.http_tools.openapi.arguments import (
+    NESTED,
+    Argument,
+    convert_as_text,
+    item_types_of,
+    types_of,
+)
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.media_types import is_json
 from connectors.http_tools.openapi.refusals import NoTool, quoted
@@ -133,7 +139,8 @@ class Parameters:
     def _converted(self, one: Parameter) -> Converted:
         if media := _json_content(one):
             return self.schemas.convert(media[0], f"{one.pointer}/content{media[1]}/schema")
-        return self.schemas.convert_text(one.raw.get("schema", {}), f"{one.pointer}/schema")
+        raw, pointer = one.raw.get("schema", {}), f"{one.pointer}/schema"
+        return convert_as_text(self.schemas, raw, pointer, needed=one.is_required)
 
     def _objection(self, one: Parameter) -> str:
         """`which is a cookie`; empty for one that can be said."""
