@@ -145,7 +145,7 @@ def _take_in(source: Source, run: DiscoveryRun) -> str:
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        return f"{run.found} workflows listed{skipped}.{_why_none(run)}{_what_went(source)}"
+        return f"Workflows listed: {run.found}{skipped}.{_why_none(run)}{_what_went(source)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
@@ -236,6 +236,11 @@ def _skipped_before(run: DiscoveryRun) -> list[dict[str, Any]]:
 
 
 def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) -> None:
+    # Listed every few minutes, the same names would fill the database: the latest run has them.
+    same = source.discovery_runs.filter(
+        outcome=DiscoveryRun.Outcome.HELD, vanishing_digest=run.vanishing_digest
+    )
+    DiscoveryRun.objects.filter(pk__in=list(same.values_list("pk", flat=True)[:1])).update(changes={})
     run.finish(outcome=DiscoveryRun.Outcome.HELD, error=str(error))
     now = timezone.now()
     interval = source.effective_refresh_interval

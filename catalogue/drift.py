@@ -259,7 +259,7 @@ class _Side:
         return f"{self.noun} `{path}`" if path else self.whole
 
 
-INPUT = _Side("input_schema", "argument", "the arguments")
+INPUT = _Side("input_schema", "argument", "the argument object")
 OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
 
 
@@ -414,7 +414,7 @@ def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Cha
         return told, widens, narrows
     if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
         takes_more = after is not False
-        return ("takes others as well" if takes_more else "takes no others now"), takes_more, not takes_more
+        return f"takes {'further' if takes_more else 'no further'} fields now", takes_more, not takes_more
     return told, False, False
 
 

@@ -102,27 +102,31 @@ def _decide(offers: Offers, by: Actor, decide: Callable[[list[Review], Actor], N
 
 
 def _accept(reviews: list[Review], by: Actor) -> None:
-    changed = [review for review in reviews if review.kind == Review.Kind.CHANGED]
-    new = [review.pk for review in reviews if review.kind == Review.Kind.NEW]
-    record_changes(
-        by,
-        [
-            (review.workflow, f"Accepted the engine's change: {tell_differences(differences_of(review))}.")
-            if review.kind == Review.Kind.CHANGED
-            else (review.workflow, "Accepted as a new workflow, and enabled.")
-            for review in reviews
-        ],
-    )
+    changed, new = _by_kind(reviews)
     Workflow.objects.bulk_create(
         [_as_offered(review) for review in changed],
         update_conflicts=True,
         unique_fields=("source", "upstream_id"),
         update_fields=(*LAYER_FIELDS, "changed_at"),
     )
-    Workflow.objects.filter(pk__in=new).update(enabled=True)
+    Workflow.objects.filter(pk__in=[review.pk for review in new]).update(enabled=True)
     Review.objects.filter(pk__in=[review.pk for review in reviews]).delete()
     if reviews:
         Revision.bump()
+    _record(by, changed, "Accepted the engine's change: {}.")
+    _record(by, new, "Accepted as a new workflow, and enabled.")
+
+
+def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
+    """The changes, and the new workflows."""
+    changed = [review for review in reviews if review.kind == Review.Kind.CHANGED]
+    return changed, [review for review in reviews if review.kind == Review.Kind.NEW]
+
+
+def _record(by: Actor, reviews: list[Review], message: str) -> None:
+    """After the change, with the workflows as they were before it."""
+    told = ((review.workflow, message.format(tell_differences(differences_of(review)))) for review in reviews)
+    record_changes(by, told)
 
 
 def _as_offered(review: Review) -> Workflow:
@@ -139,19 +143,11 @@ def _as_offered(review: Review) -> Workflow:
 
 
 def _keep(reviews: list[Review], by: Actor) -> None:
-    changed = [review.pk for review in reviews if review.kind == Review.Kind.CHANGED]
-    new = [review.pk for review in reviews if review.kind == Review.Kind.NEW]
-    record_changes(
-        by,
-        [
-            (review.workflow, f"Turned down the engine's change: {tell_differences(differences_of(review))}.")
-            if review.kind == Review.Kind.CHANGED
-            else (review.workflow, "Looked at as a new workflow, and left hidden.")
-            for review in reviews
-        ],
-    )
-    Review.objects.filter(pk__in=changed).update(kept_at=timezone.now())
-    Review.objects.filter(pk__in=new).delete()
+    changed, new = _by_kind(reviews)
+    Review.objects.filter(pk__in=[review.pk for review in changed]).update(kept_at=timezone.now())
+    Review.objects.filter(pk__in=[review.pk for review in new]).delete()
+    _record(by, changed, "Turned down the engine's change: {}.")
+    _record(by, new, "Looked at as a new workflow, and left hidden.")
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:

@@ -35,6 +35,7 @@ OUTCOME_BADGES = {
 COUNTS = ("added", "updated", "unchanged", "returned", "missing", "held")
 CHECKED = "Its tools are declared here; the API was reached"
 """Of a source that lists nothing."""
+HELD = "Agents go on seeing the workflows below. Confirm it if they are gone for good."
 NAMED = {
     "missing": "Gone from the engine's list",
     "held": "Changed, and held for review",
@@ -174,7 +175,7 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: DiscoveryRun) -> dict[str, Any]:
         return {
-            "headline": [outcome_badge(obj), obj.error and paragraphs(obj.error)] if obj.error else [],
+            "headline": [outcome_badge(obj), HELD] if self.get_buttons(request, obj) else [],
             "facts": [("Confirmed", exactly(obj.confirmed_at))],
             "named": [
                 (label, getattr(obj, change), _linked(request, obj.changes[change]))

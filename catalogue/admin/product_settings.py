@@ -116,6 +116,11 @@ class ProductSettingsAdmin(CatalogueAdmin):
         row = settings_row()
         return HttpResponseRedirect(reverse("admin:catalogue_productsettings_change", args=[row.pk]))
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The page can be opened before the row exists."""
+        settings_row()
+        return super().get_object(request, object_id, from_field)
+
     def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
         """By the headings of the settings; the fields exist only in a form that can be filled in."""
         if not self.has_change_permission(request, obj):

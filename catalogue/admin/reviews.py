@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -18,6 +18,7 @@ from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.rendering import (
     ago,
     badge,
+    chip,
     exactly,
     link,
     link_if_allowed,
@@ -36,8 +37,8 @@ from catalogue.suspicious_words import find_suspicious, show_unseen
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER = "offer"
 SHOWN_DONE = 5
-LONGEST_COMPARED = 3000
-"""Words of a text that are compared one by one."""
+LONGEST_COMPARED = 400
+"""Words of two texts that are compared one by one, which takes the third power of their number at worst."""
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]
@@ -58,6 +59,9 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
 
 @admin.register(Review)
 class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/reviews.css",)}
+
     list_display = ("tool", "source", "kind_shown", "told", "since")
     list_filter = (
         ("workflow__source", RelatedDropdownFilter),
@@ -66,6 +70,8 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     )
     list_select_related = ("workflow__source",)
     list_per_page = 50
+    list_disable_select_all = True
+    """Nobody decides on what stands on other pages."""
     search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
     search_help_text = "Names and ids"
     actions = ("accept_selected", "keep_selected")
@@ -190,12 +196,16 @@ def _told(review: Review) -> SafeString:
     differences = differences_of(review)
     suspicious = any(difference.warning for difference in differences)
     marks = [badge("may be meant to command agents", "danger")] if suspicious else []
-    return side_by_side([*marks, tell_differences(differences)])
+    return side_by_side([*marks, _with_code(tell_differences(differences))])
 
 
 def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
     """What the page showed of the chosen ones; what it did not show nobody has looked at."""
-    return {key: request.POST.get(f"{OFFER}-{key}", "") for key in reviews.values_list("pk", flat=True)}
+    chosen = list(reviews.values_list("pk", flat=True))
+    seen = {key: offer for key in chosen if (offer := request.POST.get(f"{OFFER}-{key}"))}
+    if unseen := len(chosen) - len(seen):
+        messages.warning(request, f"Left alone, since the page did not show them: {unseen}.")
+    return seen
 
 
 def _tell(request: HttpRequest, decided: Decided, done: str) -> None:
@@ -211,13 +221,22 @@ class _ShownDifference:
     """A difference with its two values next to each other."""
 
     def __init__(self, difference: Difference) -> None:
-        self.told, self.warning = difference.told, difference.warning
+        self.told, self.warning = (
+            _with_code(difference.told[:1].upper() + difference.told[1:]),
+            difference.warning,
+        )
         self.harmless = difference.harmless
         old, new = difference.old, difference.new
         if isinstance(old, str) and isinstance(new, str):
             self.old, self.new = _marked(old, new)
         else:
             self.old, self.new = _shown_value(old), _shown_value(new)
+
+
+def _with_code(told: str) -> SafeString:
+    """With the names that stand between backticks set apart."""
+    parts = told.split("`")
+    return format_html_join("", "{}", ((chip(part) if at % 2 else part,) for at, part in enumerate(parts)))
 
 
 def _shown_value(value: Any) -> SafeString:
@@ -298,5 +317,6 @@ def tell_of_held_listing(request: HttpRequest, source: Source) -> tuple[str, Any
     run = DiscoveryRun.objects.held().filter(source=source).for_lists().first()
     if run is None:
         return "Held listing", ""
-    told = f"{run.missing:,} workflows are gone from it: look and confirm"
+    gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
+    told = f"{gone} gone from it: look and confirm"
     return "Held listing", link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)

@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='discoveryrun',
             name='changes',
-            field=catalogue.fields.JSONTextField(default=dict, help_text='The workflows behind the counts: {added: [{workflow, id, name, tool_name}], ...}, at most 1,000 of each.'),
+            field=catalogue.fields.JSONTextField(default=dict, help_text='The workflows behind the counts: {added: [{workflow, id, name, tool_name}], ...}, at most 1,000 of each. Of listings that are held again and again, the last one has them.'),
         ),
         migrations.AddField(
             model_name='discoveryrun',

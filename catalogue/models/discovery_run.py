@@ -47,7 +47,7 @@ class DiscoveryRun(models.Model):
     changes = JSONTextField(
         default=dict,
         help_text="The workflows behind the counts: {added: [{workflow, id, name, tool_name}], ...}, at most "
-        "1,000 of each.",
+        "1,000 of each. Of listings that are held again and again, the last one has them.",
     )
     vanishing_digest = models.CharField(
         max_length=64, blank=True, help_text="Of a held listing: which workflows exactly it has lost."

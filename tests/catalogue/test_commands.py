@@ -72,6 +72,19 @@ def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None
     assert list(Source.objects.due(source.next_refresh_at)) == [source]
 
 
+def test_a_source_is_added_with_the_policies_of_its_curator(db: None) -> None:
+    """A1.2, A4.3"""
+    config = '{"base_url": "http://engine.example.com"}'
+    options = ("--hold-new", "--change-policy", "hold", "--tolerated-loss", "50")
+    call_command("add_source", "erp", "simplified", "--config", config, *options)
+    source = Source.objects.get()
+    assert (source.new_workflows, source.change_policy, source.vanishing_share_percent) == (
+        "held",
+        "hold",
+        50,
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

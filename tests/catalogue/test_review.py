@@ -169,6 +169,9 @@ def test_what_is_turned_down_is_not_asked_again_until_it_is_another_offer(
     assert not awaiting() and refresh_source(source).unchanged == 2 and not awaiting()
     assert (description_of(served), Revision.current()) == ("Makes report 1.", before)
     assert HistoryEntry.of(served).get().message == "Turned down the engine's change: another description."
+    Source.objects.update(change_policy=Policy.FOLLOW)
+    assert refresh_source(source).unchanged == 2, "somebody has said no to exactly this"
+    Source.objects.update(change_policy=Policy.CAREFUL)
     change(engine, source, description="Other words.")
     assert awaiting().keys() == {served.pk}
 
@@ -320,6 +323,8 @@ def test_a_held_listing_is_taken_over_once_somebody_confirms_it(
     engine.workflows = []
     held, later = refresh_source(source), refresh_source(source)
     assert list(DiscoveryRun.objects.held()) == [later]
+    held.refresh_from_db()
+    assert (held.changes, len(later.changes["missing"])) == ({}, 2), "the same names are kept once"
     run = confirm_listing(held, by=BY)
     assert run is not None and (run.outcome, run.missing) == (Outcome.SUCCEEDED, 2)
     assert not load_exposed_catalogue().workflows and not DiscoveryRun.objects.held()

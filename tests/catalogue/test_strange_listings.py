@@ -84,7 +84,7 @@ def test_the_source_says_how_many_objects_were_skipped(engine: Engine, source: S
     engine.workflows = [GOOD, None, definition(2, name=None)]
     refresh_source(source)
     source.refresh_from_db()
-    assert source.health_message == "1 workflows listed, 2 skipped."
+    assert source.health_message == "Workflows listed: 1, 2 skipped."
 
 
 def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
@@ -99,7 +99,7 @@ def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
         refresh_source(source)
         source.refresh_from_db()
         assert source.health_message == (
-            "1 workflows listed. Warning: 2 enabled workflows are not listed any more."
+            "Workflows listed: 1. Warning: 2 enabled workflows are not listed any more."
         )
 
 

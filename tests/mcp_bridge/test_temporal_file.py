@@ -123,7 +123,7 @@ def test_a_source_without_definitions_says_what_is_missing(temporal_server: Temp
     run = refresh_source(source)
     source.refresh_from_db()
     assert (run.outcome, source.health_state) == ("succeeded", "ok")
-    assert source.health_message.startswith("0 workflows listed. definitions: without them")
+    assert source.health_message.startswith("Workflows listed: 0. definitions: without them")
     assert "manage.py import_temporal" in source.health_message
     run_in_background_loop(close_connectors())
 
