@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from catalogue.history import Actor, record_change
-from catalogue.models import Revision, Source, Workflow
+from catalogue.models import Review, Revision, Source, Workflow
 from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
@@ -109,6 +109,8 @@ def _decide(workflows: QuerySet[Workflow], by: Actor | None, told: str, **decisi
     changing = Workflow.objects.filter(pk__in=keys).exclude(**decisions)
     if by is not None:
         record_change(by, changing.only("tool_name").order_by(), told)
+    if decisions.get("enabled"):
+        Review.objects.new_workflows().filter(workflow__in=keys).delete()
     changed = changing.update(**decisions)
     if changed:
         Revision.bump()

@@ -113,7 +113,7 @@ def import_file(request: ImportRequest) -> Import:
         prepared = _prepare(request)
         source = prepared.write()
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, prepared.listing, run)
+        reconcile(source, prepared.listing, run, by_hand=True)
         prepared.outcome.run = run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         _take_cache(prepared.declared, apply=True)
     prepared.outcome.health = check_source(source)

@@ -1,6 +1,6 @@
 """Discovery: what an engine lists now becomes what the catalogue knows of it.
 
-One source at a time, under a lease; a listing that fails changes nothing but the source's health.
+One source at a time, under a lease; a listing that fails or is held changes nothing but the source's health.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from loguru import logger
 from catalogue.connections import connector_for
 from catalogue.database import run_without_connection
 from catalogue.models import DiscoveryRun, Source
-from catalogue.reconciliation import Superseded, read_listing, reconcile
+from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable
 from connectors.protocol import Health
@@ -46,8 +46,8 @@ def refresh_source(
 ) -> DiscoveryRun:
     """List the source's workflows and reconcile the catalogue with them; check those that list nothing.
 
-    Returns the finished run, also for a listing that failed. Raises RefreshRefused when the source is
-    switched off or deleted, and BeingRefreshed. With `waits` it lists after the listing that is under way,
+    Returns the finished run, also for a listing that failed or is held. Raises RefreshRefused when the source
+    is switched off or deleted, and BeingRefreshed. With `waits` it lists after the listing that is under way,
     which may have begun before what the caller wants to see.
     """
     source = _claim_in_turn(source) if waits else _claim(source)
@@ -126,6 +126,8 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
+    except ListingHeld as error:
+        _record_held_listing(source, run, error)
     except ConnectorError as error:
         _record_failure(source, run, error)
     except Exception:
@@ -138,12 +140,12 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
 
 
 def _take_in(source: Source, run: DiscoveryRun) -> str:
-    """What came of it, in a sentence. Raises ConnectorError, and Superseded like `reconcile`."""
+    """What came of it, in a sentence. Raises ConnectorError, and what `reconcile` raises."""
     answer = run_without_connection(_ask(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        return f"{run.found} workflows listed{skipped}.{_why_none(run)}{_what_went(source)}"
+        return f"Workflows listed: {run.found}{skipped}.{_why_none(run)}{_what_went(source)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
@@ -231,6 +233,25 @@ def _skipped_before(run: DiscoveryRun) -> list[dict[str, Any]]:
     succeeded = run.source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.SUCCEEDED).exclude(pk=run.pk)
     before = succeeded.first()
     return [] if before is None else before.skipped
+
+
+def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) -> None:
+    # Listed every few minutes, the same names would fill the database: the latest run has them.
+    same = source.discovery_runs.filter(
+        outcome=DiscoveryRun.Outcome.HELD, vanishing_digest=run.vanishing_digest
+    )
+    DiscoveryRun.objects.filter(pk__in=list(same.values_list("pk", flat=True)[:1])).update(changes={})
+    run.finish(outcome=DiscoveryRun.Outcome.HELD, error=str(error))
+    now = timezone.now()
+    interval = source.effective_refresh_interval
+    _held(source).update(
+        health_state=Source.HealthState.HELD,
+        health_message=str(error),
+        failing_since=Coalesce("failing_since", now),
+        failures=0,
+        next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
+    )
+    logger.bind(source=source.name).warning("Discovery: {}", error)
 
 
 def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) -> None:

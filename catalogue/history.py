@@ -43,6 +43,11 @@ def command(name: str) -> Actor:
 
 def record_change(actor: Actor, objects: Iterable[models.Model], message: str) -> None:
     """Call it in the transaction of the change; for what is deleted, before its key is gone."""
+    record_changes(actor, ((obj, message) for obj in objects))
+
+
+def record_changes(actor: Actor, changes: Iterable[tuple[models.Model, str]]) -> None:
+    """The same for objects that each have a message of their own."""
     HistoryEntry.objects.bulk_create(
         [
             HistoryEntry(
@@ -54,7 +59,7 @@ def record_change(actor: Actor, objects: Iterable[models.Model], message: str) -
                 object_name=str(obj)[:LONGEST_NAME],
                 message=message,
             )
-            for obj in objects
+            for obj, message in changes
         ]
     )
 

@@ -43,6 +43,14 @@ def engine_kind(kind: str) -> EngineKind:
     )
 
 
+def starts_by_metadata(kind: str) -> bool:
+    """Whether a workflow's metadata says where or how it is run, which its connector may deny."""
+    try:
+        return bool(getattr(connector_class(kind), "starts_by_metadata", True))
+    except Misconfigured:
+        return True
+
+
 def summary_of(connector: type[Connector]) -> str:
     """What a connector says of itself in the first paragraph of its docstring."""
     paragraph, _, _ = (inspect.getdoc(connector) or "").partition("\n\n")

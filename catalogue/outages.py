@@ -14,7 +14,7 @@ MAX_AGE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A switched-on source whose last listing failed."""
+    """A switched-on source whose last listing failed or is held."""
 
     source: str
     since: datetime | None
@@ -63,8 +63,9 @@ class _Remembered:
 
 
 def _load_outages() -> Outages:
-    failing = Source.objects.filter(enabled=True, health_state=Source.HealthState.FAILING).order_by("name")
-    columns = failing.values_list("name", "failing_since", "health_message", "last_refreshed_at")
+    unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
+    out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
+    columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
     return tuple(
         Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
     )

@@ -11,7 +11,7 @@ from django.db.models import Count, Q
 from django.db.models.functions import Coalesce
 
 if TYPE_CHECKING:
-    from catalogue.models import Source, Workflow  # noqa: F401
+    from catalogue.models import DiscoveryRun, Review, Source, Workflow  # noqa: F401
 
 
 Row = TypeVar("Row", bound=models.Model)
@@ -45,6 +45,40 @@ class SourceQuerySet(ExposingQuerySet["Source"]):
         )
 
 
+class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
+    def for_lists(self) -> DiscoveryRunQuerySet:
+        """Without the long lists, which only a page of its own shows."""
+        return self.defer("skipped", "flagged", "changes")
+
+    def held(self) -> DiscoveryRunQuerySet:
+        """Of each source whose last listing is held, that one."""
+        from catalogue.models import DiscoveryRun
+
+        of_source = DiscoveryRun.objects.filter(source=models.OuterRef("source"))
+        newest = of_source.filter(outcome__in=("succeeded", "held")).order_by("-pk").values("pk")[:1]
+        return self.filter(outcome="held", pk=models.Subquery(newest))
+
+    def confirmed_since_success(self, source: Source) -> DiscoveryRunQuerySet:
+        """The source's held listings that somebody confirmed, and that no later good one has replaced."""
+        succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
+        later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
+        return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))
+
+
+class ReviewQuerySet(models.QuerySet["Review"]):
+    def awaiting(self) -> ReviewQuerySet:
+        """Those that nobody has decided, of workflows that the engine lists."""
+        return self.filter(kept_at=None, workflow__missing_since=None)
+
+    def changes(self) -> ReviewQuerySet:
+        """Changes that are held."""
+        return self.filter(kind="changed")
+
+    def new_workflows(self) -> ReviewQuerySet:
+        """New workflows that a curator has to look at."""
+        return self.filter(kind="new")
+
+
 class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
     def present(self) -> WorkflowQuerySet:
         """Still in the engine's list."""
@@ -59,6 +93,15 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return self.annotate(kept_seconds=Coalesce("cache_seconds", "upstream_cache_seconds", 0)).filter(
             kept_seconds__gt=0
         )
+
+    def with_held_changes(self) -> WorkflowQuerySet:
+        """Those of which the engine says something else than what was accepted, whether it awaits review or
+        was turned down."""
+        return self.filter(review__kind="changed")
+
+    def undescribed(self) -> WorkflowQuerySet:
+        """Those that need a description from a curator."""
+        return self.filter(description="", description_override="")
 
     def for_lists(self) -> WorkflowQuerySet:
         """Without what may be large and only a page of its own shows."""

@@ -12,8 +12,10 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
 from catalogue.interactions import read_interactions
-from catalogue.models import DiscoveryRun, Revision, Source, Workflow
+from catalogue.kinds import starts_by_metadata
+from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
@@ -60,6 +62,7 @@ ADDED_LATER = {
 COMPARED_FIELDS = (
     "source",
     "upstream_id",
+    "name",
     "tool_name",
     "enabled",
     "resembles",
@@ -69,8 +72,26 @@ COMPARED_FIELDS = (
 )
 
 
+LAYER_FIELDS = tuple(name for name in UPSTREAM_FIELDS if name not in ("changed_at", "missing_since"))
+"""What is accepted of a workflow, and what is offered instead."""
+REVIEW_FIELDS = ("kind", "offer_hash", "offered", "held_since", "kept_at")
+FEWEST_GUARDED = 5
+"""Fewer workflows may go at any time, unless they were all."""
+
+
 class Superseded(Exception):
     """The listing no longer counts: the source was reconfigured, deleted or listed anew meanwhile."""
+
+
+class ListingHeld(Exception):
+    """It lacks so many workflows that somebody has to confirm it; nothing was changed."""
+
+    def __init__(self, missing: list[Workflow], present: int, digest: str) -> None:
+        super().__init__(
+            f"The listing is held: {len(missing):,} of {present:,} workflows are gone from it. The last good "
+            "list stays until the engine lists them again, or somebody confirms that they are gone."
+        )
+        self.missing, self.digest = missing, digest
 
 
 @dataclass(slots=True)
@@ -81,6 +102,8 @@ class Listing:
     """The fields that upstream decides, by the engine's id and in the engine's order."""
     skipped: list[dict[str, Any]] = field(default_factory=list)
     flagged: list[dict[str, Any]] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Why an object cannot be read, by the engine's id as far as it has one."""
 
 
 def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Listing:
@@ -90,6 +113,7 @@ def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Li
         try:
             _read(item, listing)
         except _Skipped as reason:
+            listing.unreadable.setdefault(item.id, str(reason))
             listing.skipped.append(
                 {"position": position, "id": item.id, "name": item.name, "reason": str(reason)}
             )
@@ -97,18 +121,54 @@ def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Li
 
 
 def reconcile(
-    source: Source, listing: Listing, run: DiscoveryRun, *, is_whole: bool = True, enable: bool | None = None
+    source: Source,
+    listing: Listing,
+    run: DiscoveryRun,
+    *,
+    is_whole: bool = True,
+    enable: bool | None = None,
+    by_hand: bool = False,
 ) -> None:
-    """Add, update, bring back and mark missing, and count it all on the run.
+    """Add, update, hold, bring back and mark missing, and count and name it all on the run.
 
     A listing that is not the whole one leaves alone what it does not mention. `enable` decides on new
-    workflows in place of the source's policy. Raises Superseded, and changes nothing then.
+    workflows in place of the source's policy. `by_hand`: somebody declared these workflows here, so that
+    nothing of it has to be reviewed. Raises Superseded and ListingHeld, and changes nothing then.
     """
-    changes = _apply(source, listing, is_whole=is_whole, enable=enable)
-    run.added, run.updated, run.returned = len(changes.new), len(changes.updated), len(changes.returned)
-    run.unchanged, run.missing = changes.unchanged, len(changes.missing)
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
+    try:
+        changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand)
+    except ListingHeld as held:
+        run.missing, run.vanishing_digest = len(held.missing), held.digest
+        run.changes = _named(missing=held.missing)
+        raise
+    run.added, run.updated, run.unchanged = len(changes.new), len(changes.updated), changes.unchanged
+    run.returned = len(changes.returned) + len(changes.returned_as_accepted)
+    run.missing, run.held = len(changes.missing), changes.newly_held
     run.flagged = listing.flagged[:RECORDED_OBJECTS]
+    run.changes = _named(
+        added=changes.new,
+        updated=changes.updated,
+        returned=[*changes.returned, *changes.returned_as_accepted],
+        missing=changes.missing,
+        held=changes.held,
+    )
+
+
+def _named(**changed: list[Workflow]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        change: [
+            {
+                "workflow": workflow.pk,
+                "id": workflow.upstream_id,
+                "name": workflow.name,
+                "tool_name": workflow.tool_name,
+            }
+            for workflow in workflows[:RECORDED_OBJECTS]
+        ]
+        for change, workflows in changed.items()
+        if workflows
+    }
 
 
 class _Skipped(Exception):
@@ -170,17 +230,39 @@ class _Changes:
     new: list[Workflow] = field(default_factory=list)
     updated: list[Workflow] = field(default_factory=list)
     returned: list[Workflow] = field(default_factory=list)
+    returned_as_accepted: list[Workflow] = field(default_factory=list)
+    """What is offered of these instead is held, or was turned down."""
+    held: list[Workflow] = field(default_factory=list)
+    """Whose offers are held since this listing."""
     unchanged: int = 0
-    missing: list[int] = field(default_factory=list)
+    missing: list[Workflow] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     """The engine's ids of known workflows that were enabled, and have come to look like another tool."""
+    doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)
+    """Known workflows with what is offered, on which the source's policy has to decide."""
+    to_review: list[Workflow] = field(default_factory=list)
+    """New ones, which have no key yet."""
+    reviews: list[Review] = field(default_factory=list)
+    """To be written over those that there are."""
+    settled: list[int] = field(default_factory=list)
+    """Keys of workflows about which there is nothing to decide any more."""
 
-    def __bool__(self) -> bool:
-        return bool(self.new or self.updated or self.returned or self.missing)
+    @property
+    def newly_held(self) -> int:
+        """Without those that returned, which are counted as that."""
+        returned = {workflow.pk for workflow in self.returned_as_accepted}
+        return sum(workflow.pk not in returned for workflow in self.held)
+
+    @property
+    def show(self) -> bool:
+        """Whether agents may see something of it."""
+        return bool(self.new or self.updated or self.returned or self.returned_as_accepted or self.missing)
 
 
 @transaction.atomic
-def _apply(source: Source, listing: Listing, *, is_whole: bool, enable: bool | None) -> _Changes:
+def _apply(
+    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool
+) -> _Changes:
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()
     if current is None:
@@ -190,18 +272,31 @@ def _apply(source: Source, listing: Listing, *, is_whole: bool, enable: bool | N
     if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
         raise Superseded("A later listing of the source was begun meanwhile.")
     by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
-    changes = _compare(current, listing, enable=bool(enable) or by_itself)
-    _look_for_imitations(current, listing, changes, hide=by_itself)
+    policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
+    looks = _Lookalikes(current)
+    changes = _compare(
+        current, listing, enable=bool(enable) or by_itself, policy=policy, guarded=is_whole and not by_hand
+    )
+    _judge(current, listing, changes, looks, policy)
+    if enable is None:
+        _review_new(current, changes)
+    _look_for_imitations(looks, listing, changes, hide=by_itself)
     if not is_whole:
         changes.missing = []
     _write(current, changes)
     return changes
 
 
-def _compare(source: Source, listing: Listing, *, enable: bool) -> _Changes:
+def _compare(
+    source: Source, listing: Listing, *, enable: bool, policy: Source.ChangePolicy, guarded: bool
+) -> _Changes:
     now, changes = timezone.now(), _Changes()
     known = {workflow.upstream_id: workflow for workflow in source.workflows.only(*COMPARED_FIELDS)}
+    reviews = {
+        review.pk: review for review in Review.objects.filter(workflow__source=source).defer("offered")
+    }
     names = _Names(source)
+    present = [upstream_id for upstream_id, row in known.items() if row.missing_since is None]
     for upstream_id, upstream in listing.layers.items():
         workflow = known.pop(upstream_id, None)
         if workflow is None:
@@ -216,9 +311,33 @@ def _compare(source: Source, listing: Listing, *, enable: bool) -> _Changes:
                 )
             )
         else:
-            _compare_one(workflow, upstream, changes, now)
-    changes.missing = [workflow.pk for workflow in known.values() if workflow.missing_since is None]
+            _compare_one(workflow, upstream, reviews.get(workflow.pk), changes, policy)
+    _keep_unreadable(known, listing)
+    changes.missing = [workflow for workflow in known.values() if workflow.missing_since is None]
+    if guarded:
+        _guard(source, listing, changes.missing, len(present))
     return changes
+
+
+def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
+    """What the engine lists, though not so that it can be read, is not gone."""
+    for upstream_id in [upstream_id for upstream_id in listing.unreadable if upstream_id in known]:
+        if (workflow := known[upstream_id]).missing_since is None:
+            del known[upstream_id]
+            told = f"It is kept as it was, since its object cannot be read: {listing.unreadable[upstream_id]}"
+            listing.flagged.append({"id": upstream_id, "name": workflow.name, "reason": told})
+
+
+def _guard(source: Source, listing: Listing, missing: list[Workflow], present: int) -> None:
+    """Raises ListingHeld where too much would vanish, unless somebody has confirmed exactly that."""
+    is_much = len(missing) >= FEWEST_GUARDED and 100 * len(missing) > source.vanishing_share_percent * present
+    if not missing or (listing.layers and not is_much):
+        return
+    told = json.dumps(sorted(workflow.upstream_id for workflow in missing))
+    digest = hashlib.sha256(told.encode()).hexdigest()
+    confirmed = DiscoveryRun.objects.confirmed_since_success(source).filter(vanishing_digest=digest)
+    if not confirmed.exists():
+        raise ListingHeld(missing, present, digest)
 
 
 class _Names:
@@ -242,23 +361,20 @@ class _Names:
         return name
 
 
-def _look_for_imitations(source: Source, listing: Listing, changes: _Changes, *, hide: bool) -> None:
+def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
     """Say of new and changed workflows which tool they can be mistaken for.
 
     `hide`: nobody looks at what this source brings before agents do, so such a workflow waits for a curator,
     who may enable it. It is hidden when it begins to look like the other, not again at every change.
     """
-    candidates = [*changes.new, *changes.updated, *changes.returned]
-    if not candidates:
-        return
-    known = _Lookalikes(source)
-    for position, workflow in enumerate(candidates):
-        before, workflow.resembles = workflow.resembles, known.find(workflow)
+    for position, workflow in enumerate([*changes.new, *changes.updated, *changes.returned]):
+        before, workflow.resembles = workflow.resembles, looks.find(workflow)
         if not workflow.resembles or workflow.resembles == before:
             continue
         told = f"Its name or title can be mistaken for {workflow.resembles}."
         if hide and position < len(changes.new):
             workflow.enabled = False
+            changes.to_review.append(workflow)
         elif hide and workflow.enabled:
             changes.hidden.append(workflow.upstream_id)
         if hide:
@@ -270,19 +386,26 @@ class _Lookalikes:
     """What the names and titles of built-in tools and of other sources' workflows look like."""
 
     def __init__(self, source: Source) -> None:
-        self._by_look: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for name, title in BUILT_IN_TOOLS.items():
-            self._add("", f"the built-in tool {name}", name, title)
-        others = (
-            Workflow.objects.filter(missing_since=None).exclude(source=source).order_by("first_seen_at", "pk")
-        )
-        shown = ("name", "tool_name", "upstream_title", "title_override", "source__name")
-        for name, tool_name, title, ours, source_name in others.values_list(*shown):
-            self._add(name, f"{tool_name} of {source_name}", name, tool_name, title, ours)
+        self._source = source
 
-    def _add(self, name: str, described: str, *texts: str) -> None:
-        for look in set().union(*map(looks_of, texts)):
-            self._by_look[look].append((name, described))
+    @cached_property
+    def _by_look(self) -> dict[str, list[tuple[str, str]]]:
+        """Read when the first workflow is looked at."""
+        known: dict[str, list[tuple[str, str]]] = defaultdict(list)
+
+        def add(name: str, described: str, *texts: str) -> None:
+            for look in set().union(*map(looks_of, texts)):
+                known[look].append((name, described))
+
+        for name, title in BUILT_IN_TOOLS.items():
+            add("", f"the built-in tool {name}", name, title)
+        others = Workflow.objects.filter(missing_since=None).exclude(source=self._source)
+        shown = ("name", "tool_name", "upstream_title", "title_override", "source__name")
+        for name, tool_name, title, ours, source_name in others.order_by("first_seen_at", "pk").values_list(
+            *shown
+        ):
+            add(name, f"{tool_name} of {source_name}", name, tool_name, title, ours)
+        return known
 
     def find(self, workflow: Workflow) -> str:
         """Of what it may be mistaken for, the first; empty if nothing.
@@ -298,15 +421,63 @@ class _Lookalikes:
         return ""
 
 
-def _compare_one(workflow: Workflow, upstream: dict[str, Any], changes: _Changes, now: datetime) -> None:
-    was_missing = workflow.missing_since is not None
-    changed = workflow.content_hash != upstream["content_hash"]
-    if not was_missing and not changed:
+def _compare_one(
+    workflow: Workflow,
+    upstream: dict[str, Any],
+    review: Review | None,
+    changes: _Changes,
+    policy: Source.ChangePolicy,
+) -> None:
+    change = review if review is not None and review.kind == Review.Kind.CHANGED else None
+    offer_hash = upstream["content_hash"]
+    if workflow.content_hash == offer_hash:
+        if change is not None:
+            changes.settled.append(workflow.pk)
+        _note_same(workflow, upstream, changes)
+    elif change is not None and change.offer_hash == offer_hash and _stays_held(change, policy):
+        if workflow.missing_since is None:
+            changes.unchanged += 1
+        else:
+            changes.returned_as_accepted.append(workflow)
+    elif _may_be_held(workflow, review, policy):
+        changes.doubtful.append((workflow, upstream))
+    else:
+        _follow(workflow, upstream, review, changes)
+
+
+def _stays_held(review: Review, policy: Source.ChangePolicy) -> bool:
+    """What a curator has turned down is turned down whatever the policy becomes."""
+    return review.kept_at is not None or policy != Source.ChangePolicy.FOLLOW
+
+
+def _may_be_held(workflow: Workflow, review: Review | None, policy: Source.ChangePolicy) -> bool:
+    """Nobody has accepted what nobody has enabled; where everything is held, that is as well."""
+    if policy == Source.ChangePolicy.FOLLOW:
+        return False
+    is_new = review is not None and review.kind == Review.Kind.NEW
+    return workflow.enabled or (policy == Source.ChangePolicy.HOLD and not is_new)
+
+
+def _note_same(workflow: Workflow, upstream: dict[str, Any], changes: _Changes) -> None:
+    if workflow.missing_since is None:
         changes.unchanged += 1
-        return
-    changed_at = now if changed else workflow.changed_at
-    # Not the row itself, which was read in part: only UPSTREAM_FIELDS of this one are written.
-    row = Workflow(
+    else:
+        changes.returned.append(_row(workflow, upstream, changed_at=workflow.changed_at))
+
+
+def _follow(workflow: Workflow, upstream: dict[str, Any], review: Review | None, changes: _Changes) -> None:
+    row = _row(workflow, upstream, changed_at=timezone.now())
+    (changes.updated if workflow.missing_since is None else changes.returned).append(row)
+    if review is not None and review.kind == Review.Kind.NEW:
+        review.offer_hash = upstream["content_hash"]
+        changes.reviews.append(review)
+    elif review is not None:
+        changes.settled.append(workflow.pk)
+
+
+def _row(workflow: Workflow, upstream: dict[str, Any], *, changed_at: datetime) -> Workflow:
+    """Not the row itself, which was read in part: only UPSTREAM_FIELDS of this one are written."""
+    return Workflow(
         source=workflow.source,
         tool_name=workflow.tool_name,
         enabled=workflow.enabled,
@@ -314,12 +485,80 @@ def _compare_one(workflow: Workflow, upstream: dict[str, Any], changes: _Changes
         changed_at=changed_at,
         **upstream,
     )
-    (changes.returned if was_missing else changes.updated).append(row)
+
+
+def _judge(
+    source: Source, listing: Listing, changes: _Changes, looks: _Lookalikes, policy: Source.ChangePolicy
+) -> None:
+    """Follow what is harmless, and hold the rest for a curator."""
+    by_metadata = starts_by_metadata(source.kind)
+    for start in range(0, len(changes.doubtful), BATCH):
+        batch = changes.doubtful[start : start + BATCH]
+        accepted = Workflow.objects.only(*LAYER_FIELDS).in_bulk([workflow.pk for workflow, _ in batch])
+        for workflow, upstream in batch:
+            row = _row(workflow, upstream, changed_at=workflow.changed_at)
+            offered = upstream | {"resembles": looks.find(row)}
+            differences = find_differences(
+                layer_of(accepted[workflow.pk]), offered, starts_by_metadata=by_metadata
+            )
+            if policy == Source.ChangePolicy.CAREFUL and is_harmless(differences):
+                _follow(workflow, upstream, None, changes)
+                changes.settled.append(workflow.pk)
+            else:
+                _hold(workflow, offered, differences, listing, changes)
+
+
+def layer_of(workflow: Workflow) -> dict[str, Any]:
+    """What is accepted of it."""
+    return {name: getattr(workflow, name) for name in LAYER_FIELDS}
+
+
+def _hold(
+    workflow: Workflow,
+    offered: dict[str, Any],
+    differences: list[Difference],
+    listing: Listing,
+    changes: _Changes,
+) -> None:
+    changes.held.append(workflow)
+    if workflow.missing_since is not None:
+        changes.returned_as_accepted.append(workflow)
+    kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
+    changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
+    told = f"The change is held for review: {tell_differences(differences)}."
+    listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": told})
+
+
+def _review_new(source: Source, changes: _Changes) -> None:
+    """Agents choose by the description: without one nothing is exposed by itself."""
+    for workflow in changes.new:
+        if source.new_workflows == Source.NewWorkflows.HELD:
+            changes.to_review.append(workflow)
+        elif workflow.enabled and not workflow.description:
+            workflow.enabled = False
+            changes.to_review.append(workflow)
 
 
 def _write(source: Source, changes: _Changes) -> None:
-    if not changes:
-        return
+    if changes.show:
+        _write_workflows(source, changes)
+        Revision.bump()
+    for start in range(0, len(changes.settled), BATCH):
+        Review.objects.filter(pk__in=changes.settled[start : start + BATCH]).delete()
+    changes.reviews += [
+        Review(workflow=workflow, kind=Review.Kind.NEW, offer_hash=workflow.content_hash)
+        for workflow in {workflow.upstream_id: workflow for workflow in changes.to_review}.values()
+    ]
+    Review.objects.bulk_create(
+        changes.reviews,
+        update_conflicts=True,
+        unique_fields=("workflow",),
+        update_fields=REVIEW_FIELDS,
+        batch_size=BATCH,
+    )
+
+
+def _write_workflows(source: Source, changes: _Changes) -> None:
     # An upsert for both: `bulk_update` writes a CASE per field and row, and takes six times as long.
     Workflow.objects.bulk_create(
         [*changes.new, *changes.updated, *changes.returned],
@@ -331,7 +570,11 @@ def _write(source: Source, changes: _Changes) -> None:
     for start in range(0, len(changes.hidden), BATCH):
         hidden = changes.hidden[start : start + BATCH]
         Workflow.objects.filter(source=source, upstream_id__in=hidden).update(enabled=False)
-    for start in range(0, len(changes.missing), BATCH):
-        batch = changes.missing[start : start + BATCH]
-        Workflow.objects.filter(pk__in=batch).update(missing_since=timezone.now())
-    Revision.bump()
+    _set_missing(changes.missing, since=timezone.now())
+    _set_missing(changes.returned_as_accepted, since=None)
+
+
+def _set_missing(workflows: list[Workflow], *, since: datetime | None) -> None:
+    for start in range(0, len(workflows), BATCH):
+        keys = [workflow.pk for workflow in workflows[start : start + BATCH]]
+        Workflow.objects.filter(pk__in=keys).update(missing_since=since)

@@ -15,12 +15,21 @@ from catalogue.connections import addresses_in, connector_for, make_connector, s
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source
+from catalogue.models.source import TOLERATED_LOSS
 from catalogue.secrets import CredentialsUnreadable
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
 
 CHECK_TIMEOUT_SECONDS = 60.0
-UPDATABLE = ("name", "enabled", "new_workflows", "refresh_interval", "max_concurrent")
+UPDATABLE = (
+    "name",
+    "enabled",
+    "new_workflows",
+    "change_policy",
+    "vanishing_share_percent",
+    "refresh_interval",
+    "max_concurrent",
+)
 
 
 def create_source(
@@ -31,6 +40,8 @@ def create_source(
     credentials: dict[str, str],
     enabled: bool = True,
     new_workflows: str = Source.NewWorkflows.HIDDEN,
+    change_policy: str = Source.ChangePolicy.CAREFUL,
+    vanishing_share_percent: int = TOLERATED_LOSS,
     refresh_interval: int | None = None,
     max_concurrent: int | None = None,
 ) -> Source:
@@ -41,6 +52,8 @@ def create_source(
         config=config,
         enabled=enabled,
         new_workflows=new_workflows,
+        change_policy=change_policy,
+        vanishing_share_percent=vanishing_share_percent,
         refresh_interval=refresh_interval,
         max_concurrent=max_concurrent,
     )

@@ -15,6 +15,7 @@ from catalogue.rest.docs import ApiDocs
 from catalogue.rest.kinds import ConnectorViewSet
 from catalogue.rest.nowhere import NoSuchEndpoint
 from catalogue.rest.product_settings import SettingsViewSet
+from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.root import ApiRoot
 from catalogue.rest.temporal_imports import TemporalImportViewSet
 from executions.rest.engine_runs import EngineRunViewSet
@@ -42,6 +43,7 @@ api.register("temporal-imports", TemporalImportViewSet, "temporal-import")
 api.register("openapi-imports", OpenApiImportViewSet, "openapi-import")
 api.register("tools", ToolViewSet, "tool")
 api.register("workflows", WorkflowViewSet, "workflow")
+api.register("reviews", ReviewViewSet, "review")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("executions", ExecutionViewSet, "execution")

@@ -52,7 +52,7 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
 def _sources() -> Card:
     states = Source.objects.filter(enabled=True).values_list("health_state").annotate(Count("pk")).order_by()
     counts = dict(states)
-    kinds = {"ok": "success", "failing": "danger", "unknown": ""}
+    kinds = {"ok": "success", "failing": "danger", "held": "warning", "unknown": ""}
     return Card(
         title="Sources switched on",
         number=sum(counts.values()),

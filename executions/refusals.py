@@ -16,6 +16,11 @@ from executions.models import Execution
 LONGEST_KEY = 255
 LONGEST_LISTING = 20_000
 """Characters of the problems with the arguments of one call."""
+HELD_CHANGE = (
+    "The engine has changed this workflow since a curator accepted it, which may be why: a curator has to "
+    "review the change."
+)
+"""Told of what an engine refuses while it says something else than what agents are shown."""
 
 
 class StartRefused(Exception):

@@ -13,6 +13,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
+from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
@@ -38,6 +39,8 @@ class CatalogueAdmin(UnfoldAdmin):
 
     list_filter_submit = True
     """Filters are chosen together and then applied; unfold's drop-downs do nothing without that button."""
+    history_model: type[models.Model] | None = None
+    """Whose history the page shows, where that of another object with the same key says more."""
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -74,7 +77,7 @@ class CatalogueAdmin(UnfoldAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        entries = HistoryEntry.of_key(self.model, unquote(object_id))
+        entries = HistoryEntry.of_key(self.history_model or self.model, unquote(object_id))
         paginator = self.get_paginator(request, entries, HISTORY_PAGE)
         page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
         shown = {
@@ -116,9 +119,13 @@ class Button:
     variant: str = "default"
     confirm: str = ""
     """A question to answer before it is done."""
+    values: tuple[tuple[str, str], ...] = ()
+    """What is sent with it, by name."""
+    records: bool = False
+    """The method keeps the history itself."""
 
 
-def button(label: str, **looks: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def button(label: str, **looks: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a method `(request, obj) -> None` as what a button does; it tells its result in messages."""
 
     def mark(method: Callable[..., None]) -> Callable[..., None]:
@@ -166,7 +173,8 @@ class ButtonsMixin(CatalogueAdmin):
         if request.method == "POST":
             method = getattr(self, name)
             method(request, obj)
-            self.log_change(request, obj, f"Pressed “{method.button.label}”.")
+            if not method.button.records:
+                self.log_change(request, obj, f"Pressed “{method.button.label}”.")
         return HttpResponseRedirect(reverse(f"admin:{self._url_name}_change", args=[quote(obj.pk)]))
 
     def render_change_form(

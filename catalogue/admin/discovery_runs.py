@@ -2,34 +2,47 @@
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
-from catalogue.admin.base import ButtonsMixin, ReadOnlyMixin
+from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.rendering import (
     ago,
     badge,
     duration,
     exactly,
+    link,
     link_if_allowed,
     paragraphs,
     shortened,
     table,
 )
+from catalogue.history import actor_of
 from catalogue.http_tools.configs import KIND
 from catalogue.models import DiscoveryRun
+from catalogue.review import ReviewRefused, confirm_listing
 
 OUTCOME_BADGES = {
     DiscoveryRun.Outcome.RUNNING: "info",
     DiscoveryRun.Outcome.SUCCEEDED: "success",
     DiscoveryRun.Outcome.FAILED: "danger",
+    DiscoveryRun.Outcome.HELD: "warning",
 }
-COUNTS = ("added", "updated", "unchanged", "returned", "missing")
+COUNTS = ("added", "updated", "unchanged", "returned", "missing", "held")
 CHECKED = "Its tools are declared here; the API was reached"
 """Of a source that lists nothing."""
+HELD = "Agents go on seeing the workflows below. Confirm it if they are gone for good."
+NAMED = {
+    "missing": "Gone from the engine's list",
+    "held": "Changed, and held for review",
+    "added": "Added",
+    "updated": "Updated",
+    "returned": "Back again",
+}
 RUN_HEADERS = ("Started", "Outcome", "Trigger", "Took", "What it did")
 
 
@@ -43,7 +56,7 @@ def describe_counts(run: DiscoveryRun) -> str:
 
 
 def describe_run(run: DiscoveryRun) -> str:
-    return run.error if run.outcome == DiscoveryRun.Outcome.FAILED else describe_counts(run)
+    return run.error or describe_counts(run)
 
 
 def run_row(request: HttpRequest, run: DiscoveryRun) -> list[Any]:
@@ -60,6 +73,29 @@ def run_row(request: HttpRequest, run: DiscoveryRun) -> list[Any]:
 
 def outcome_badge(run: DiscoveryRun) -> SafeString:
     return badge(run.get_outcome_display(), OUTCOME_BADGES[DiscoveryRun.Outcome(run.outcome)])
+
+
+def _linked(request: HttpRequest, named: list[dict[str, Any]]) -> list[Any]:
+    return [
+        link_if_allowed(request, one["tool_name"], "catalogue_workflow_change", one["workflow"])
+        for one in named
+    ]
+
+
+def confirm_and_tell(request: HttpRequest, held: DiscoveryRun) -> None:
+    """Say that what the listing has lost is gone, and what the next listing came to."""
+    try:
+        run = confirm_listing(held, by=actor_of(request))
+    except ReviewRefused as refused:
+        messages.warning(request, str(refused))
+        return
+    if run is None:
+        messages.info(request, "Confirmed. The source cannot be listed just now; its next listing counts.")
+    elif run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
+        messages.success(request, f"Confirmed. {describe_counts(run)}.")
+    else:
+        details = link("Details", "catalogue_discoveryrun_change", run.pk)
+        messages.error(request, format_html("Confirmed, but: {} {}", run.error, details))
 
 
 @admin.register(DiscoveryRun)
@@ -79,15 +115,17 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
         ),
         (
             "What it found",
-            {"fields": (("found", "unchanged"), ("added", "updated"), ("missing", "returned"))},
+            {"fields": (("found", "unchanged"), ("added", "updated"), ("missing", "returned"), "held")},
         ),
     )
+    buttons = ("confirm",)
+    change_form_outer_before_template = "catalogue/admin/discovery_run_panel.html"
     change_form_outer_after_template = "catalogue/admin/discovery_run_objects.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[DiscoveryRun]:
         runs: QuerySet[DiscoveryRun] = super().get_queryset(request)
         # The long lists are for one run's own page, which reads them when it shows them.
-        return runs.defer("skipped", "flagged")
+        return runs.for_lists()  # type: ignore[attr-defined,no-any-return]
 
     @admin.display(description="started", ordering="started_at")
     def started(self, run: DiscoveryRun) -> str:
@@ -117,8 +155,33 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
     def error_shown(self, run: DiscoveryRun) -> SafeString:
         return paragraphs(run.error)
 
+    def get_buttons(self, request: HttpRequest, obj: DiscoveryRun) -> list[Button]:
+        """The listing that holds the source up now can be confirmed."""
+        is_held = obj.outcome == DiscoveryRun.Outcome.HELD and DiscoveryRun.objects.held().filter(pk=obj.pk)
+        return super().get_buttons(request, obj) if is_held else []
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("catalogue.change_source")
+
+    @button(
+        "Confirm: they are gone",
+        icon="check",
+        variant="primary",
+        confirm="Take these workflows out of the catalogue, as the engine does not list them any more?",
+        records=True,
+    )
+    def confirm(self, request: HttpRequest, run: DiscoveryRun) -> None:
+        confirm_and_tell(request, run)
+
     def panel(self, request: HttpRequest, obj: DiscoveryRun) -> dict[str, Any]:
         return {
+            "headline": [outcome_badge(obj), HELD] if self.get_buttons(request, obj) else [],
+            "facts": [("Confirmed", exactly(obj.confirmed_at))],
+            "named": [
+                (label, getattr(obj, change), _linked(request, obj.changes[change]))
+                for change, label in NAMED.items()
+                if obj.changes.get(change)
+            ],
             "skipped_count": obj.skipped_count,
             "skipped": table(
                 ("Position", "Id", "Name", "Why it was skipped"),

@@ -124,6 +124,11 @@ class ProductSettingsAdmin(CatalogueAdmin):
         ]
         return pages + super().get_urls()
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The page can be opened before the row exists."""
+        settings_row()
+        return super().get_object(request, object_id, from_field)
+
     def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
         """By the headings of the settings; the fields exist only in a form that can be filled in."""
         if not self.has_change_permission(request, obj):

@@ -14,7 +14,7 @@ from connectors.errors import Misconfigured
 from connectors.registry import connector_class, connector_kinds
 
 OWN_FIELDS = ("name", "enabled")
-DISCOVERY_FIELDS = ("new_workflows", "refresh_interval")
+DISCOVERY_FIELDS = ("new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval")
 LIMIT_FIELDS = ("max_concurrent",)
 ANOTHER_KIND = SafeString('<a href="?" class="underline">Another kind</a>')
 

@@ -31,6 +31,7 @@ from catalogue.admin.rendering import (
     side_by_side,
     table,
 )
+from catalogue.admin.reviews import tell_of_held_listing, tell_of_reviews
 from catalogue.admin.source_fieldsets import fieldsets_to_fill_in, fieldsets_to_read, label_of
 from catalogue.admin.source_form import SourceForm, shown_settings, source_form
 from catalogue.admin.temporal_import import show_import, tell_of_import
@@ -48,6 +49,7 @@ HEALTH_BADGES = {
     Source.HealthState.UNKNOWN: "",
     Source.HealthState.OK: "success",
     Source.HealthState.FAILING: "danger",
+    Source.HealthState.HELD: "warning",
 }
 RECENT_RUNS = 5
 
@@ -55,6 +57,8 @@ RECENT_RUNS = 5
 @admin.register(Source)
 class SourceAdmin(ButtonsMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Source], tuple[str, Any]]]] = [
+        tell_of_held_listing,
+        tell_of_reviews,
         tell_of_import,
         tell_of_tools,
     ]
@@ -257,11 +261,11 @@ class SourceAdmin(ButtonsMixin):
         messages.success(request, f"Switched off: {disable_sources(queryset, by=actor_of(request))}.")
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
-        runs = obj.discovery_runs.defer("skipped", "flagged")[:RECENT_RUNS]
+        runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]
         return {
             "headline": [self.health(obj), obj.health_message and paragraphs(obj.health_message)],
             "facts": [
-                ("Failing since", exactly(obj.failing_since)),
+                (f"{obj.get_health_state_display().capitalize()} since", exactly(obj.failing_since)),
                 ("Last good listing", exactly(obj.last_refreshed_at)),
                 ("Next listing", exactly(obj.next_refresh_at) if obj.enabled else "none, switched off"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
@@ -290,7 +294,7 @@ def _refresh_and_tell(request: HttpRequest, source: Source) -> None:
         tell = messages.warning if run.missing else messages.success
         tell(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
     else:
-        kept = "The last good list is kept."
+        kept = "" if run.outcome == DiscoveryRun.Outcome.HELD else "The last good list is kept."
         messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))
 
 

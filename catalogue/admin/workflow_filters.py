@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.models import Workflow
+from catalogue.models import Review, Workflow
 
 
 class EmptinessFilter(DropdownFilter):  # type: ignore[misc]
@@ -84,6 +84,34 @@ class LookalikeFilter(DropdownFilter):  # type: ignore[misc]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
         return queryset.exclude(resembles="") if self.value() == "yes" else queryset
+
+
+class DescriptionFilter(DropdownFilter):  # type: ignore[misc]
+    title = "description"
+    parameter_name = "description"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("none", "needs one")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        return (
+            queryset.filter(description="", description_override="") if self.value() == "none" else queryset
+        )
+
+
+class ReviewFilter(DropdownFilter):  # type: ignore[misc]
+    """Whether a curator has something to decide about it."""
+
+    title = "review"
+    parameter_name = "review"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("changed", "a change is held"), ("new", "new, and held")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        if self.value() not in Review.Kind.values:
+            return queryset
+        return queryset.filter(review__in=Review.objects.awaiting().filter(kind=self.value()))
 
 
 class CategoryFilter(DropdownFilter):  # type: ignore[misc]

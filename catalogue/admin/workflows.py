@@ -26,13 +26,16 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
+from catalogue.admin.reviews import tell_of_review
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     AvailabilityFilter,
     CacheFilter,
     CategoryFilter,
+    DescriptionFilter,
     LimitFilter,
     LookalikeFilter,
+    ReviewFilter,
     SchemaFilter,
 )
 from catalogue.admin.workflow_form import WorkflowForm
@@ -88,7 +91,10 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(Workflow)
 class WorkflowAdmin(ToolPagesMixin):
-    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [tell_of_declaration]
+    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
+        tell_of_review,
+        tell_of_declaration,
+    ]
     """What the rooms above tell of a workflow; they add themselves."""
     form = WorkflowForm
     list_display = (
@@ -96,7 +102,8 @@ class WorkflowAdmin(ToolPagesMixin):
     )  # fmt: skip
     list_filter = (
         ("source", RelatedDropdownFilter), ("enabled", BooleanRadioFilter), AvailabilityFilter,
-        CategoryFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
+        ReviewFilter, CategoryFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter,
+        CacheFilter,
         ("offered_as_prompt", BooleanRadioFilter),
     )  # fmt: skip
     list_select_related = ("source",)

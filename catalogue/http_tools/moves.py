@@ -165,7 +165,7 @@ class Move:
 
     def _reconcile(self, source: Source, *, expose: bool, prune: bool) -> None:
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, self.listing, run, is_whole=prune, enable=expose)
+        reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True)
         run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         # What the source offers is known, also while its API is not reached.
         Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())

@@ -3,6 +3,7 @@
 from catalogue.models.discovery_run import DiscoveryRun
 from catalogue.models.history_entry import HistoryEntry
 from catalogue.models.product_settings import ProductSettings
+from catalogue.models.review import Review
 from catalogue.models.revision import Exposing, Revision
 from catalogue.models.rules import ChoosingRule, ToolsetRule, WorkflowFilter
 from catalogue.models.source import Source
@@ -15,6 +16,7 @@ __all__ = [
     "Exposing",
     "HistoryEntry",
     "ProductSettings",
+    "Review",
     "Revision",
     "Source",
     "Toolset",

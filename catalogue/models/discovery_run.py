@@ -1,12 +1,13 @@
 """What a listing of a source came to."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 from django.db import models
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
 from catalogue.models.source import Source
+from catalogue.querysets import DiscoveryRunQuerySet
 
 
 class DiscoveryRun(models.Model):
@@ -21,6 +22,7 @@ class DiscoveryRun(models.Model):
         RUNNING = "running", "running"
         SUCCEEDED = "succeeded", "succeeded"
         FAILED = "failed", "failed"
+        HELD = "held", "held"
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="discovery_runs")
     trigger = models.CharField(max_length=10, choices=Trigger.choices)
@@ -32,6 +34,9 @@ class DiscoveryRun(models.Model):
     unchanged = models.PositiveIntegerField(default=0)
     returned = models.PositiveIntegerField(default=0, help_text="Were missing and are back.")
     missing = models.PositiveIntegerField(default=0, help_text="Newly gone from the engine's list.")
+    held = models.PositiveIntegerField(
+        default=0, help_text="Changed in a way that awaits review; agents see them as they were accepted."
+    )
     skipped_count = models.PositiveIntegerField(default=0)
     skipped = JSONTextField(
         default=list, help_text="Objects left out: [{position, id, name, reason}], at most 1,000."
@@ -39,7 +44,20 @@ class DiscoveryRun(models.Model):
     flagged = JSONTextField(
         default=list, help_text="Workflows to look at, and why: [{id, name, reason}], at most 1,000."
     )
+    changes = JSONTextField(
+        default=dict,
+        help_text="The workflows behind the counts: {added: [{workflow, id, name, tool_name}], ...}, at most "
+        "1,000 of each. Of listings that are held again and again, the last one has them.",
+    )
+    vanishing_digest = models.CharField(
+        max_length=64, blank=True, help_text="Of a held listing: which workflows exactly it has lost."
+    )
+    confirmed_at = models.DateTimeField(
+        null=True, help_text="When somebody confirmed that these workflows are gone."
+    )
     error = models.TextField(blank=True)
+
+    objects: ClassVar[models.Manager["DiscoveryRun"]] = DiscoveryRunQuerySet.as_manager()
 
     class Meta:
         ordering = ("-started_at", "-pk")
@@ -57,7 +75,7 @@ class DiscoveryRun(models.Model):
     @property
     def found(self) -> int:
         """Usable workflows in the listing."""
-        return self.added + self.updated + self.unchanged + self.returned
+        return self.added + self.updated + self.unchanged + self.returned + self.held
 
     def finish(self, *, outcome: "DiscoveryRun.Outcome", error: str = "") -> Self:
         """Write the outcome with all counts, once: a run that was finished or deleted meanwhile stays so."""

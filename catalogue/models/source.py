@@ -18,6 +18,8 @@ SOURCE_NAME = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
 )
+TOLERATED_LOSS = 20
+"""Percent."""
 
 
 class Source(Exposing):
@@ -26,11 +28,18 @@ class Source(Exposing):
     class NewWorkflows(models.TextChoices):
         HIDDEN = "hidden", "hidden until a curator enables them"
         EXPOSED = "exposed", "enabled at once"
+        HELD = "held", "hidden, and listed among the changes to review"
+
+    class ChangePolicy(models.TextChoices):
+        FOLLOW = "follow", "served at once"
+        CAREFUL = "careful", "served if harmless, otherwise held for review"
+        HOLD = "hold", "held for review"
 
     class HealthState(models.TextChoices):
         UNKNOWN = "unknown", "not tried yet"
         OK = "ok", "working"
         FAILING = "failing", "failing"
+        HELD = "held", "listing held"
 
     name = models.CharField(max_length=64, unique=True, validators=[SOURCE_NAME])
     kind = models.CharField(max_length=50)
@@ -44,6 +53,21 @@ class Source(Exposing):
         choices=NewWorkflows.choices,
         default=NewWorkflows.HIDDEN,
         help_text="What happens to workflows when discovery first sees them.",
+    )
+    change_policy = models.CharField(
+        "changed workflows",
+        max_length=10,
+        choices=ChangePolicy.choices,
+        default=ChangePolicy.CAREFUL,
+        help_text="What happens when the engine changes an enabled workflow. What is held goes on being "
+        "served as it was accepted.",
+    )
+    vanishing_share_percent = models.PositiveSmallIntegerField(
+        "tolerated loss",
+        default=TOLERATED_LOSS,
+        validators=[MaxValueValidator(100)],
+        help_text="Percent. A listing that loses more of the workflows, and at least five, is held until "
+        "somebody confirms it. An empty one always is.",
     )
     refresh_interval = models.PositiveIntegerField(
         null=True,

@@ -44,6 +44,7 @@ from catalogue.rest.workflow_serializers import (
     WorkflowDetailSerializer,
     WorkflowSerializer,
 )
+from catalogue.review import ReviewRefused, confirm_listing
 from catalogue.scopes import Scope
 from catalogue.sources import UPDATABLE, check_source, configure_source, create_source, update_source
 
@@ -152,7 +153,7 @@ class SourceViewSet(
         operation_id="sources_refresh",
         summary="Refresh a source",
         description="Lists the engine's workflows now and waits for the result. "
-        "The answer is 200 also for a listing that failed: its `outcome` and `error` say so.",
+        "The answer is 200 also for a listing that failed or is held: its `outcome` and `error` say so.",
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
@@ -342,11 +343,37 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     access = {
         "list": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),
         "retrieve": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),
+        "confirm": Access(Scope.ADMIN, "catalogue.change_source"),
     }
 
     def get_queryset(self) -> QuerySet[DiscoveryRun]:
         runs = DiscoveryRun.objects.select_related("source").order_by("-started_at", "-pk")
-        return runs.defer("skipped", "flagged") if self.action == "list" else runs
+        return runs.for_lists() if self.action == "list" else runs
 
     def get_serializer_class(self) -> type[DiscoveryRunSerializer]:
         return DiscoveryRunSerializer if self.action == "list" else DiscoveryRunDetailSerializer
+
+    @extend_schema(
+        operation_id="discovery_runs_confirm",
+        summary="Confirm a held listing",
+        description="Says that the workflows which it has lost are gone, and lists the source anew. That "
+        "listing is the answer; it is held again if it has lost others.",
+        request=None,
+        responses={
+            200: DiscoveryRunDetailSerializer,
+            202: OpenApiResponse(
+                DiscoveryRunDetailSerializer,
+                "Confirmed; the source is being listed already, or switched off: the next listing counts.",
+            ),
+            409: OpenApiResponse(ProblemSerializer, "It is not held, or a later listing was good."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def confirm(self, request: Request, pk: str) -> Response:
+        held = self.get_object()
+        try:
+            run = confirm_listing(held, by=actor_of(request))
+        except ReviewRefused as refused:
+            raise Refusal(status.HTTP_409_CONFLICT, str(refused), kind="discovery") from None
+        code = status.HTTP_202_ACCEPTED if run is None else status.HTTP_200_OK
+        return Response(DiscoveryRunDetailSerializer(run or self.get_object()).data, code)

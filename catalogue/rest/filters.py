@@ -4,7 +4,7 @@ import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
 
 from catalogue.exposure import confirmed_catalogue
-from catalogue.models import DiscoveryRun, Source, Workflow
+from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.querysets import WorkflowQuerySet
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
@@ -37,6 +37,12 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     cached = StrictBooleanFilter(
         method="filter_cached", label="Calls may be answered with an earlier result."
     )
+    needs_description = StrictBooleanFilter(
+        method="filter_undescribed", label="Has no description, neither the engine's nor a curator's."
+    )
+    review = django_filters.ChoiceFilter(
+        choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
+    )
     offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
     tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
     search = django_filters.CharFilter(
@@ -49,6 +55,13 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     def filter_cached(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
         cached = Workflow.objects.cached().values("pk")
         return workflows.filter(pk__in=cached) if value else workflows.exclude(pk__in=cached)
+
+    def filter_undescribed(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        undescribed = Workflow.objects.undescribed().values("pk")
+        return workflows.filter(pk__in=undescribed) if value else workflows.exclude(pk__in=undescribed)
+
+    def filter_review(self, workflows: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
+        return workflows.filter(review__in=Review.objects.awaiting().filter(kind=value))
 
     def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
         return filter_by_exposure(queryset, exposed=value)

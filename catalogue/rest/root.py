@@ -14,6 +14,7 @@ ROUTES = {
     "connectors": "connector-list",
     "tools": "tool-list",
     "workflows": "workflow-list",
+    "reviews": "review-list",
     "toolsets": "toolset-list",
     "discovery-runs": "discovery-run-list",
     "executions": "execution-list",

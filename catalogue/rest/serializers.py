@@ -6,10 +6,20 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from catalogue.models import DiscoveryRun, Source
+from catalogue.models.source import TOLERATED_LOSS
 from catalogue.rest.bodies import StrictSerializer
 
 LONGEST_REFRESH_INTERVAL = 604_800
 HIGHEST_LIMIT = 1_000_000
+CHANGE_POLICY = (
+    "What happens when the engine changes an enabled workflow: `follow` serves it, `careful` serves what is "
+    "harmless and holds the rest for review, `hold` holds everything. What is held goes on being served as "
+    "it was accepted."
+)
+TOLERATED = (
+    "A listing that loses more percent of the workflows, and at least five, is held until somebody confirms "
+    "it. An empty one always is."
+)
 JSON_OBJECT = {"type": "object", "additionalProperties": True}
 
 
@@ -50,6 +60,8 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "config",
             "credentials_stored",
             "new_workflows",
+            "change_policy",
+            "vanishing_share_percent",
             "refresh_interval",
             "max_concurrent",
             "workflows_present",
@@ -83,6 +95,8 @@ class SourceChangeSerializer(StrictSerializer):
         choices=Source.NewWorkflows.choices,
         help_text="What happens to workflows when discovery first sees them.",
     )
+    change_policy = serializers.ChoiceField(choices=Source.ChangePolicy.choices, help_text=CHANGE_POLICY)
+    vanishing_share_percent = serializers.IntegerField(min_value=0, max_value=100, help_text=TOLERATED)
     refresh_interval = serializers.IntegerField(
         allow_null=True,
         min_value=0,
@@ -115,6 +129,14 @@ class NewSourceSerializer(SourceChangeSerializer):
         choices=Source.NewWorkflows.choices,
         default=Source.NewWorkflows.HIDDEN.value,
         help_text="What happens to workflows when discovery first sees them.",
+    )
+    change_policy = serializers.ChoiceField(
+        choices=Source.ChangePolicy.choices,
+        default=Source.ChangePolicy.CAREFUL.value,
+        help_text=CHANGE_POLICY,
+    )
+    vanishing_share_percent = serializers.IntegerField(
+        default=TOLERATED_LOSS, min_value=0, max_value=100, help_text=TOLERATED
     )
     refresh_interval = serializers.IntegerField(
         default=None,
@@ -164,8 +186,10 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
             "unchanged",
             "returned",
             "missing",
+            "held",
             "skipped_count",
             "error",
+            "confirmed_at",
         )
         read_only_fields = fields
 
@@ -183,6 +207,24 @@ class FlaggedSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField()
 
 
+class NamedWorkflowSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField(help_text="The engine's id.")
+    name = serializers.CharField()
+    tool_name = serializers.CharField(help_text="What agents called it at that time.")
+
+
+class NamedChangesSerializer(serializers.Serializer[Any]):
+    """The workflows behind the counts, at most 1,000 of each; what did not occur is left out."""
+
+    added = NamedWorkflowSerializer(many=True, required=False)
+    updated = NamedWorkflowSerializer(many=True, required=False)
+    returned = NamedWorkflowSerializer(many=True, required=False)
+    missing = NamedWorkflowSerializer(many=True, required=False)
+    held = NamedWorkflowSerializer(
+        many=True, required=False, help_text="Of the returned ones, too, those that came back changed."
+    )
+
+
 class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
     skipped = SkippedSerializer(
         many=True, help_text="Objects of the listing that were left out; at most 1,000."
@@ -193,6 +235,8 @@ class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
         "out, or they can be mistaken for another tool.",
     )
 
+    changes = NamedChangesSerializer()
+
     class Meta(DiscoveryRunSerializer.Meta):
-        fields = (*DiscoveryRunSerializer.Meta.fields, "skipped", "flagged")
+        fields = (*DiscoveryRunSerializer.Meta.fields, "changes", "skipped", "flagged")
         read_only_fields = fields

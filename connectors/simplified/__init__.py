@@ -50,6 +50,7 @@ class SimplifiedConnector:
     kind: ClassVar[str] = "simplified"
     label: ClassVar[str] = "Simplified workflow API (HTTP)"
     Config: ClassVar[type[BaseModel]] = SimplifiedConfig
+    starts_by_metadata: ClassVar[bool] = False
 
     def __init__(self, config: SimplifiedConfig) -> None:
         self._config = config

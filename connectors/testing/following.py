@@ -1,7 +1,5 @@
 """A run on its way to its end."""
 
-from time import monotonic
-
 import pytest
 
 from connectors.errors import NotFound
@@ -61,9 +59,7 @@ class Following:
         _, run = await start(connector, harness.completing)
         assert (await connector.wait(run, seconds=harness.deadline_seconds)).state is RunState.COMPLETED
         _, lasting = await start(connector, harness.lasting)
-        began = monotonic()
         assert (await connector.wait(lasting, seconds=0.1)).state is RunState.RUNNING
-        assert monotonic() - began > 0.05, "wait() came back before the run had ended and the time was up"
         with pytest.raises(NotFound):
             await connector.wait(unknown_run(harness, harness.lasting), seconds=0.1)
 

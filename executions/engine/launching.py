@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from catalogue.database import in_turn, run_in_database
 from catalogue.models import Workflow
-from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Unreachable
-from connectors.protocol import Connector, ReportProgress, RunState, Started, ignore_progress
+from connectors.errors import ConnectorError, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.protocol import Connector, ReportProgress, RunSnapshot, RunState, Started, ignore_progress
 from executions.engine.conversing import (
     START_SECONDS,
     ask,
@@ -26,6 +26,7 @@ from executions.engine.lasting_starts import BrokenOff, hear_out
 from executions.engine.leases import LEASE
 from executions.engine.looking_up import begin_to_look_up, can_be_looked_up, input_of, look_up
 from executions.models import Aftermath, ErrorKind, Execution
+from executions.refusals import HELD_CHANGE
 
 FIRST_POLL = timedelta(milliseconds=200)
 """After a start. B2's interval lies between two polls, and many runs are done by then. Engines that say by
@@ -221,7 +222,7 @@ def _begin_again(execution: Execution) -> dict[str, Any] | None:
 def _record_started(execution: Execution, started: Started, first_poll_in: timedelta) -> None:
     snapshot, first_poll = started.snapshot, timezone.now() + first_poll_in
     if snapshot is not None and snapshot.state != RunState.RUNNING:
-        if execution.finish_start(started, snapshot):
+        if execution.finish_start(started, _with_held_change(execution, snapshot)):
             log_end(execution)
             return
     elif execution.mark_running(started, next_attempt_at=first_poll):
@@ -248,6 +249,8 @@ def _record_unconfirmed(execution: Execution, why: str, answer: dict[str, Any] |
 
 def _record_refused_start(execution: Execution, error: ConnectorError, too_late: str) -> None:
     why = f"{error.message.removesuffix('.')}. {too_late}" if too_late else error.message
+    if isinstance(error, Rejected | NotFound) and (told := _held_change(execution)):
+        why = f"{why.removesuffix('.')}. {told}"
     execution.refuse_start(
         why,
         kind=ErrorKind.CONFIGURATION if error.needs_operator else ErrorKind.EXECUTION,
@@ -255,6 +258,19 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
         aftermath=_aftermath_of(error),
     )
     log_of(execution).error("The engine did not start it: {}", why)
+
+
+def _with_held_change(execution: Execution, snapshot: RunSnapshot) -> RunSnapshot:
+    """Engines that answer a start with the result say there what they do not take."""
+    if snapshot.state != RunState.FAILED or not (told := _held_change(execution)):
+        return snapshot
+    return replace(snapshot, error=f"{snapshot.error.removesuffix('.')}. {told}")
+
+
+def _held_change(execution: Execution) -> str:
+    """Empty where agents see the workflow as the engine has it."""
+    held = Workflow.objects.with_held_changes().filter(pk__in=[execution.workflow_id])
+    return HELD_CHANGE if held.exists() else ""
 
 
 def _aftermath_of(error: ConnectorError) -> Aftermath | None:

@@ -10,6 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 from catalogue.schemas import find_argument_problems
 from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.reading import describe_execution
+from executions.refusals import HELD_CHANGE
 from mcp_bridge.answers.content import FIRST_VERSIONS, blocks_of
 from mcp_bridge.answers.outputs import (
     BEGINNING,
@@ -185,7 +186,8 @@ def _failure_result(execution: Execution, protocol_version: str, may_be_large: b
         return text_result(_failure_text(execution, execution.error), is_error=True)
     content = _content(execution, protocol_version, may_be_large)
     has_words = any(block.text for block in blocks_of(execution))
-    told = _failure_text(execution, "see above." if has_words else execution.error)
+    ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
+    told = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
     structured = None if execution.payload.output is None else _structured(execution, protocol_version)
     return CallToolResult(
         content=[*content, TextContent(text=told)], structured_content=structured, is_error=True

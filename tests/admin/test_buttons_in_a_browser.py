@@ -9,8 +9,8 @@ from django.db import models
 from django.http import HttpRequest
 
 import config.urls  # noqa: F401 - it registers the pages
-from catalogue.models import HistoryEntry, Source, Workflow, WorkflowFilter
-from tests.admin.pages import add_url, page_url
+from catalogue.models import HistoryEntry, Review, Source, Workflow, WorkflowFilter
+from tests.admin.pages import add_url, list_url, page_url
 from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_workflow
@@ -50,7 +50,23 @@ def test_every_button_of_every_page_does_something_and_is_noted(
     if button.confirm:
         assert window.browser.answer_question() == button.confirm
     window.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
-    assert HistoryEntry.objects.filter(message=f"Pressed “{button.label}”.").exists()
+    noted = HistoryEntry.objects.all()
+    assert (noted if button.records else noted.filter(message=f"Pressed “{button.label}”.")).exists()
+
+
+def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> None:
+    """A5.2: chosen and run with the mouse; the row says which offer it showed."""
+    make_everything(User.objects.get())
+    changed = Review.objects.get(kind="changed", kept_at=None)
+    window.open(list_url(Review))
+    window.click(f'#result_list input[name=_selected_action][value="{changed.pk}"]')
+    window.browser.wait_for("document.querySelector('#changelist-actions select').checkVisibility()")
+    window.click('#changelist-actions option[value="accept_selected"]')
+    window.browser.wait_for("document.querySelector('#changelist-actions button').checkVisibility()")
+    window.click_through("#changelist-actions button")
+    window.browser.wait_for_text("Accepted: plain.")
+    assert not Review.objects.filter(pk=changed.pk).exists()
+    assert Workflow.objects.get(pk=changed.pk).description.startswith("Ignore")
 
 
 def test_a_source_is_tried_before_it_is_saved_without_leaving_the_page(window: Window) -> None:

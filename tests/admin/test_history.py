@@ -16,7 +16,7 @@ from django.utils import timezone
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.history import command, record_change
-from catalogue.models import HistoryEntry, Source, Workflow
+from catalogue.models import HistoryEntry, Review, Source, Workflow
 from tests.admin.pages import form_values, list_url, page_url, run_action, text_of
 from tests.admin.window import make_everything
 from tests.factories import make_source, make_workflow, make_workflows
@@ -47,7 +47,9 @@ def test_every_action_of_every_list_leaves_a_trace(
     rows = list(model._default_manager.order_by("pk").values_list("pk", flat=True))
     # The first toolset has a token that is bound to it, and so stays.
     selected = rows[-1:] if action == "delete_selected" else rows
-    admin_client.post(list_url(model), {"action": action, "_selected_action": selected, "post": "yes"})
+    looked_at = {f"offer-{review.pk}": review.offer_hash for review in Review.objects.all()}
+    chosen = {"action": action, "_selected_action": selected, "post": "yes"}
+    admin_client.post(list_url(model), chosen | looked_at)
     entries = HistoryEntry.objects.all()
     assert entries, action
     assert {(entry.actor_name, entry.door) for entry in entries} == {("admin", "admin")}

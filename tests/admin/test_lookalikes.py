@@ -91,6 +91,7 @@ def test_a_curators_decision_stands_until_the_workflow_looks_like_yet_another(
     engine.workflows = [definition(1, name="clearcache"), definition(2)]
     refresh_source(trusting)
     enable_workflows(Workflow.objects.filter(source=trusting))
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     engine.workflows = [
         definition(1, name="clearcache", description="Another text."),
         definition(2, title="List workflows"),
@@ -106,7 +107,7 @@ def test_a_curators_decision_stands_until_the_workflow_looks_like_yet_another(
 
 def test_where_a_curator_enables_workflows_a_lookalike_is_only_flagged(engine: Engine) -> None:
     """B8"""
-    source = make_source("looked-at", base_url=engine.base_url)
+    source = make_source("looked-at", base_url=engine.base_url, change_policy=Source.ChangePolicy.FOLLOW)
     engine.workflows = [definition(1)]
     refresh_source(source)
     enable_workflows(Workflow.objects.filter(source=source))

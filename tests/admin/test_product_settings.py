@@ -18,7 +18,6 @@ def page() -> str:
 
 
 def save(client: Client, **fields: str) -> Any:
-    client.get(reverse("admin:catalogue_productsettings_changelist"))
     return client.post(page(), fields, follow=True)
 
 
@@ -55,6 +54,12 @@ def test_a_change_takes_effect_and_the_history_says_from_what_to_what(
     save(admin_client, max_concurrent_executions="10")
     assert settings.CATALOGUE["discovery_enabled"] is True
     assert HistoryEntry.objects.filter(model="catalogue.productsettings").count() == 2
+
+
+def test_its_address_opens_before_anything_was_changed(admin_client: Client) -> None:
+    """A4.4: a bookmark of another installation's page, for instance."""
+    assert not ProductSettings.objects.exists()
+    assert admin_client.get(page()).status_code == 200
 
 
 def test_what_is_out_of_bounds_is_said_at_its_field(admin_client: Client, settings: Any) -> None:

@@ -22,7 +22,14 @@ from tests.processes import ExampleEngine
 pytestmark = pytest.mark.django_db
 
 KEY = "a-key-that-nobody-may-read"
-NEW = {"kind": "simplified", "name": "orders", "enabled": "on", "new_workflows": "hidden"}
+NEW = {
+    "kind": "simplified",
+    "name": "orders",
+    "enabled": "on",
+    "new_workflows": "hidden",
+    "change_policy": "careful",
+    "vanishing_share_percent": "20",
+}
 DEFAULTS = {
     "setting_authorization_scheme": "Api-Key",
     "setting_list_path": "/api/v1/service/workflows",
@@ -40,6 +47,8 @@ LEDGER = {
     "name": "books",
     "enabled": "on",
     "new_workflows": "hidden",
+    "change_policy": "careful",
+    "vanishing_share_percent": "20",
     "setting_address": "https://ledger.example.com/",
     "setting_password": "long-password",
     "setting_protocol": "v2",

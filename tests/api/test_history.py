@@ -2,11 +2,11 @@
 
 import pytest
 
-from catalogue.models import HistoryEntry, Source, Toolset, Workflow
+from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet
 from config.urls import api
 from tests.api.clients import administrator, staff_session
-from tests.factories import make_source, make_toolset, make_workflow
+from tests.factories import make_discovery_run, make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -44,6 +44,11 @@ WRITES = {
     "workflow.enable": ("post", "/api/workflows/off/enable/", {}),
     "workflow.disable_many": ("post", "/api/workflows/disable/", MANY),
     "workflow.enable_many": ("post", "/api/workflows/enable/", MANY),
+    "review.accept": ("post", "/api/reviews/report/accept/", {"offer": "f"}),
+    "review.keep": ("post", "/api/reviews/report/keep/", {"offer": "f"}),
+    "review.accept_many": ("post", "/api/reviews/accept/", MANY),
+    "review.keep_many": ("post", "/api/reviews/keep/", {"offers": {"report": "f"}}),
+    "discovery-run.confirm": ("post", "/api/discovery-runs/{run}/confirm/", {}),
     "toolset.create": ("post", "/api/toolsets/", {"slug": "new"}),
     "toolset.partial_update": ("patch", TOOLSET, {"mode": "compact"}),
     "toolset.destroy": ("delete", TOOLSET, {}),
@@ -86,8 +91,10 @@ def test_every_action_of_the_api_that_changes_something_is_known_here() -> None:
 def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     """B8: a token by its name, a person by theirs."""
     source = make_source("orders")
-    make_workflow(source, tool_name="report")
+    report = make_workflow(source, tool_name="report")
     make_workflow(source, tool_name="off", enabled=False)
+    Review.objects.create(workflow=report, kind="changed", offer_hash="f", offered={"description": "Other."})
+    run = make_discovery_run(source, outcome="held")
     make_toolset("finance")
     client = administrator()
     if action in ("tool.update", "tool.destroy"):
@@ -100,7 +107,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
         )
         actor, name = f"user:{client.session['_auth_user_id']}", "curator"
     method, path, body = WRITES[action]
-    response = getattr(client, method)(path, body, format="json")
+    response = getattr(client, method)(path.format(run=run.pk), body, format="json")
     assert response.status_code < 300, response.content
     entries = HistoryEntry.objects.all()
     assert entries

@@ -15,6 +15,7 @@ def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
         "connectors": "http://testserver/api/connectors/",
         "tools": "http://testserver/api/tools/",
         "workflows": "http://testserver/api/workflows/",
+        "reviews": "http://testserver/api/reviews/",
         "toolsets": "http://testserver/api/toolsets/",
         "discovery-runs": "http://testserver/api/discovery-runs/",
         "executions": "http://testserver/api/executions/",

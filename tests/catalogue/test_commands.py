@@ -72,6 +72,19 @@ def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None
     assert list(Source.objects.due(source.next_refresh_at)) == [source]
 
 
+def test_a_source_is_added_with_the_policies_of_its_curator(db: None) -> None:
+    """A1.2, A4.3"""
+    config = '{"base_url": "http://engine.example.com"}'
+    options = ("--hold-new", "--change-policy", "hold", "--tolerated-loss", "50")
+    call_command("add_source", "erp", "simplified", "--config", config, *options)
+    source = Source.objects.get()
+    assert (source.new_workflows, source.change_policy, source.vanishing_share_percent) == (
+        "held",
+        "hold",
+        50,
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -201,7 +214,7 @@ def test_counts_skipped_and_flagged_objects_are_printed(engine: Engine, source: 
     lines = out.splitlines()
     assert err == ""
     assert lines[0].startswith(
-        "erp: 2 found, 2 added, 0 updated, 0 returned, 0 missing, 2 skipped ("
+        "erp: 2 found, 2 added, 0 updated, 0 returned, 0 missing, 0 held, 2 skipped ("
     ) and lines[0].endswith(" ms)")
     assert lines[1:] == [
         "  skipped wf-2 'report_2': description: Field required",

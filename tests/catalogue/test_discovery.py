@@ -118,18 +118,19 @@ def test_a_workflow_that_disappears_is_hidden_while_its_row_and_history_stay(
 
 def test_a_workflow_that_returns_keeps_what_its_curator_decided(engine: Engine, source: Source) -> None:
     """A1.3, A6.4"""
-    engine.workflows = definitions(1)
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
+    engine.workflows = definitions(2)
     refresh_source(source)
-    workflow = Workflow.objects.get()
+    workflow = Workflow.objects.get(upstream_id="wf-1")
     override_workflow(workflow, tool_name="monthly", title_override="Monthly", tags_override=["x"])
     Workflow.objects.update(enabled=True)
-    engine.workflows = []
+    engine.workflows = [definition(2)]
     refresh_source(source)
-    engine.workflows = [definition(1, name="renamed", description="New words.")]
+    engine.workflows = [definition(1, name="renamed", description="New words."), definition(2)]
 
     run = refresh_source(source)
 
-    assert counts(run) == {"returned": 1}
+    assert counts(run) == {"returned": 1, "unchanged": 1}
     workflow.refresh_from_db()
     assert workflow.missing_since is None and workflow.enabled
     assert (workflow.tool_name, workflow.title, workflow.shown_tags) == ("monthly", "Monthly", ["x"])
@@ -224,18 +225,6 @@ def test_sources_are_independent_of_each_other(engine: Engine, source: Source) -
     assert source.health_state == Source.HealthState.OK
     assert set(source.workflows.values_list("tool_name", flat=True)) == {"report_1", "report_2"}
     assert set(other.workflows.values_list("tool_name", flat=True)) == {"report_1_wf-1", "report_2_wf-2"}
-
-
-def test_an_engine_that_lists_nothing_hides_everything_without_an_error(
-    engine: Engine, source: Source
-) -> None:
-    """A1.3"""
-    engine.workflows = definitions(3)
-    refresh_source(source)
-    engine.workflows = []
-
-    assert counts(refresh_source(source)) == {"missing": 3}
-    assert refresh_source(source).outcome == Outcome.SUCCEEDED
 
 
 # --- when the next listing is due -----------------------------------------------------------------------

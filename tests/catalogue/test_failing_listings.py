@@ -157,7 +157,7 @@ def test_health_remembers_the_first_failure_and_forgets_it_on_recovery(
     refresh_source(source)
 
     source.refresh_from_db()
-    assert source.health_state == Source.HealthState.OK and source.health_message == "0 workflows listed."
+    assert source.health_state == Source.HealthState.OK and source.health_message == "Workflows listed: 0."
     assert source.failing_since is None and source.failures == 0
     assert source.refresh_lease_expires_at is None
 

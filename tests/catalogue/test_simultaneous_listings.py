@@ -292,6 +292,7 @@ def test_a_curators_decisions_during_a_listing_are_kept(
     engine: Engine, source: Source, helper: Helper, paused: Pause
 ) -> None:
     """A4.2: the listing writes upstream's part of the rows only."""
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     workflow = make_workflow(source, upstream_id="wf-1", name="report_1", enabled=False)
     engine.workflows = [definition(1, description="Changed upstream.")]
     listing = helper.start(refresh_source, source)
@@ -329,6 +330,7 @@ def test_curators_and_listings_do_not_lock_each_other_out(
     engine: Engine, source: Source, helper: Helper
 ) -> None:
     """B6: both change the same rows, in different order, again and again."""
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     engine.workflows = definitions(40)
     refresh_source(source)
     rounds = 5

@@ -84,22 +84,22 @@ def test_the_source_says_how_many_objects_were_skipped(engine: Engine, source: S
     engine.workflows = [GOOD, None, definition(2, name=None)]
     refresh_source(source)
     source.refresh_from_db()
-    assert source.health_message == "1 workflows listed, 2 skipped."
+    assert source.health_message == "Workflows listed: 1, 2 skipped."
 
 
 def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
     engine: Engine, source: Source
 ) -> None:
-    """A1.3, A5.1: as long as they are gone; a listing that comes back empty is no good news."""
-    engine.workflows = [GOOD, definition(2)]
+    """A1.3, A5.1: as long as they are gone."""
+    engine.workflows = definitions(3)
     refresh_source(source)
     Workflow.objects.update(enabled=True)
-    engine.workflows = []
+    engine.workflows = [definition(3)]
     for _ in range(2):
         refresh_source(source)
         source.refresh_from_db()
         assert source.health_message == (
-            "0 workflows listed. Warning: 2 enabled workflows are not listed any more."
+            "Workflows listed: 1. Warning: 2 enabled workflows are not listed any more."
         )
 
 
@@ -160,17 +160,21 @@ def test_an_object_that_was_skipped_does_not_claim_its_id(engine: Engine, source
     assert Workflow.objects.get().input_schema == GOOD["inputSchema"]
 
 
-def test_a_known_workflow_whose_definition_became_unusable_is_hidden_and_the_reason_recorded(
+def test_a_known_workflow_whose_definition_became_unusable_stays_as_it_was_and_is_flagged(
     engine: Engine, source: Source
 ) -> None:
-    """A5.3, A6.2"""
+    """A1.4, A5.3, A6.2: the engine lists it, so that it is not gone."""
     engine.workflows = definitions(2)
     refresh_source(source)
     engine.workflows = [definition(1), definition(2, description=None)]
 
     run = refresh_source(source)
 
-    assert (run.unchanged, run.missing, run.skipped_count) == (1, 1, 1)
+    assert (run.unchanged, run.missing, run.skipped_count) == (1, 0, 1)
+    assert [(one["id"], one["reason"]) for one in run.flagged] == [
+        ("wf-2", "It is kept as it was, since its object cannot be read: description: Field required")
+    ]
+    assert not Workflow.objects.exclude(missing_since=None).exists()
 
 
 def test_more_bad_objects_than_a_record_holds_are_still_counted(engine: Engine, source: Source) -> None:

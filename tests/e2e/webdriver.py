@@ -146,7 +146,11 @@ class RealBrowser:
 
     def run_async(self, script: str) -> Any:
         """What the script gives its last argument, a function."""
-        return self._command("execute/async", script=script, args=[])
+        self._command("timeouts", script=WAIT_SECONDS * 1000)
+        try:
+            return self._command("execute/async", script=script, args=[])
+        finally:
+            self._command("timeouts", script=SCRIPT_SECONDS * 1000)
 
     def _command(self, name: str, **given: Any) -> Any:
         return self._checked(name, self._http.post(f"{self._url}/{name}", json=given))

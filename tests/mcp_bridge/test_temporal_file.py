@@ -123,7 +123,7 @@ def test_a_source_without_definitions_says_what_is_missing(temporal_server: Temp
     run = refresh_source(source)
     source.refresh_from_db()
     assert (run.outcome, source.health_state) == ("succeeded", "ok")
-    assert source.health_message.startswith("0 workflows listed. definitions: without them")
+    assert source.health_message.startswith("Workflows listed: 0. definitions: without them")
     assert "manage.py import_temporal" in source.health_message
     run_in_background_loop(close_connectors())
 
@@ -132,6 +132,7 @@ def test_a_changed_file_is_taken_over_by_the_next_refresh(file: DeclaringFile):
     """E10: added, changed and removed workflows."""
     file.write(Echo={}, Later={})
     file.bring_in("--by-path")
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     file.write(Echo={"title": "Say it again"}, Fail={})
 
     run = refresh_source(Source.objects.get())

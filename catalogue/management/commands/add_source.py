@@ -10,6 +10,7 @@ from catalogue.management.base import CatalogueCommand
 from catalogue.management.kind_help import KindHelp
 from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
 from catalogue.models import Source
+from catalogue.models.source import TOLERATED_LOSS
 from catalogue.sources import create_source
 from connectors.registry import connector_kinds
 
@@ -34,12 +35,31 @@ class Command(CatalogueCommand):
         parser.add_argument(
             "--max-concurrent", type=int, metavar="N", help="runs of all its workflows at a time"
         )
-        parser.add_argument(
+        new = parser.add_mutually_exclusive_group()
+        new.add_argument(
             "--expose-new", action="store_true", help="enable workflows as soon as discovery finds them"
+        )
+        new.add_argument(
+            "--hold-new", action="store_true", help="list new workflows among the changes to review"
+        )
+        parser.add_argument(
+            "--change-policy",
+            choices=Source.ChangePolicy.values,
+            default=Source.ChangePolicy.CAREFUL.value,
+            help="what happens when the engine changes an enabled workflow (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--tolerated-loss",
+            type=int,
+            default=TOLERATED_LOSS,
+            metavar="PERCENT",
+            help="a listing that loses more is held until somebody confirms it (default: %(default)s)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         policy = Source.NewWorkflows.EXPOSED if options["expose_new"] else Source.NewWorkflows.HIDDEN
+        if options["hold_new"]:
+            policy = Source.NewWorkflows.HELD
         try:
             source = create_source(
                 name=options["name"],
@@ -47,6 +67,8 @@ class Command(CatalogueCommand):
                 config=options["config"],
                 credentials=read_secrets(options),
                 new_workflows=policy,
+                change_policy=options["change_policy"],
+                vanishing_share_percent=options["tolerated_loss"],
                 refresh_interval=options["refresh_interval"],
                 max_concurrent=options["max_concurrent"],
             )

@@ -12,7 +12,10 @@ from catalogue.models import DiscoveryRun, Source
 
 
 class Command(CatalogueCommand):
-    help = "List the workflows of these sources, or of all enabled ones. Exits with 1 if a listing fails."
+    help = (
+        "List the workflows of these sources, or of all enabled ones. Exits with 1 if a listing fails or is "
+        "held."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("names", nargs="*", metavar="NAME")
@@ -50,7 +53,7 @@ class Command(CatalogueCommand):
             return
         self.stdout.write(
             f"{source.name}: {run.found} found, {run.added} added, {run.updated} updated, "
-            f"{run.returned} returned, {run.missing} missing, {run.skipped_count} skipped "
+            f"{run.returned} returned, {run.missing} missing, {run.held} held, {run.skipped_count} skipped "
             f"({run.duration_ms} ms)"
         )
         for skipped in run.skipped:
@@ -63,8 +66,8 @@ class Command(CatalogueCommand):
 
 def _what_holds(source: Source, run: DiscoveryRun) -> str:
     error = run.error if run.error.endswith((".", "!", "?")) else f"{run.error}."
-    # What is declared here was never listed, and neither was what has not answered yet.
-    if source.kind == KIND or source.last_refreshed_at is None:
+    # What is declared here was never listed, and neither was what has not answered yet; what is held says it.
+    if source.kind == KIND or source.last_refreshed_at is None or run.outcome == DiscoveryRun.Outcome.HELD:
         return error
     return f"{error} The last good list stays."
 

@@ -1,0 +1,322 @@
+"""Changes to review: what engines changed or added, until a curator decides."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from difflib import SequenceMatcher
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import escape, format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
+
+from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.rendering import (
+    ago,
+    badge,
+    chip,
+    exactly,
+    link,
+    link_if_allowed,
+    paragraphs,
+    pretty_json,
+    shortened,
+    side_by_side,
+    wrapped,
+)
+from catalogue.drift import Difference, tell_differences
+from catalogue.history import actor_of
+from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
+from catalogue.review import Decided, accept_offers, differences_of, keep_accepted
+from catalogue.suspicious_words import find_suspicious, show_unseen
+
+KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
+OFFER = "offer"
+SHOWN_DONE = 5
+LONGEST_COMPARED = 400
+"""Words of two texts that are compared one by one, which takes the third power of their number at worst."""
+
+
+class DecisionFilter(DropdownFilter):  # type: ignore[misc]
+    """What awaits a decision, unless somebody wants to see what was turned down."""
+
+    title = "decision"
+    parameter_name = "decision"
+    all_option = ("", "awaited")
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("kept", "turned down")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Review]) -> QuerySet[Review]:
+        if self.value() == "kept":
+            return queryset.exclude(kept_at=None)
+        return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
+
+
+@admin.register(Review)
+class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/reviews.css",)}
+
+    list_display = ("tool", "source", "kind_shown", "told", "since")
+    list_filter = (
+        ("workflow__source", RelatedDropdownFilter),
+        ("kind", ChoicesDropdownFilter),
+        DecisionFilter,
+    )
+    list_select_related = ("workflow__source",)
+    list_per_page = 50
+    list_disable_select_all = True
+    """Nobody decides on what stands on other pages."""
+    search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
+    search_help_text = "Names and ids"
+    actions = ("accept_selected", "keep_selected")
+    buttons = ("accept", "keep")
+    fields = ("held_since",)
+    history_model = Workflow
+    change_form_outer_before_template = "catalogue/admin/review.html"
+
+    # Whoever may see or change workflows may see or decide these.
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("catalogue.view_workflow") or self.has_decide_permission(request)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("catalogue.change_workflow")
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return self.has_decide_permission(request)
+
+    # The list
+
+    @admin.display(description="tool name", ordering="workflow__tool_name")
+    def tool(self, review: Review) -> SafeString:
+        return wrapped(review.workflow.tool_name)
+
+    @admin.display(description="source", ordering="workflow__source__name")
+    def source(self, review: Review) -> SafeString:
+        return link(review.workflow.source, "catalogue_source_change", review.workflow.source_id)
+
+    @admin.display(description="kind", ordering="kind")
+    def kind_shown(self, review: Review) -> SafeString:
+        return badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
+
+    @admin.display(description="what the engine says now")
+    def told(self, review: Review) -> SafeString:
+        """With the offer that the page shows, which a decision names."""
+        seen = format_html(
+            '<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash
+        )
+        return format_html("<div>{}{}</div>", seen, _told(review))
+
+    @admin.display(description="held", ordering="held_since")
+    def since(self, review: Review) -> str:
+        return ago(review.held_since)
+
+    @admin.action(description="Accept: agents see what the engine says now", permissions=["decide"])
+    def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
+        _tell(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
+
+    @admin.action(description="Keep what was accepted", permissions=["decide"])
+    def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
+        _tell(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
+
+    # The page of one
+
+    def get_buttons(self, request: HttpRequest, obj: Review) -> list[Button]:
+        return [
+            replace(one, values=((OFFER, obj.offer_hash),), label=_label(one, obj))
+            for one in super().get_buttons(request, obj)
+            if one.name != "keep" or obj.kept_at is None
+        ]
+
+    @button("Accept", icon="check", variant="primary", records=True)
+    def accept(self, request: HttpRequest, review: Review) -> None:
+        offers = {review.pk: request.POST.get(OFFER, "")}
+        _tell(request, accept_offers(offers, by=actor_of(request)), "Accepted")
+
+    @button("Keep", icon="block", records=True)
+    def keep(self, request: HttpRequest, review: Review) -> None:
+        offers = {review.pk: request.POST.get(OFFER, "")}
+        _tell(request, keep_accepted(offers, by=actor_of(request)), "Kept")
+
+    def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
+        """On to the next one, unless this one has to be looked at again."""
+        answer = super()._press(request, object_id, name=name)
+        if Review.objects.awaiting().filter(pk__in=[object_id]).exists():
+            return answer
+        return HttpResponseRedirect(reverse("admin:catalogue_review_changelist"))
+
+    def _has_history(self, obj: Review) -> bool:
+        return HistoryEntry.of(obj.workflow).exists()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Review | None = None) -> Any:
+        """All that there is to see stands above."""
+        return ()
+
+    def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
+        workflow, differences = obj.workflow, differences_of(obj)
+        return {
+            "headline": [_headline(obj)],
+            "facts": [
+                ("Workflow", link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)),
+                ("Source", link(workflow.source, "catalogue_source_change", workflow.source_id)),
+                ("Held since", exactly(obj.held_since)),
+                ("Turned down", exactly(obj.kept_at)),
+            ],
+            "shown_differences": [_ShownDifference(one) for one in differences],
+            "new_workflow": _shown_new(workflow) if obj.kind == Review.Kind.NEW else (),
+        }
+
+
+def _label(one: Button, review: Review) -> str:
+    if review.kind == Review.Kind.NEW:
+        return {"accept": "Accept and enable", "keep": "Leave hidden"}[one.name]
+    return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
+
+
+def _headline(review: Review) -> SafeString:
+    told = (
+        "Agents do not see it yet." if review.kind == Review.Kind.NEW else "Agents see it as it was accepted."
+    )
+    kind = badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
+    return side_by_side([kind, told])
+
+
+def _told(review: Review) -> SafeString:
+    if review.kind == Review.Kind.NEW:
+        return paragraphs(shortened(show_unseen(review.workflow.description) or "No description.", 120))
+    differences = differences_of(review)
+    suspicious = any(difference.warning for difference in differences)
+    marks = [badge("may be meant to command agents", "danger")] if suspicious else []
+    return side_by_side([*marks, _with_code(tell_differences(differences))])
+
+
+def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
+    """What the page showed of the chosen ones; what it did not show nobody has looked at."""
+    chosen = list(reviews.values_list("pk", flat=True))
+    seen = {key: offer for key in chosen if (offer := request.POST.get(f"{OFFER}-{key}"))}
+    if unseen := len(chosen) - len(seen):
+        messages.warning(request, f"Left alone, since the page did not show them: {unseen}.")
+    return seen
+
+
+def _tell(request: HttpRequest, decided: Decided, done: str) -> None:
+    if decided.done:
+        named = ", ".join(decided.done[:SHOWN_DONE])
+        more = len(decided.done) - SHOWN_DONE
+        messages.success(request, f"{done}: {named}{f' and {more} more' if more > 0 else ''}.")
+    if refused := decided.tell_refused():
+        messages.warning(request, refused)
+
+
+class _ShownDifference:
+    """A difference with its two values next to each other."""
+
+    def __init__(self, difference: Difference) -> None:
+        self.told, self.warning = (
+            _with_code(difference.told[:1].upper() + difference.told[1:]),
+            difference.warning,
+        )
+        self.harmless = difference.harmless
+        old, new = difference.old, difference.new
+        if isinstance(old, str) and isinstance(new, str):
+            self.old, self.new = _marked(old, new)
+        else:
+            self.old, self.new = _shown_value(old), _shown_value(new)
+
+
+def _with_code(told: str) -> SafeString:
+    """With the names that stand between backticks set apart."""
+    parts = told.split("`")
+    return format_html_join("", "{}", ((chip(part) if at % 2 else part,) for at, part in enumerate(parts)))
+
+
+def _shown_value(value: Any) -> SafeString:
+    if value is None or value == "":
+        return mark_safe("<i>nothing</i>")
+    if isinstance(value, str):
+        return format_html('<div class="whitespace-pre-line">{}</div>', show_unseen(value))
+    if isinstance(value, dict | list):
+        return pretty_json(json.loads(show_unseen(json.dumps(value, ensure_ascii=False))))
+    return format_html("{}", json.dumps(value))
+
+
+def _marked(old: str, new: str) -> tuple[SafeString, SafeString]:
+    """Both texts, with the words marked that only one of them has."""
+    before, after = show_unseen(old).split(" "), show_unseen(new).split(" ")
+    if len(before) + len(after) > LONGEST_COMPARED:
+        return _shown_value(old), _shown_value(new)
+    left: list[str] = []
+    right: list[str] = []
+    for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        left.append(_words(before[a:b], "del" if kind != "equal" else ""))
+        right.append(_words(after[c:d], "ins" if kind != "equal" else ""))
+    return tuple(  # type: ignore[return-value]
+        format_html(
+            '<div class="whitespace-pre-line">{}</div>',
+            format_html_join(" ", "{}", ((part,) for part in side if part)),
+        )
+        for side in (left, right)
+    )
+
+
+MARKS = {
+    "del": "bg-red-100 text-red-700 dark:bg-red-500/20 dark:text-red-400",
+    "ins": "bg-green-100 text-green-700 dark:bg-green-500/20 dark:text-green-400",
+}
+
+
+def _words(words: list[str], mark: str) -> SafeString:
+    text = escape(" ".join(words))
+    if not (text and mark):
+        return text
+    return format_html(
+        '<{} class="{} no-underline rounded-default px-0.5">{}</{}>', mark, MARKS[mark], text, mark
+    )
+
+
+def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
+    texts = [workflow.title, workflow.description, workflow.tags, workflow.author, workflow.input_schema]
+    suspicious = ", ".join(find_suspicious(texts))
+    return (
+        ("Title", show_unseen(workflow.title)),
+        ("Description", paragraphs(show_unseen(workflow.description) or "None: it needs one.")),
+        ("May be meant to command agents", suspicious),
+        ("Can be mistaken for", workflow.resembles),
+        ("Input schema", pretty_json(workflow.input_schema)),
+    )
+
+
+def tell_of_review(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+    """On the workflow's own page."""
+    review = Review.objects.filter(pk=workflow.pk).defer("offered").first()
+    if review is None:
+        return "Review", ""
+    told = "turned down" if review.kept_at else "waits for a decision"
+    what = "a change of the engine" if review.kind == Review.Kind.CHANGED else "a new workflow"
+    return "Review", link(f"{what}, {told}", "catalogue_review_change", review.pk)
+
+
+def tell_of_reviews(request: HttpRequest, source: Source) -> tuple[str, Any]:
+    """On the source's page."""
+    count = Review.objects.awaiting().filter(workflow__source=source).count()
+    query = f"?workflow__source__id__exact={source.pk}"
+    return "Changes to review", link(count, "catalogue_review_changelist", query=query) if count else ""
+
+
+def tell_of_held_listing(request: HttpRequest, source: Source) -> tuple[str, Any]:
+    """On the source's page, too."""
+    run = DiscoveryRun.objects.held().filter(source=source).for_lists().first()
+    if run is None:
+        return "Held listing", ""
+    gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
+    told = f"{gone} gone from it: look and confirm"
+    return "Held listing", link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)

@@ -1,0 +1,446 @@
+"""What an engine has changed about a workflow since it was accepted: in words, and whether it is harmless.
+
+Pure functions of the two layers. What no rule here calls harmless is not.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from catalogue.suspicious_words import find_suspicious
+
+ABSENT: Any = None
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """One thing that the engine says otherwise than what was accepted."""
+
+    field: str
+    """Such as `description` or `input_schema`."""
+    told: str
+    """Such as "new required argument `password`"."""
+    old: Any = ABSENT
+    """The value before, any JSON; None where there was none."""
+    new: Any = ABSENT
+    harmless: bool = False
+    warning: str = ""
+    """What in the new texts may be meant to command agents."""
+
+
+def find_differences(
+    accepted: Mapping[str, Any], offered: Mapping[str, Any], *, starts_by_metadata: bool = True
+) -> list[Difference]:
+    """Both layers have the fields that upstream decides.
+
+    Without `starts_by_metadata` the engine is started the same way whatever the workflow's metadata says.
+    """
+    found = [
+        *_of_text("name", "name", accepted, offered, typos=not starts_by_metadata),
+        *_of_text("upstream_title", "title", accepted, offered),
+        *_of_text("description", "description", accepted, offered),
+        *_of_resemblance(accepted, offered),
+        *_of_schema_problem(accepted, offered),
+        *_of_schema("input_schema", accepted, offered, INPUT),
+        *_of_schema("output_schema", accepted, offered, OUTPUT),
+        *_of_hints(accepted, offered),
+        *_of_interactions("queries", "question", accepted, offered),
+        *_of_interactions("signals", "signal", accepted, offered),
+        *_of_value("execution_type", "execution type", accepted, offered),
+        *_of_caching(accepted, offered),
+        *_of_metadata(accepted, offered, starts_by_metadata=starts_by_metadata),
+        *(
+            difference
+            for name, label in HARMLESS_FIELDS.items()
+            for difference in _of_value(name, label, accepted, offered, harmless=True)
+        ),
+    ]
+    return [_with_warning(difference) for difference in found]
+
+
+def is_harmless(differences: list[Difference]) -> bool:
+    return all(difference.harmless for difference in differences)
+
+
+def tell_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
+    """In one line, what is not harmless first."""
+    ordered = sorted(differences, key=lambda difference: difference.harmless)
+    told = [difference.told for difference in ordered[:at_most]]
+    more = len(ordered) - len(told)
+    return ", ".join([*told, f"{more} more"] if more else told)
+
+
+# What is simply another value
+
+
+HARMLESS_FIELDS = {
+    "category": "category",
+    "version": "version",
+    "author": "author",
+    "tags": "tags",
+    "icons": "icons",
+    "upstream_timeout_seconds": "timeout",
+}
+NOTHING: tuple[Any, ...] = ("", None, [], {})
+
+
+def _of_value(
+    field: str, label: str, accepted: Mapping[str, Any], offered: Mapping[str, Any], *, harmless: bool = False
+) -> Iterator[Difference]:
+    old, new = accepted[field], offered[field]
+    if old != new:
+        yield Difference(
+            field=field, told=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
+        )
+
+
+def _changed(old: Any, new: Any) -> str:
+    if old in NOTHING:
+        return "new"
+    return "no" if new in NOTHING else "another"
+
+
+def _of_caching(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
+    """Answers from the cache run nothing: to cache less is harmless."""
+    shorter = (offered["upstream_cache_seconds"] or 0) <= (accepted["upstream_cache_seconds"] or 0)
+    yield from _of_value("upstream_cache_seconds", "cache time", accepted, offered, harmless=shorter)
+
+
+def _of_resemblance(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
+    new = offered.get("resembles", "")
+    if new and new != accepted["resembles"]:
+        yield Difference(
+            field="resembles",
+            told=f"its name or title can be mistaken for {new}",
+            old=accepted["resembles"],
+            new=new,
+        )
+
+
+def _of_schema_problem(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
+    problem = offered["schema_problem"]
+    if problem and not accepted["schema_problem"]:
+        told = "its input schema cannot be used and would be replaced by one that takes any object"
+        yield Difference(field="schema_problem", told=told, new=problem)
+
+
+HINTS = {
+    "readOnlyHint": "changes nothing",
+    "destructiveHint": "is destructive",
+    "idempotentHint": "can be repeated",
+    "openWorldHint": "deals with other systems",
+}
+
+
+def _of_hints(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
+    """A claim that it is safer is not harmless either: clients ask less then."""
+    for name, meaning in HINTS.items():
+        old, new = accepted["hints"].get(name), offered["hints"].get(name)
+        if old != new:
+            says = {True: f"it {meaning}", False: f"not that it {meaning}", None: "nothing of that"}
+            told = f"hint `{name}`: the engine says {says[new]}, before: {says[old]}"
+            yield Difference(field="hints", told=told, old=old, new=new)
+
+
+def _of_metadata(
+    accepted: Mapping[str, Any], offered: Mapping[str, Any], *, starts_by_metadata: bool
+) -> Iterator[Difference]:
+    """What a connector starts it by: an address, a queue, the code that runs."""
+    old, new = accepted["metadata"], offered["metadata"]
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) == new.get(name) and (name in old) == (name in new):
+            continue
+        harmless = not starts_by_metadata and name != "output_is_promised"
+        told = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
+        yield Difference(
+            field="metadata",
+            told=f"{_changed(old.get(name), new.get(name))} {told}",
+            old=old.get(name),
+            new=new.get(name),
+            harmless=harmless,
+        )
+
+
+def _of_interactions(
+    field: str, noun: str, accepted: Mapping[str, Any], offered: Mapping[str, Any]
+) -> Iterator[Difference]:
+    old = {one["name"]: one for one in accepted[field]}
+    new = {one["name"]: one for one in offered[field]}
+    for name in [*old, *(name for name in new if name not in old)]:
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        told = f"new {noun} `{name}`" if before is None else f"{noun} `{name}` is another"
+        if after is None:
+            told = f"{noun} `{name}` is gone"
+        yield Difference(field=field, told=told, old=before, new=after, harmless=before is None)
+
+
+UNREAD = {"icons", "resembles", "upstream_timeout_seconds", "upstream_cache_seconds"}
+"""No text of the engine that agents read."""
+
+
+def _with_warning(difference: Difference) -> Difference:
+    """Texts are never harmless if they may be meant for the agent, and were not there before."""
+    if difference.field in UNREAD or (difference.field == "metadata" and difference.harmless):
+        return difference
+    before = find_suspicious(difference.old)
+    found = [excerpt for excerpt in find_suspicious(difference.new) if excerpt not in before]
+    if not found:
+        return difference
+    return replace(difference, harmless=False, warning=", ".join(found[:MOST_NAMED]))
+
+
+# Texts
+
+
+def _of_text(
+    field: str, label: str, accepted: Mapping[str, Any], offered: Mapping[str, Any], *, typos: bool = True
+) -> Iterator[Difference]:
+    old, new = accepted[field], offered[field]
+    if old != new:
+        yield _text_difference(field, label, old, new, typos=typos)
+
+
+def _text_difference(field: str, label: str, old: Any, new: Any, *, typos: bool = True) -> Difference:
+    if typos and is_typo(old, new):
+        return Difference(field=field, told=f"a typo in the {label}", old=old, new=new, harmless=True)
+    return Difference(field=field, told=f"{_changed(old, new)} {label}", old=old, new=new)
+
+
+WORD = re.compile(r"[^\W_]+", re.UNICODE)
+PUNCTUATION = re.compile(r"[\s.,;:!'\"\u2018\u2019\u201c\u201d-]+")
+MOST_TYPOS = 2
+SHORTEST_WORD = 5
+"""Of shorter words another letter makes another word: now and not."""
+
+
+def is_typo(old: Any, new: Any) -> bool:
+    """Whether only spaces, punctuation, case, or one letter in each of at most two longer words differ."""
+    if not (isinstance(old, str) and isinstance(new, str)):
+        return False
+    before, after = PUNCTUATION.sub(" ", old).split(), PUNCTUATION.sub(" ", new).split()
+    if len(before) != len(after):
+        return False
+    differing = [pair for pair in zip(before, after, strict=True) if pair[0].casefold() != pair[1].casefold()]
+    return len(differing) <= MOST_TYPOS and all(_is_misspelt(*pair) for pair in differing)
+
+
+def _is_misspelt(old: str, new: str) -> bool:
+    """One letter more, less or other, or two that changed places, but never the first."""
+    old, new = old.casefold(), new.casefold()
+    if min(len(old), len(new)) < SHORTEST_WORD or old[0] != new[0]:
+        return False
+    if not (old.isalpha() and new.isalpha()):
+        return False
+    start = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
+    if start is None:
+        return abs(len(old) - len(new)) == 1
+    rest, other = old[start:], new[start:]
+    swapped = len(rest) == len(other) and rest[:2] == other[1::-1] and rest[2:] == other[2:]
+    return swapped or rest[1:] == other[1:] or rest[1:] == other or rest == other[1:]
+
+
+# JSON Schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Callers may be asked for less, and promised more."""
+
+    field: str
+    noun: str
+    whole: str
+    is_output: bool = False
+
+    def named(self, path: str) -> str:
+        return f"{self.noun} `{path}`" if path else self.whole
+
+
+INPUT = _Side("input_schema", "argument", "the argument object")
+OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
+
+
+def _of_schema(
+    field: str, accepted: Mapping[str, Any], offered: Mapping[str, Any], side: _Side
+) -> Iterator[Difference]:
+    old, new = accepted[field], offered[field]
+    if old is None or new is None:
+        told = "new output schema" if old is None else "the output schema is gone"
+        if old != new:
+            yield Difference(field=field, told=told, old=old, new=new, harmless=old is None)
+        return
+    yield from _compare_schemas(old, new, "", side)
+
+
+HIGHEST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
+LOWEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
+NESTED = {"$defs", "definitions", "items", "properties", "required"}
+
+
+def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Difference]:
+    if old == new and isinstance(old, bool) == isinstance(new, bool):
+        return
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        told = f"{side.named(path)} has another schema"
+        yield Difference(field=side.field, told=told, old=old, new=new)
+        return
+    yield from _compare_properties(old, new, path, side)
+    yield from _compare_items(old, new, path, side)
+    yield from _compare_definitions(old, new, side)
+    for keyword in [*old, *(keyword for keyword in new if keyword not in old)]:
+        if keyword in NESTED or (keyword in old and keyword in new and _same(old[keyword], new[keyword])):
+            continue
+        yield _keyword_difference(keyword, old, new, path, side)
+
+
+def _same(old: Any, new: Any) -> bool:
+    """1 and true are equal to Python."""
+    return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
+
+
+def _compare_properties(
+    old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
+) -> Iterator[Difference]:
+    before, after = _dict(old.get("properties")), _dict(new.get("properties"))
+    needed_before, needed_after = _names(old.get("required")), _names(new.get("required"))
+    known = [*before, *(name for name in after if name not in before)]
+    known += sorted((needed_before | needed_after) - set(known))
+    for name in known:
+        inner = f"{path}.{name}" if path else name
+        was, is_now = name in needed_before, name in needed_after
+        if name in before and name not in after:
+            told = f"{side.named(inner)} is gone"
+            yield Difference(field=side.field, told=told, old=before[name])
+        elif name in after and name not in before:
+            yield _new_property(inner, after[name], side, required=is_now)
+        else:
+            if was != is_now:
+                yield _other_necessity(inner, side, required=is_now)
+            yield from _compare_schemas(before.get(name, {}), after.get(name, {}), inner, side)
+
+
+def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Difference:
+    kind = "" if side.is_output else "required " if required else "optional "
+    return Difference(
+        field=side.field,
+        told=f"new {kind}{side.named(path)}",
+        new=schema,
+        harmless=side.is_output or not required,
+    )
+
+
+def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
+    if side.is_output:
+        told = f"{side.named(path)} is {'promised now' if required else 'no longer promised'}"
+    else:
+        told = f"{side.named(path)} is {'required now' if required else 'no longer required'}"
+    old, new = ("optional", "required") if required else ("required", "optional")
+    return Difference(field=side.field, told=told, old=old, new=new, harmless=required == side.is_output)
+
+
+def _compare_items(old: dict[str, Any], new: dict[str, Any], path: str, side: _Side) -> Iterator[Difference]:
+    if "items" in old or "items" in new:
+        yield from _compare_schemas(old.get("items", {}), new.get("items", {}), f"{path}[]", side)
+
+
+def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
+    """A definition more changes nothing by itself; what refers to it is told where it does."""
+    for keyword in ("$defs", "definitions"):
+        before, after = _dict(old.get(keyword)), _dict(new.get(keyword))
+        for name in [*before, *(name for name in after if name not in before)]:
+            path = f"{keyword}/{name}"
+            if name not in after:
+                yield Difference(
+                    field=side.field, told=f"definition `{name}` is gone", old=before[name], harmless=True
+                )
+            elif name not in before:
+                told = f"new definition `{name}`"
+                yield Difference(field=side.field, told=told, new=after[name], harmless=True)
+            else:
+                yield from _compare_schemas(before[name], after[name], path, side)
+
+
+def _keyword_difference(
+    keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
+) -> Difference:
+    before, after = old.get(keyword), new.get(keyword)
+    named = side.named(path)
+    if keyword in ("description", "title"):
+        return _text_difference(side.field, f"{keyword} of {named}", before, after)
+    rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
+    told, widens, narrows = rule(keyword, old, new)
+    harmless = narrows if side.is_output else widens
+    return Difference(field=side.field, told=f"{named} {told}", old=before, new=after, harmless=harmless)
+
+
+Change = tuple[str, bool, bool]
+"""In words; whether all that was allowed is, and whether nothing else is."""
+
+
+def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
+    before, after = _types(old.get("type")), _types(new.get("type"))
+    widens = not after or bool(before and before <= after | ({"integer"} if "number" in after else set()))
+    narrows = not before or bool(after and after <= before | ({"integer"} if "number" in before else set()))
+    told = f"changed its type from {_listed(before) or 'any'} to {_listed(after) or 'any'}"
+    return told, widens, narrows
+
+
+def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
+    if "enum" not in new:
+        return "takes any value now", True, False
+    if "enum" not in old:
+        return f"takes only {_quoted(new['enum'])} now", False, True
+    gone = [value for value in old["enum"] if value not in new["enum"]]
+    more = [value for value in new["enum"] if value not in old["enum"]]
+    parts = [f"no longer takes {_quoted(gone)}"] if gone else []
+    parts += [f"takes {_quoted(more)} as well"] if more else []
+    return " and ".join(parts) or "lists its values in another order", not gone, not more
+
+
+def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
+    before, after = old.get(keyword), new.get(keyword)
+    if keyword == "default":
+        return ("has another default" if keyword in old else "has a default now"), False, False
+    if keyword == "deprecated":
+        return "is deprecated" if after else "is no longer deprecated", True, True
+    told = f"has another `{keyword}`"
+    if keyword in HIGHEST | LOWEST:
+        sign = 1 if keyword in HIGHEST else -1
+        widens = keyword not in new or _is_above(after, before, sign)
+        narrows = keyword not in old or _is_above(before, after, sign)
+        return told, widens, narrows
+    if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
+        takes_more = after is not False
+        return f"takes {'further' if takes_more else 'no further'} fields now", takes_more, not takes_more
+    return told, False, False
+
+
+def _is_above(value: Any, other: Any, sign: int) -> bool:
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, other))
+    return numbers and value * sign >= other * sign
+
+
+def _types(value: Any) -> set[str]:
+    if isinstance(value, list):
+        return {one for one in value if isinstance(one, str)}
+    return {value} if isinstance(value, str) else set()
+
+
+def _listed(types: set[str]) -> str:
+    return " or ".join(sorted(types))
+
+
+def _quoted(values: list[Any]) -> str:
+    shown = ", ".join(f"`{value}`" for value in values[:MOST_NAMED])
+    return f"{shown} and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else shown
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _names(value: Any) -> set[str]:
+    return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()

@@ -1,0 +1,140 @@
+"""`manage.py review_changes`"""
+
+from argparse import ArgumentParser
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catalogue.history import command
+from catalogue.management.base import CatalogueCommand
+from catalogue.models import DiscoveryRun, Review, Source, Workflow
+from catalogue.review import (
+    Decided,
+    Offers,
+    ReviewRefused,
+    accept_offers,
+    confirm_listing,
+    differences_of,
+    keep_accepted,
+    offers_of,
+)
+
+BY = command("review_changes")
+SHOWN_OFFER = 12
+EVERYTHING = "*"
+
+
+class Command(CatalogueCommand):
+    help = (
+        "Show what engines changed and curators have not accepted yet, and decide on it. Exits with 1 if "
+        "something changed again since it was looked at."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        decision = "tool names as they are shown, each with its offer, such as report_1:5f1d09c2ab34; "
+        parser.add_argument("--source", metavar="NAME", help="only what this source changed")
+        parser.add_argument(
+            "--accept",
+            nargs="+",
+            default=[],
+            metavar="NAME:OFFER",
+            help=f"{decision}* accepts everything, of the source if one is named",
+        )
+        parser.add_argument(
+            "--keep",
+            nargs="+",
+            default=[],
+            metavar="NAME:OFFER",
+            help="go on serving what was accepted; likewise",
+        )
+        parser.add_argument(
+            "--confirm-listing",
+            action="store_true",
+            help="with --source: the workflows that its held listing has lost are gone",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        source = _source(options["source"])
+        awaiting = Review.objects.awaiting()
+        if source is not None:
+            awaiting = awaiting.filter(workflow__source=source)
+        if options["confirm_listing"]:
+            self._confirm(source)
+        if not (options["accept"] or options["keep"]):
+            if not options["confirm_listing"]:
+                self._show(awaiting, source)
+            return
+        known = offers_of(awaiting)
+        refused = [
+            self._tell(decide(_seen(options[name], known), by=BY), done)
+            for name, decide, done in (("accept", accept_offers, "Accepted"), ("keep", keep_accepted, "Kept"))
+            if options[name]
+        ]
+        if told := " ".join(filter(None, refused)):
+            raise CommandError(told)
+
+    def _show(self, awaiting: Any, source: Source | None) -> None:
+        held = DiscoveryRun.objects.held().for_lists().select_related("source")
+        for run in held if source is None else held.filter(source=source):
+            self.stdout.write(f"{run.source}: {run.error}")
+        reviews = awaiting.select_related("workflow__source").order_by("workflow__tool_name")
+        for review in reviews.iterator():
+            offer = review.offer_hash[:SHOWN_OFFER]
+            self.stdout.write(
+                f"{review.workflow.tool_name}:{offer} ({review.kind}, {review.workflow.source})"
+            )
+            for difference in differences_of(review):
+                warning = difference.warning and f"; may be meant to command agents: {difference.warning}"
+                self.stdout.write(f"  {difference.told}{warning}")
+        self.stdout.write(f"To review: {awaiting.count()}.")
+
+    def _tell(self, decided: Decided, done: str) -> str:
+        self.stdout.write(f"{done}: {len(decided.done)}.")
+        return decided.tell_refused()
+
+    def _confirm(self, source: Source | None) -> None:
+        if source is None:
+            raise CommandError("--confirm-listing needs --source.")
+        held = DiscoveryRun.objects.held().filter(source=source).first()
+        if held is None:
+            raise CommandError(f"No listing of {source} is held.")
+        try:
+            run = confirm_listing(held, by=BY)
+        except ReviewRefused as refused:
+            raise CommandError(str(refused)) from None
+        if run is not None and run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
+            raise CommandError(run.error)
+        told = "its next listing counts" if run is None else f"{run.missing} missing, {run.found} found"
+        self.stdout.write(f"Confirmed; {told}.")
+
+
+def _source(name: str | None) -> Source | None:
+    if name is None:
+        return None
+    source = Source.objects.filter(name=name).first()
+    if source is None:
+        raise CommandError(f"No such source: {name}")
+    return source
+
+
+def _seen(given: Iterable[str], known: Offers) -> Offers:
+    """By key the whole hash of each offer; what was given where it is none of those that there are."""
+    if EVERYTHING in given:
+        return known
+    named = dict(_split(one) for one in given)
+    keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
+    if unknown := sorted(named.keys() - keys.keys()):
+        raise CommandError(f"No such workflow: {', '.join(unknown)}")
+    whole = {keys[name]: known.get(keys[name], "") for name in named}
+    return {
+        keys[name]: whole[keys[name]] if whole[keys[name]].startswith(offer) else offer
+        for name, offer in named.items()
+    }
+
+
+def _split(given: str) -> tuple[str, str]:
+    name, _, offer = given.partition(":")
+    if len(offer) < SHOWN_OFFER:
+        raise CommandError(f"{given}: name the offer that you looked at, such as {name}:5f1d09c2ab34.")
+    return name, offer

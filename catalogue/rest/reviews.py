@@ -1,0 +1,258 @@
+"""REST's door to what awaits review: changes of workflows, and new ones."""
+
+from typing import Any, Protocol
+
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import QuerySet
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_field,
+    extend_schema_view,
+)
+from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.drift import tell_differences
+from catalogue.history import Actor, actor_of
+from catalogue.models import Review, Source, Workflow
+from catalogue.permissions import Access
+from catalogue.rest.bodies import StrictSerializer
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Refusal
+from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
+from catalogue.rest.views import ApiViewSet
+from catalogue.review import Decided, Offers, accept_offers, differences_of, keep_accepted, offers_of
+from catalogue.scopes import Scope
+
+TOOL_NAME = "[A-Za-z0-9_.-]+"
+HASH_LENGTH = 64
+MOST_OFFERS = 10_000
+
+
+class ReviewSerializer(serializers.Serializer[Review]):
+    """What awaits a decision about a workflow."""
+
+    workflow = serializers.CharField(source="workflow.tool_name", help_text="What agents call.")
+    source = serializers.CharField(source="workflow.source.name")  # type: ignore[assignment]
+    kind = serializers.ChoiceField(
+        choices=Review.Kind.choices,
+        help_text="`changed`: agents see it as it was accepted. `new`: they do not see it.",
+    )
+    offer = serializers.CharField(
+        source="offer_hash", help_text="Stands for what the engine says now; a decision names it."
+    )
+    told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
+    held_since = serializers.DateTimeField()
+    kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
+
+    def get_told(self, review: Review) -> str:
+        return tell_differences(differences_of(review))
+
+
+class DifferenceSerializer(serializers.Serializer[Any]):
+    """One thing that the engine says otherwise than what was accepted."""
+
+    field = serializers.CharField(help_text="Such as `description` or `input_schema`.")
+    told = serializers.CharField(help_text="In words, such as: new required argument `password`.")
+    old = serializers.JSONField(help_text="Null where there was nothing.")
+    new = serializers.JSONField()
+    harmless = serializers.BooleanField(help_text="The policy `careful` would have let this one through.")
+    warning = serializers.CharField(help_text="Words by which the new text may try to command agents.")
+
+
+class ReviewDetailSerializer(ReviewSerializer):
+    """What awaits a decision about a workflow, in full."""
+
+    differences = serializers.SerializerMethodField()
+    offered = serializers.JSONField(help_text="All that the engine says now; null for a new workflow.")
+
+    @extend_schema_field(DifferenceSerializer(many=True))
+    def get_differences(self, review: Review) -> Any:
+        return DifferenceSerializer(differences_of(review), many=True).data
+
+
+class OfferSerializer(StrictSerializer):
+    offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The `offer` that was looked at.")
+
+
+class DecisionSerializer(StrictSerializer):
+    """Several at once: those that are named with the offers that were looked at, or all of a source."""
+
+    offers = serializers.DictField(
+        child=serializers.CharField(max_length=HASH_LENGTH),
+        required=False,
+        allow_empty=False,
+        help_text="By tool name the `offer` that was looked at.",
+    )
+    source = serializers.CharField(  # type: ignore[assignment]
+        required=False, max_length=64, help_text="With `all`: the source's name."
+    )
+    all = serializers.BooleanField(
+        default=False, help_text="Everything that awaits review at the source, whatever it is by now."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
+            raise serializers.ValidationError("Give either `offers`, or `source` and `all: true`.")
+        if len(attrs.get("offers", ())) > MOST_OFFERS:
+            raise serializers.ValidationError(f"At most {MOST_OFFERS:,} offers at a time.")
+        return attrs
+
+
+class DecidedSerializer(serializers.Serializer[Decided]):
+    """Tool names, by what became of the decision."""
+
+    done = serializers.ListField(child=serializers.CharField())
+    changed_again = serializers.ListField(
+        child=serializers.CharField(), help_text="The engine says something else by now: look again."
+    )
+    nothing_held = serializers.ListField(
+        child=serializers.CharField(), help_text="Decided by somebody else, taken back, or unknown."
+    )
+
+
+class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
+    source = django_filters.CharFilter(field_name="workflow__source__name", label="The source's name.")
+    kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
+    kept = StrictBooleanFilter(
+        field_name="kept_at",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Turned down; without this parameter only what awaits a decision is listed.",
+    )
+    ordering = StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
+
+
+class Decision(Protocol):
+    """`accept_offers` or `keep_accepted`."""
+
+    def __call__(self, offers: Offers, *, by: Actor) -> Decided: ...
+
+
+def _offers(asked: dict[str, Any]) -> tuple[Offers, list[str]]:
+    """What is decided on, and the names that are no workflow's. Raises Refusal."""
+    if asked["all"]:
+        source = Source.objects.filter(name=asked["source"]).first()
+        if source is None:
+            raise Refusal(404, f"Nothing was changed: there is no source {asked['source']}.")
+        return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
+    named = asked["offers"]
+    keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
+    return {keys[name]: named[name] for name in named if name in keys}, [
+        name for name in named if name not in keys
+    ]
+
+
+REFUSED = OpenApiResponse(ProblemSerializer, "The engine changed it again, or nothing is held any more.")
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List what awaits review",
+        description="Changes of workflows that are held, and new workflows of sources that hold these.",
+    ),
+    retrieve=extend_schema(
+        summary="Read what awaits review",
+        description="With each difference between what agents see and what the engine says now.",
+        responses=ReviewDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Changes to review"])
+class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Review]):
+    queryset = Review.objects.none()
+    filterset_class = ReviewFilters
+    lookup_field = "workflow__tool_name"
+    lookup_url_kwarg = "workflow"
+    lookup_value_regex = TOOL_NAME
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_workflow"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_workflow"),
+        "accept": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "keep": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "accept_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "keep_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+    }
+
+    def get_queryset(self) -> QuerySet[Review]:
+        reviews = Review.objects.select_related("workflow__source").order_by("-held_since", "pk")
+        is_whole = self.action != "list" or "kept" in self.request.query_params
+        return reviews if is_whole else reviews.awaiting()
+
+    def get_serializer_class(self) -> type[ReviewSerializer]:
+        return ReviewSerializer if self.action == "list" else ReviewDetailSerializer
+
+    @extend_schema(
+        operation_id="reviews_accept",
+        summary="Accept a change",
+        description="Agents see what the engine says now. A new workflow is enabled.",
+        request=OfferSerializer,
+        responses={200: DecidedSerializer, 409: REFUSED},
+    )
+    @action(detail=True, methods=["post"])
+    def accept(self, request: Request, workflow: str) -> Response:
+        return self._decide_one(accept_offers)
+
+    @extend_schema(
+        operation_id="reviews_keep",
+        summary="Keep what was accepted",
+        description="Agents go on seeing it, and nobody is asked again until the engine says something else. "
+        "A new workflow stays hidden.",
+        request=OfferSerializer,
+        responses={200: DecidedSerializer, 409: REFUSED},
+    )
+    @action(detail=True, methods=["post"])
+    def keep(self, request: Request, workflow: str) -> Response:
+        return self._decide_one(keep_accepted)
+
+    @extend_schema(
+        operation_id="reviews_accept_many",
+        summary="Accept changes",
+        description="What changed again since it was looked at is left alone and named.",
+        request=DecisionSerializer,
+        responses={
+            200: DecidedSerializer,
+            404: OpenApiResponse(ProblemSerializer, "There is no such source; nothing was changed."),
+        },
+        examples=[
+            OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
+            OpenApiExample("All of a source", {"source": "orders", "all": True}, request_only=True),
+        ],
+    )
+    @action(detail=False, methods=["post"], url_path="accept", url_name="accept-many")
+    def accept_many(self, request: Request) -> Response:
+        return self._decide_many(accept_offers)
+
+    @extend_schema(
+        operation_id="reviews_keep_many",
+        summary="Keep what was accepted of several",
+        description="What changed again since it was looked at is left alone and named.",
+        request=DecisionSerializer,
+        responses={
+            200: DecidedSerializer,
+            404: OpenApiResponse(ProblemSerializer, "There is no such source; nothing was changed."),
+        },
+    )
+    @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")
+    def keep_many(self, request: Request) -> Response:
+        return self._decide_many(keep_accepted)
+
+    def _decide_one(self, decide: Decision) -> Response:
+        review = self.get_object()
+        asked = OfferSerializer(data=self.request.data)
+        asked.is_valid(raise_exception=True)
+        decided = decide({review.pk: asked.validated_data["offer"]}, by=actor_of(self.request))
+        if told := decided.tell_refused():
+            raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {told}")
+        return Response(DecidedSerializer(decided).data)
+
+    def _decide_many(self, decide: Decision) -> Response:
+        asked = DecisionSerializer(data=self.request.data)
+        asked.is_valid(raise_exception=True)
+        offers, unknown = _offers(asked.validated_data)
+        decided = decide(offers, by=actor_of(self.request))
+        decided.nothing_held += unknown
+        return Response(DecidedSerializer(decided).data)
