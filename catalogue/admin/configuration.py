@@ -10,11 +10,9 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
-from catalogue.admin.rendering import badge, chip, table
+from catalogue.admin.rendering import badge, chip
 from catalogue.admin.sealed import seal, unseal
 from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
 from catalogue.configuration.exporting import FILE_NAME, MEDIA_TYPE, export_catalogue, sections_for
@@ -30,6 +28,8 @@ from catalogue.history import actor_of
 
 AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
+SHOWN_FIELDS = 6
+"""Of one object; more are folded away."""
 BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
 CHANGED_MEANWHILE = "Something has changed since you looked: this is what the import would change now."
 
@@ -161,27 +161,19 @@ def _page(
         "plan": plan is not None,
         "counts": "" if plan is None else plan.counts,
         "sealed": sealed,
-        "changes": table(("", "What", "From what to what"), map(_row, changes)) if changes else None,
+        "changes": [_row(change) for change in changes],
         "more": 0 if plan is None else len(plan.changes) - len(changes),
         "sections": ["what engines list" if name == "listed" else name for name in sections],
     }
     return TemplateResponse(request, "catalogue/admin/configuration.html", context)
 
 
-def _row(change: PlannedChange) -> list[Any]:
-    what = format_html("{} {}", change.kind, chip(change.name))
-    return [badge(change.verb.value, BADGES[change.verb]), what, _fields(change)]
-
-
-def _fields(change: PlannedChange) -> SafeString:
-    if change.verb is Verb.CHANGE:
-        lines = [(one.name, f"{one.old} → {one.new}") for one in change.fields]
-    else:
-        lines = [(one.name, one.new) for one in change.fields]
-    look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem"
-    shown = format_html_join("", '<div style="{}"><b>{}</b>: {}</div>', ((look, *line) for line in lines))
-    if len(lines) <= 4:
-        return shown
-    return format_html(
-        '<details><summary class="cursor-pointer">{} fields</summary>{}</details>', len(lines), shown
-    )
+def _row(change: PlannedChange) -> dict[str, Any]:
+    is_change = change.verb is Verb.CHANGE
+    return {
+        "badge": badge(change.verb.value, BADGES[change.verb]),
+        "kind": change.kind,
+        "name": chip(change.name),
+        "fields": [(one.name, f"{one.old} → {one.new}" if is_change else one.new) for one in change.fields],
+        "folded": len(change.fields) > SHOWN_FIELDS,
+    }

@@ -121,6 +121,7 @@ class _Import:
         self._file.raise_problems()
         if superseded:
             raise PlanChanged
+        self._plan.is_done = not dry_run
         return self._plan
 
     def _write(self) -> None:

@@ -61,6 +61,7 @@ class Plan:
     """Everything that an import changes, in the order in which it does."""
 
     changes: list[PlannedChange] = field(default_factory=list)
+    is_done: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -70,12 +71,12 @@ class Plan:
 
     @property
     def counts(self) -> str:
-        """`2 sources added, 1 workflow changed`"""
+        """`2 sources to add, 1 workflow to change.`, and `added` and `changed` afterwards."""
         if not self.changes:
             return "Nothing differs."
         counted = Counter((change.kind, change.verb) for change in self.changes)
         parts = [
-            f"{number:,} {kind}{'s' if number > 1 and not kind.endswith('s') else ''} to {verb}"
+            f"{number:,} {_plural(kind, number)} {DONE[verb] if self.is_done else f'to {verb}'}"
             for (kind, verb), number in counted.items()
         ]
         return ", ".join(parts) + "."
@@ -83,7 +84,11 @@ class Plan:
     @property
     def digest(self) -> str:
         """The same for the same changes."""
-        return hashlib.sha256(str(self).encode()).hexdigest()
+        return hashlib.sha256("\n".join(map(str, self.changes)).encode()).hexdigest()
+
+
+def _plural(kind: str, number: int) -> str:
+    return kind if number == 1 or kind.endswith("s") else f"{kind}s"
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[FieldChange, ...]:

@@ -16,7 +16,7 @@ from catalogue.configuration.fields import LISTED, LISTED_BESIDES, MISSING, WORK
 from catalogue.configuration.plan import FieldChange, compare
 from catalogue.curation import MOST_FORMER_NAMES
 from catalogue.http_tools.configs import KIND as DECLARED_HERE
-from catalogue.models import Source, Workflow
+from catalogue.models import Review, Source, Workflow
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import read_listing
 from connectors.definitions import parse_definition
@@ -50,6 +50,8 @@ class Workflows:
     added: list[Workflow] = field(default_factory=list)
     changed: dict[Workflow, tuple[FieldChange, ...]] = field(default_factory=dict)
     removed: list[Workflow] = field(default_factory=list)
+    accepted: list[Workflow] = field(default_factory=list)
+    """Those whose change awaits a review here, and was accepted where the file comes from."""
     is_declared: bool = False
     """Some are declared here, not listed by an engine, so that what the file says of them is written too."""
     _paths: dict[int, Path] = field(default_factory=dict)
@@ -65,10 +67,15 @@ class Workflows:
         present = {row.upstream_id: row for row in source.workflows.select_related("source")}
         declared = source.kind == DECLARED_HERE
         self.is_declared |= declared
-        wanted = [one for one in listed if declared or one not in present]
+        held = Review.objects.changes().filter(workflow__source=source)
+        offers = dict(held.values_list("workflow__upstream_id", "offer_hash"))
+        wanted = [one for one in listed if declared or one not in present or one in offers]
         layers = self._read_layers(source, wanted)
         for upstream_id in dict.fromkeys([*curated, *wanted]):
             row, layer = present.get(upstream_id), layers.get(upstream_id)
+            if row is not None and layer is not None and not declared:
+                # What was accepted elsewhere is accepted here, if it is what the engine here offers.
+                layer = self._accept(row, layer, offers[upstream_id])
             if row is not None:
                 self._change(row, layer)
             elif layer is not None:
@@ -106,10 +113,26 @@ class Workflows:
             rows.update(tool_name=Concat(Value("~"), Cast("pk", CharField())))
         if self.changed:
             decided = [column for column in DECIDED if NAMES.get(column, column) in names]
-            columns = [*decided, *(DECLARED if self.is_declared else ())]
+            columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
             Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
+        self._settle()
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
+
+    def _accept(self, row: Workflow, layer: Layer, offer_hash: str) -> Layer | None:
+        if layer["content_hash"] != offer_hash:
+            return None
+        self.accepted.append(row)
+        return {**layer, MISSING: row.missing_since is not None}
+
+    def _settle(self) -> None:
+        """What was decided elsewhere awaits no review here."""
+        for start in range(0, len(self.accepted), BATCH):
+            batch = self.accepted[start : start + BATCH]
+            Review.objects.changes().filter(workflow__in=batch).delete()
+        enabled = [row.pk for row, fields in self.changed.items() if row.enabled and _has(fields, "enabled")]
+        for start in range(0, len(enabled), BATCH):
+            Review.objects.new_workflows().filter(workflow__in=enabled[start : start + BATCH]).delete()
 
     def _add(self, source: Source, layer: Layer) -> None:
         enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
@@ -159,6 +182,10 @@ class Workflows:
         for skipped in listing.skipped:
             self.file.refuse(("listed", source.name, wanted[skipped["position"]]), skipped["reason"])
         return {one: layer | besides.get(one, {MISSING: False}) for one, layer in listing.layers.items()}
+
+
+def _has(fields: tuple[FieldChange, ...], name: str) -> bool:
+    return any(one.name == name for one in fields)
 
 
 def name_of(row: Workflow) -> str:

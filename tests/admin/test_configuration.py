@@ -57,7 +57,7 @@ def test_a_curator_carries_the_curation_from_one_catalogue_to_another(staff_with
 
     done = confirm(curator, page)
     assert done.status_code == 302
-    assert "1 source to add" in told(done)
+    assert "1 source added" in told(done)
     assert Source.objects.get().credentials == {"api_key": "another-key-0123456789"}
     assert list(Toolset.objects.get().picked.all()) == [Workflow.objects.get(tool_name="report")]
     assert {(entry.door, entry.actor_name) for entry in HistoryEntry.objects.all()} == {("admin", "member")}

@@ -29,7 +29,7 @@ def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Windo
     assert "1 toolset to change" in window.browser.text()
     assert not Toolset.objects.exclude(title="").exists()
     window.click_through("form:has(input[name=sealed]) button[type=submit]")
-    assert "Imported: 1 toolset to change" in window.browser.text()
+    assert "Imported: 1 toolset changed" in window.browser.text()
     assert Toolset.objects.get().title == "Finance"
     assert window.browser.complaints() == []
 

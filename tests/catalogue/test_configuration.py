@@ -22,9 +22,10 @@ from catalogue.configuration.plan import Plan
 from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.history import command
-from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
-from catalogue.reconciliation import UPSTREAM_FIELDS
-from connectors.definitions import WorkflowDefinition
+from catalogue.models import HistoryEntry, Review, Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.reconciliation import UPSTREAM_FIELDS, read_listing
+from catalogue.schemas import GENERIC_SCHEMA
+from connectors.definitions import WorkflowDefinition, parse_definition
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
@@ -314,7 +315,7 @@ def test_a_plan_exits_with_2_where_something_differs(tmp_path: Path, monkeypatch
         "1 source to add.",
         2,
     )
-    assert run(str(file))[1] == 0
+    assert run(str(file))[0].endswith("\n1 source added.\n")
     assert Source.objects.get().credentials == {"api_key": "given-key-0123456789"}
     with pytest.raises(CommandError, match="No such file"):
         run(str(tmp_path / "other.yaml"))
@@ -366,7 +367,8 @@ def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -
 @pytest.mark.databases("catalogue.configuration.importing")
 def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any) -> None:
     """Reconciliation writes the engine's words, the import the curator's."""
-    source = make_source("example", base_url=example_engine.base_url, api_key=example_engine.api_key)
+    address, key = example_engine.base_url, example_engine.api_key
+    source = make_source("example", base_url=address, api_key=key, change_policy="follow")
     assert refresh_source(source).outcome == "succeeded"
     text = export_catalogue(["workflows"]).replace("enabled: false", "enabled: true\n      title: Ours")
     present = Workflow.objects.count()
@@ -395,3 +397,30 @@ def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
     importing.join(60)
     assert isinstance(outcomes[0], ConfigurationRefused)
     assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])
+
+
+def test_a_change_that_was_accepted_on_staging_is_accepted_in_production() -> None:
+    """If it is what the engine here offers; anything else goes on waiting for a review."""
+    source = make_source("orders", api_key="")
+    for number in ("1", "2"):
+        make_workflow(source, upstream_id=number, tool_name=f"tool_{number}", description="New.")
+    staging = export_catalogue(["workflows", "listed"])
+    definition = parse_definition(
+        {"id": "1", "name": Workflow.objects.get(upstream_id="1").name, "description": "New.",
+         "inputSchema": GENERIC_SCHEMA}, position=0,
+    )  # fmt: skip
+    layer = read_listing([definition]).layers["1"]
+    Workflow.objects.update(description="Old.")
+    for row, offer in zip(
+        Workflow.objects.order_by("upstream_id"), (layer["content_hash"], "other"), strict=True
+    ):
+        Review.objects.create(
+            workflow=row, kind=Review.Kind.CHANGED, offer_hash=offer, offered={"description": "New."}
+        )
+    assert told(load(staging)) == ["change workflow orders/1 (tool_1)"]
+    assert list(Workflow.objects.order_by("upstream_id").values_list("description", flat=True)) == [
+        "New.",
+        "Old.",
+    ]
+    assert [review.workflow.upstream_id for review in Review.objects.all()] == ["2"]
+    assert not load(staging)
