@@ -300,6 +300,7 @@ def test_headers_that_are_not_the_tools_are_ignored():
     [
         ({"content": {"multipart/form-data": {"schema": {"type": "object"}}}}, "a form whose fields"),
         ({"content": {"multipart/mixed": {"schema": PARTS}}}, '"multipart/mixed"; only JSON'),
+        ({"content": {"application/json": {"schema": None}}}, "Its schema is null. For anything"),
         ({"content": {"application/octet-stream": {}}}, '"application/octet-stream"; only JSON'),
         ({"content": {FORM: {"schema": {"type": "object"}}}}, "a form whose fields"),
         (

@@ -54,7 +54,7 @@ class Fields:
 def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
     """None for a body that only makes sense as a whole. Raises NoTool."""
     gathered = _Gathered(document)
-    if isinstance(raw, bool) or not gathered.take(raw, pointer) or not gathered.fields:
+    if not isinstance(raw, dict) or not gathered.take(raw, pointer) or not gathered.fields:
         return None
     for name in gathered.required & gathered.fields.keys():
         gathered.fields[name].required = True
