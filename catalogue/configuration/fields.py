@@ -98,7 +98,7 @@ SOURCE = Curated(
 )  # fmt: skip
 WORKFLOW = Curated(
     model=Workflow,
-    fields=curation.OVERRIDABLE,
+    fields=(*curation.OVERRIDABLE, "tool_aliases"),
     otherwise=frozenset(
         {
             "source", "upstream_id", "enabled", "former_tool_names", "missing_since",

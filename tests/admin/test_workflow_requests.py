@@ -160,7 +160,7 @@ def test_the_first_page_counts_the_requests_of_the_last_day(
     make_workflow_request()
     make_workflow_request(status="error")
     make_workflow_request(created_at=timezone.now() - timedelta(days=2))
-    told = "Requests in words in the last 24 hours 2 1 success 1 error"
+    told = "Natural-language requests in the last 24 hours 2 1 success 1 error"
     assert told in text_of(admin_client.get("/admin/"))
     assert "Requests in words" not in text_of(staff_with("view_execution").get("/admin/"))
 

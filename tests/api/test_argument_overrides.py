@@ -7,7 +7,7 @@ import pytest
 
 from catalogue.argument_overrides import offer_schema, settle_arguments
 from catalogue.exposure import forget_catalogue
-from catalogue.models import Revision, Workflow
+from catalogue.models import Revision, Source, Workflow
 from catalogue.reconciliation import read_listing, reconcile
 from connectors.definitions import WorkflowDefinition
 from executions.models import Execution
@@ -96,6 +96,8 @@ def test_a_value_is_checked_when_it_is_set(workflow: Workflow):
 def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Workflow):
     """A4.3: the engine changes its schema under a value that a curator has set."""
     change({"tenant": {"constant": "acme"}})
+    Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
+    workflow.source.refresh_from_db()
     changed = SCHEMA | {"properties": SCHEMA["properties"] | {"tenant": {"type": "integer"}}}
     definition = WorkflowDefinition(
         id=workflow.upstream_id, name=workflow.name, description="Changed.", input_schema=changed
