@@ -49,9 +49,7 @@ def links_of(page: Any) -> dict[str, str]:
     return {
         url: found.group()
         for url, text in plain.items()
-        if url.startswith("/admin/")
-        and "/usage/" not in url
-        and (found := re.match(r"[\d,]+\b", text))
+        if url.startswith("/admin/") and "/usage/" not in url and (found := re.match(r"[\d,]+\b", text))
     }
 
 
