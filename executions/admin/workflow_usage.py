@@ -66,7 +66,7 @@ def _column(description: str, order: str) -> Callable[[Callable[[Any], Any]], Ca
     return mark
 
 
-@_column("calls in 30 days", "usage_calls")
+@_column("calls, 30 days", "usage_calls")
 def calls(workflow: Any) -> str:
     return _number(workflow, workflow.figures.calls)
 

@@ -16,10 +16,12 @@ from catalogue.models import Source, Workflow
 from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.processes import ROOT
+from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
 
 AXE = ROOT / "tests" / "admin" / "axe"
+PICTURES = ROOT / ".cache" / "pictures"
 WIDE, NARROW = 1280, 390
 GRAVE = ("critical", "serious")
 OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
@@ -104,8 +106,23 @@ def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
     problems = axe_problems(window, axe)
     window.browser.resize(NARROW)
     assert not (too_wide := overflowing(window)), too_wide
+    if THOROUGH:
+        keep_pictures(window, name)
     assert window.browser.complaints() == []
     assert not problems, "\n".join(problems)
+
+
+def keep_pictures(window: Window, name: str) -> None:
+    """In `.cache/pictures`, to be looked through after a run."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for colours in ("light", "dark"):
+        window.browser.prefer(colours)
+        window.browser.reload()
+        window.settle()
+        for width in (WIDE, NARROW):
+            window.browser.resize(width)
+            (PICTURES / f"{name}-{width}-{colours}.png").write_bytes(window.browser.picture())
+    window.browser.prefer("light")
 
 
 def overflowing(window: Window) -> list[str]:
