@@ -99,6 +99,20 @@ def grantable_scopes(user: Any) -> list[Scope]:
     return [scope for scope in Scope if user.is_superuser or user.has_perms(permissions_behind(scope))]
 
 
+def tell_missing(user: Any, scopes: Iterable[str]) -> str:
+    """What this user lacks to hand out these scopes, in a sentence for each."""
+    told = []
+    for scope in scopes:
+        missing = sorted(one for one in permissions_behind(Scope(scope)) if not user.has_perm(one))
+        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        told.append(f"To hand out {scope} you would need {', '.join(missing[:NAMED])}{more}.")
+    return " ".join(told)
+
+
+NAMED = 4
+"""Permissions that a message names."""
+
+
 @cache
 def permissions_behind(scope: Scope) -> frozenset[str]:
     """What a member of staff needs for everything that the API lets a token of this scope do."""

@@ -23,7 +23,8 @@ from enum import StrEnum
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum
+from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
+from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
 
@@ -185,13 +186,14 @@ def figures_over_time(
     rows: QuerySet[HourlyUsage], *by: str, bucket: timedelta = HOUR
 ) -> dict[tuple[Any, ...], Figures]:
     """Like `figures_by`, with the begin of the hour or day first; UTC's days."""
-    hourly = figures_by(rows, "hour", *by)
     if bucket == HOUR:
-        return hourly
-    daily: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
-    for (hour, *rest), figures in hourly.items():
-        daily[hour.replace(hour=0), *rest].include(figures)
-    return dict(daily)
+        return figures_by(rows, "hour", *by)
+    # Not TruncDay, which is a function of ours for each row on SQLite. Both databases are asked in UTC.
+    daily = figures_by(rows.annotate(day=Substr(Cast("hour", TextField()), 1, 10)), "day", *by)
+    return {
+        (datetime.fromisoformat(f"{day}T00:00:00+00:00"), *rest): figures
+        for (day, *rest), figures in daily.items()
+    }
 
 
 class Subject(StrEnum):

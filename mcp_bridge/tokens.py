@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from catalogue.models import Toolset
-from catalogue.permissions import grantable_scopes
+from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.scopes import Scope
 from mcp_bridge.models import AccessToken, default_scopes
 
@@ -46,7 +46,7 @@ def create_token(
         named = f"Unknown: {', '.join(unknown)}. " if isinstance(unknown, list) else ""
         raise ValidationError({"scopes": f"{named}Choose from {', '.join(Scope.values)}."})
     if created_by is not None and (refused := sorted(set(chosen) - set(grantable_scopes(created_by)))):
-        raise ValidationError({"scopes": f"You lack permissions that {', '.join(refused)} would give."})
+        raise ValidationError({"scopes": tell_missing(created_by, refused)})
     token = AccessToken(
         name=name,
         digest=digest_of(text),

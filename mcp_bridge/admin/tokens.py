@@ -26,7 +26,7 @@ from catalogue.admin.rendering import (
     side_by_side,
 )
 from catalogue.history import Actor, actor_of, record_change
-from catalogue.permissions import grantable_scopes
+from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.callers import caller_pages
@@ -60,7 +60,7 @@ class AccessTokenForm(AccessTokenModelForm):
         scopes.choices = [(scope.value, f"{scope.value}: {scope.label}") for scope in granted]
         scopes.initial = [scope for scope in default_scopes() if scope in granted]
         if missing := [scope.value for scope in Scope if scope not in granted]:
-            scopes.help_text = f"You lack permissions that {', '.join(missing)} would give."
+            scopes.help_text = tell_missing(self.maker, missing)
 
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]

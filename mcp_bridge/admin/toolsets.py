@@ -84,6 +84,28 @@ class RulesInline(RuleInline):
     verbose_name = "rule"
     verbose_name_plural = "Rules: which exposed workflows are in it besides those picked by hand"
 
+    # Rules are a part of their toolset: who may change it may change them, as by REST.
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._may(request, "view", "change")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return (
+            self._may(request, "change")
+            if obj is not None and obj.pk
+            else self._may(request, "add", "change")
+        )
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_add_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_add_permission(request, obj)
+
+    @staticmethod
+    def _may(request: HttpRequest, *verbs: str) -> bool:
+        return any(request.user.has_perm(f"catalogue.{verb}_toolset") for verb in verbs)
+
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_choice_field(db_field, request, **kwargs)
         if field is not None and db_field.name in NARROWEST:

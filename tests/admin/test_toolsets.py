@@ -240,6 +240,17 @@ def test_what_providers_refuse_is_said_before_and_mended_by_portable_mode(admin_
     assert load_exposed_catalogue().toolsets["finance"].aliases == {"pay.all": "pay_all"}
 
 
+def test_whoever_may_change_toolsets_may_change_their_rules(staff_with: StaffWith) -> None:
+    """B8: as by REST; previewed as well."""
+    make_workflow(name="a1")
+    curator = staff_with("view_toolset", "add_toolset", "change_toolset")
+    given = NEW | rules_form({"pattern": "a*"})
+    preview = reverse("admin:catalogue_toolset_preview_new")
+    assert "1 new in it a1" in text_of(curator.post(preview, given))
+    assert curator.post(add_url(Toolset), given).status_code == 302
+    assert shown_by("finance") == ["a1"]
+
+
 def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_saved(
     admin_client: Client,
 ) -> None:

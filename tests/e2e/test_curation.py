@@ -138,15 +138,31 @@ class Desk:
         )
 
 
+RIGHTS = (
+    "view_source", "add_source", "change_source", "view_workflow", "change_workflow", "view_discoveryrun",
+    "view_workflowfilter", "add_workflowfilter", "change_workflowfilter",
+    "view_toolset", "add_toolset", "change_toolset", "view_historyentry",
+    "view_execution", "add_execution", "change_execution", "view_workflowrequest", "add_workflowrequest",
+    "view_accesstoken", "add_accesstoken",
+)  # fmt: skip
+"""A curator's, who is no superuser."""
+PASSWORD = f"pw-{secrets.token_hex(8)}"
+HIRE = f"""
+from django.contrib.auth.models import Permission, User
+curator = User.objects.create_user("curator", password="{PASSWORD}", is_staff=True)
+curator.user_permissions.set(Permission.objects.filter(codename__in={RIGHTS!r}))
+"""
+
+
 @pytest.fixture(scope="module")
 def desk(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with real_browser(tmp_path_factory.mktemp("browser")) as browser:
         desk = Desk(browser, product.url)
         browser.resize(1280)
         desk.open("/admin/")
-        desk.type("username", "admin")
-        assert product.password
-        desk.type("password", product.password)
+        product.manage("shell", "--command", HIRE)
+        desk.type("username", "curator")
+        desk.type("password", PASSWORD)
         desk.follow("[type=submit]")
         yield desk
 
