@@ -241,10 +241,14 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
     )
 
 
-def match_rule(rule: WorkflowFilter) -> list[str]:
-    """The tool names of the workflows that it matches of those that are otherwise ready to be exposed."""
-    chain = FilterChain([rule], whether_enabled=False)
-    return [workflow.tool_name for workflow in _filterable_workflows() if chain.deciding_filter(workflow)]
+def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
+    """The tool names of the workflows that it matches: the enabled ones of enabled sources, and the others."""
+    chain, enabled, others = FilterChain([rule], whether_enabled=False), list[str](), list[str]()
+    for workflow in _light_workflows():
+        if workflow.missing_since is None and chain.deciding_filter(workflow):
+            is_ready = workflow.enabled and workflow.source.enabled
+            (enabled if is_ready else others).append(workflow.tool_name)
+    return sorted(enabled), sorted(others)
 
 
 def effect_of_replacing(

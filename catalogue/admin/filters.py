@@ -147,9 +147,10 @@ class WorkflowFilterAdmin(ButtonsMixin):
         form.is_valid()
         shown: dict[str, Any] = {"form": form, "is_empty": not request.POST.get("pattern")}
         if form.effect is not None:
-            matched = match_rule(form.instance)
-            groups = [_group("matched, whatever other filters say", matched), *(form.proposal or [])]
-            shown |= {"groups": groups}
+            matched, disabled = match_rule(form.instance)
+            of_disabled = [_group("matched that are not enabled", disabled)] if disabled else []
+            enabled = _group("matched, whatever other filters say", matched)
+            shown |= {"groups": [enabled, *of_disabled, *(form.proposal or [])]}
         return TemplateResponse(request, "catalogue/admin/filter_live_preview.html", shown)
 
     @admin.display(description="rule")

@@ -161,3 +161,51 @@ def test_many_are_tagged_from_the_list(window: Window) -> None:
     assert window.run("return location.search") == "?q=billing*"
     assert "Tagged: 3." in window.browser.text()
     assert [row.shown_tags for row in Workflow.objects.order_by("name")] == [["money"]] * 3 + [[]]
+
+
+WITH_ACTIONS = [model for model in LISTS if admin.site._registry[model].actions]
+
+
+@pytest.mark.parametrize("model", WITH_ACTIONS, ids=names)
+def test_every_action_of_every_list_can_be_chosen_and_run(window: Window, model: type[models.Model]) -> None:
+    """B8: by the box above the rows, the menu and its button; each answers with a page."""
+    make_everything(User.objects.get())
+    menu, run = '[name="action"]', "#changelist-actions button[type=submit]"
+    window.open(list_url(model))
+    offered = window.run(f"return [...document.querySelectorAll('{menu} option')].map(one => one.value)")
+    assert set(offered) >= {str(action) for action in admin.site._registry[model].actions}
+    window.browser.complaints()
+    # Deleting comes last: the others need rows.
+    for action in sorted(filter(None, offered), key="delete_selected".__eq__):
+        window.open(list_url(model))
+        if not rows(window):
+            continue
+        window.click("#action-toggle")
+        window.click(f'{menu} option[value="{action}"]')
+        window.click_through(run)
+        assert window.run("return !!document.querySelector('#main')"), action
+        assert window.browser.complaints() == [], action
+
+
+SEARCHED = [model for model in LISTS if admin.site._registry[model].search_fields]
+
+
+@pytest.mark.parametrize("model", SEARCHED, ids=names)
+def test_every_search_narrows_its_list(window: Window, model: type[models.Model]) -> None:
+    """B8: typed, sent with Enter, and taken back."""
+    make_everything(User.objects.get())
+    window.open(list_url(model))
+    whole = rows(window)
+    window.click("[name=q]")
+    window.browser.press("nothing-is-called-like-this")
+    window.follow_key(ENTER)
+    assert rows(window) == 0 < whole
+
+
+def test_pages_are_turned(window: Window) -> None:
+    """B8."""
+    make_workflows(60, make_source("big"))
+    window.open(list_url(Workflow))
+    assert rows(window) == 50
+    window.click_through("a[href='?p=2']")
+    assert rows(window) == 10

@@ -54,6 +54,13 @@ class Window:
         self.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
         self.settle()
 
+    def follow_key(self, key: str) -> None:
+        """Press what leads to another page."""
+        self.browser.run("window.isThePageBefore = true")
+        self.browser.press(key)
+        self.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
+        self.settle()
+
     def settle(self) -> None:
         """Until the page's scripts have had their say: Alpine takes `x-cloak` away once it is through."""
         self.browser.wait_for(

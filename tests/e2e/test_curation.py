@@ -232,7 +232,8 @@ def expose_ten_of_five_hundred(desk: Desk) -> None:
     desk.says("10")
     desk.open("/admin/catalogue/workflowfilter/add/")
     desk.type("pattern", "billing_*")
-    desk.says("10 matched")
+    desk.says("10 matched, whatever other filters say")
+    desk.says("90 matched that are not enabled")
     desk.says("8 would be hidden")
 
 
