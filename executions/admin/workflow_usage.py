@@ -9,10 +9,11 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.admin.rendering import DASH, ago, link
+from catalogue.admin.rendering import DASH, ago, duration, link, table
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.models import Workflow
 from executions.admin.filters import UNSUCCESSFUL
+from executions.admin.usage import linked_calls, linked_failures
 from executions.models import HourlyUsage
 from executions.models.usage import FAILURES
 from executions.statistics import (
@@ -113,6 +114,32 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
         return queryset
 
 
+def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+    """Of each period that the page *Usage* offers: a query each."""
+    if not request.user.has_perm("executions.view_execution"):
+        return ("Usage", "")
+    query, rows = {"workflow__id__exact": str(workflow.pk)}, []
+    for period in reversed(Period):
+        figures = figures_of_workflows([workflow.pk], start=period.start()).get(workflow.pk, Figures())
+        rows.append(
+            [
+                f"Last {period.words}",
+                linked_calls(figures, period, query),
+                linked_failures(figures, period, query),
+                duration(figures.p50_ms),
+                duration(figures.p95_ms),
+                f"{figures.input_tokens:,}",
+                f"{figures.output_tokens:,}",
+                ago(figures.last_at),
+            ]
+        )
+        if not figures.calls:
+            break
+    headings = ("", "Calls", "Failed", "Median", "95th percentile", "Tokens in", "Tokens out", "Last call")
+    return ("Usage", table(headings, rows))
+
+
+WorkflowAdmin.further_sections.append(_usage_section)
 WorkflowAdmin.prepare_rows.append(note_usage)
 WorkflowAdmin.further_orders.append(_usage_orders)
 WorkflowAdmin.further_columns += [calls, failures, last_call]

@@ -35,7 +35,7 @@ def confirm(client: Client, page: Any) -> Any:
 
 
 def test_a_curator_carries_the_curation_from_one_catalogue_to_another(staff_with: StaffWith) -> None:
-    """Issue 13: download, upload, see the plan, confirm; the rights of a curator are enough."""
+    """Download, upload, see the plan, confirm; the rights of a curator are enough."""
     curator = staff_with(*CURATOR)
     report = make_workflow(make_source("orders"), tool_name="report", title_override="Report")
     make_toolset("finance", picked=[report])

@@ -17,7 +17,7 @@ FILE = "version: 1\ntoolsets:\n  finance:\n    title: Finance\n    rules:\n    -
 
 
 def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Window, tmp_path: Path) -> None:
-    """Issue 13: the plan first; nothing is written before the second click."""
+    """The plan first; nothing is written before the second click."""
     make_toolset("finance", picked=[make_workflow(make_source("orders"))])
     file = tmp_path / "catalogue.yaml"
     file.write_text(FILE)
@@ -38,7 +38,7 @@ def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Windo
     ("path", "shows"), [("/api/docs", ".opblock"), ("/api/docs/redoc", "[data-section-id]")]
 )
 def test_the_api_is_described_without_asking_anybody_else(window: Window, path: str, shows: str) -> None:
-    """Issue 13: no foreign host, no inline script, no error."""
+    """No foreign host, no inline script, no error."""
     window.browser.complaints()
     window.browser.open(f"{window.site}{path}")
     window.browser.wait_for(f"document.querySelector({shows!r})")

@@ -618,7 +618,7 @@ def live_url(page: str) -> str:
 
 
 def test_a_page_follows_its_run_to_the_end_and_asks_no_more(admin_client: Client) -> None:
-    """Issue 13, 6: progress, timeline and result come without another page."""
+    """Progress, timeline and result come without another page."""
     execution = make_execution(state=State.RUNNING, progress=40.0, payload={"output": None})
     page = admin_client.get(page_url(execution)).content.decode()
     assert 'aria-valuenow="40"' in page

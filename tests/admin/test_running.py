@@ -53,7 +53,7 @@ def run(client: Client, workflow: Workflow, **typed: str) -> Any:
 
 
 def test_a_workflow_runs_with_what_is_typed_in_a_field_for_each_argument(admin_client: Client) -> None:
-    """Issue 13, 5: recorded with the admin as its door; what the catalogue sets is added."""
+    """Recorded with the admin as its door; what the catalogue sets is added."""
     workflow = make_workflow(input_schema=SCHEMA, argument_overrides={"tenant": {"constant": "acme"}})
     page = text_of(admin_client.get(run_url(workflow)))
     assert "note string, required" in page and "In your words." in page and "tenant" not in page

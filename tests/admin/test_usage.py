@@ -18,7 +18,7 @@ from catalogue.models import HistoryEntry, Review, Workflow
 from executions.models import Execution
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, run_action, text_of
+from tests.admin.pages import list_url, page_url, run_action, text_of
 from tests.factories import (
     make_execution,
     make_source,
@@ -82,7 +82,7 @@ def make_used_workflows() -> None:
 def test_the_list_of_workflows_is_narrowed_by_their_use(
     admin_client: Client, use: str, names: list[str]
 ) -> None:
-    """Issue 13: what is called, never called, failing."""
+    """What is called, never called, failing."""
     make_used_workflows()
     assert shown_rows(admin_client, Workflow, use=use) == names
 
@@ -90,7 +90,7 @@ def test_the_list_of_workflows_is_narrowed_by_their_use(
 def test_the_list_of_workflows_shows_and_sorts_by_calls_failures_and_the_last_call(
     admin_client: Client,
 ) -> None:
-    """Issue 13: and each number leads to its executions."""
+    """And each number leads to its executions."""
     make_used_workflows()
     page = admin_client.get(list_url(Workflow))
     assert assert_numbers_lead_to_their_rows(admin_client, page) == 3
@@ -102,12 +102,21 @@ def test_the_list_of_workflows_shows_and_sorts_by_calls_failures_and_the_last_ca
     assert Execution.objects.count() == 7
 
 
+def test_a_workflows_page_tells_its_use_and_each_number_leads_to_its_executions(admin_client: Client) -> None:
+    """B8: for the periods in which it was called."""
+    make_used_workflows()
+    page = admin_client.get(page_url(Workflow.objects.get(tool_name="failing")))
+    assert "Last 30 days 3 2" in text_of(page) and "Last 24 hours 3 2" in text_of(page)
+    assert assert_numbers_lead_to_their_rows(admin_client, page) == 6
+    assert "Last 30 days - -" in text_of(admin_client.get(page_url(Workflow.objects.get(tool_name="never"))))
+
+
 @pytest.mark.parametrize("by", ["tool", "toolset", "caller"])
 @pytest.mark.parametrize("period", ["24h", "7d", "30d"])
 def test_each_number_of_the_usage_page_leads_to_its_executions(
     admin_client: Client, by: str, period: str
 ) -> None:
-    """Issue 13: calls and failures per tool, toolset and caller, also of tools that are gone."""
+    """Calls and failures per tool, toolset and caller, also of tools that are gone."""
     make_used_workflows()
     gone = make_workflow(name="gone")
     make_execution(gone, caller="token:2", caller_name="Robot", toolset="finance")
@@ -120,7 +129,7 @@ def test_each_number_of_the_usage_page_leads_to_its_executions(
 def test_the_usage_page_tells_durations_tokens_and_shares_and_is_sorted_by_each(
     admin_client: Client,
 ) -> None:
-    """Issue 13."""
+    """B8."""
     workflow, now = make_workflow(name="slow"), timezone.now()
     began = now - timedelta(seconds=60)
     make_execution(workflow, created_at=began, started_at=began, finished_at=now, input_characters=4_000)
@@ -139,7 +148,7 @@ def test_the_usage_page_tells_durations_tokens_and_shares_and_is_sorted_by_each(
 
 
 def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client: Client) -> None:
-    """Issue 13: what is called meanwhile stays, and so does what is new or under way."""
+    """What is called meanwhile stays, and so does what is new or under way."""
     long_ago = timezone.now() - timedelta(days=100)
     idle, busy, active = (
         make_workflow(name=name, first_seen_at=long_ago) for name in ("idle", "busy", "active")
@@ -162,7 +171,7 @@ def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client:
 
 
 def test_who_may_only_look_at_usage_changes_nothing(staff_with: StaffWith) -> None:
-    """B8, issue 13."""
+    """B8."""
     workflow = make_workflow(name="idle", first_seen_at=timezone.now() - timedelta(days=100))
     viewer = staff_with("view_execution", "view_workflow")
     assert viewer.get(USAGE).status_code == 200
@@ -171,13 +180,13 @@ def test_who_may_only_look_at_usage_changes_nothing(staff_with: StaffWith) -> No
 
 
 def test_usage_is_not_shown_to_who_may_not_see_executions(staff_with: StaffWith) -> None:
-    """B8, issue 13."""
+    """B8."""
     stranger = staff_with("view_source")
     assert [stranger.get(url).status_code for url in (USAGE, UNCALLED)] == [403, 403]
 
 
 def test_usage_costs_the_same_number_of_queries_for_few_and_many_rows(admin_client: Client) -> None:
-    """Issue 13."""
+    """B8."""
     counts = []
     for _ in range(2):
         for number in range(20):
@@ -217,7 +226,7 @@ def make_what_needs_attention() -> None:
 
 @pytest.mark.parametrize("period", ["24h", "7d", "30d"])
 def test_each_number_of_the_first_page_leads_to_its_rows(admin_client: Client, period: str) -> None:
-    """Issue 13: what needs attention, what runs, what was called and what failed."""
+    """What needs attention, what runs, what was called and what failed."""
     make_what_needs_attention()
     page = admin_client.get("/admin/", {"period": period})
     assert [need.number for need in page.context["needs"]] == [1] * 8
@@ -225,7 +234,7 @@ def test_each_number_of_the_first_page_leads_to_its_rows(admin_client: Client, p
 
 
 def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: Client) -> None:
-    """Issue 13: connect, review, expose, a token, a call."""
+    """Connect, review, expose, a token, a call."""
 
     def to_do() -> list[str]:
         forget_catalogue()
@@ -244,7 +253,7 @@ def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: C
 
 
 def test_the_charts_add_up_to_what_was_called(admin_client: Client) -> None:
-    """Issue 13: for 24 hours, 7 and 30 days, with a bar for each hour or day."""
+    """For 24 hours, 7 and 30 days, with a bar for each hour or day."""
     workflow, now = make_workflow(), timezone.now()
     for days in (0, 2, 10, 40):
         end = now - timedelta(days=days)

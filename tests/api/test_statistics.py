@@ -109,7 +109,7 @@ def test_rows_are_narrowed(query: dict[str, Any], calls: int) -> None:
     ],
 )
 def test_what_is_too_much_or_not_understood_is_refused(query: dict[str, Any], path: str) -> None:
-    """Issue 13: bounded."""
+    """Bounded."""
     answer = administrator().get(ADDRESS, query)
     assert answer.status_code == 400 and problem_paths(answer) == [path]
 
@@ -128,7 +128,7 @@ def test_whoever_is_no_administrator_sees_what_it_called() -> None:
 
 
 def test_many_rows_come_in_pages_at_the_same_number_of_queries() -> None:
-    """Issue 13: and they say the same after a recount."""
+    """And they say the same after a recount."""
     workflow = make_workflow()
     client, counts = administrator(), []
     query = {"ended_after": since(30), "bucket": "hour", "group_by": "tool"}

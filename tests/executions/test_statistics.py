@@ -48,7 +48,7 @@ def total() -> Figures:
 
 
 def test_each_way_to_end_is_counted_once() -> None:
-    """Issue 13: completed, failed, timed out, cancelled, resolved by hand, given up in the queue, cached."""
+    """Completed, failed, timed out, cancelled, resolved by hand, given up in the queue, cached."""
     workflow = make_workflow()
     done = running(workflow)
     assert done.finish_as_reported(AFTER_SOME_SECONDS)
@@ -83,7 +83,7 @@ def test_a_cached_answer_is_counted_apart_and_says_nothing_of_durations(workflow
 
 
 def test_an_end_costs_one_statement_more_and_nothing_is_counted_without_one() -> None:
-    """Issue 13: cheap, in the transaction that records the end."""
+    """Cheap, in the transaction that records the end."""
     execution = running(make_workflow())
     with CaptureQueriesContext(connection) as queries:
         execution.finish_as_reported(AFTER_SOME_SECONDS)
@@ -94,7 +94,7 @@ def test_an_end_costs_one_statement_more_and_nothing_is_counted_without_one() ->
 
 
 def test_what_went_in_and_out_is_counted_with_the_toolset_caller_and_door(workflow: Workflow) -> None:
-    """Issue 13: tokens are estimated from the characters of arguments and result."""
+    """Tokens are estimated from the characters of arguments and result."""
     make_toolset("finance", picked=[workflow])
     caller = Caller(key="token:7", name="Robot", toolset="finance")
     execution = create_execution(request_for(workflow.tool_name, {"name": "Ada"}, caller=caller))
@@ -121,7 +121,7 @@ def test_percentiles_are_within_a_fifth_of_the_true_durations(seconds: list[floa
 
 
 def test_readers_get_the_same_numbers_before_and_after_rows_are_folded() -> None:
-    """Issue 13: and what ends afterwards is added to them."""
+    """And what ends afterwards is added to them."""
     workflow = make_workflow()
     for _ in range(5):
         make_execution(workflow)
@@ -135,7 +135,7 @@ def test_readers_get_the_same_numbers_before_and_after_rows_are_folded() -> None
 
 
 def test_ends_folding_and_recounting_at_the_same_time_count_each_end_once() -> None:
-    """Issue 13: whoever is first, as with several processes."""
+    """Whoever is first, as with several processes."""
     workflow = make_workflow()
     executions = [running(workflow) for _ in range(6)]
 
@@ -153,7 +153,7 @@ def test_ends_folding_and_recounting_at_the_same_time_count_each_end_once() -> N
 
 
 def test_a_recount_repairs_what_the_executions_say_otherwise() -> None:
-    """Issue 13: what is missing, what is too much, and what is wrong."""
+    """What is missing, what is too much, and what is wrong."""
     workflow = make_workflow()
     for hours in range(4):
         make_execution(workflow, finished_at=timezone.now() - hours * HOUR)
@@ -172,7 +172,7 @@ def test_a_recount_repairs_what_the_executions_say_otherwise() -> None:
 
 
 def test_statistics_outlast_the_executions_and_a_recount_leaves_them_alone() -> None:
-    """Issue 13: also the hour of which the retention has removed a part; until their own time is up."""
+    """Also the hour of which the retention has removed a part; until their own time is up."""
     workflow, now = make_workflow(), timezone.now()
     for days in (1, 100, 100, 1000):
         make_execution(workflow, finished_at=now - timedelta(days=days))
@@ -190,7 +190,7 @@ def test_statistics_outlast_the_executions_and_a_recount_leaves_them_alone() -> 
 
 
 def test_after_an_upgrade_what_had_ended_before_is_counted_by_itself() -> None:
-    """Issue 13: once; nobody has to know of the command."""
+    """Once; nobody has to know of the command."""
     make_execution()
     HourlyUsage.objects.all().delete()
     fold_statistics()
@@ -210,7 +210,7 @@ def test_statistics_of_a_deleted_workflow_stay_under_its_name() -> None:
 
 
 def test_periods_begin_with_a_whole_hour_or_day() -> None:
-    """Issue 13: so that a chart's first bar is not cut off."""
+    """So that a chart's first bar is not cut off."""
     now = datetime.fromisoformat("2026-03-05T10:20:30+00:00")
     assert [period.start(now).isoformat() for period in Period] == [
         "2026-03-04T11:00:00+00:00",

@@ -93,7 +93,7 @@ def listings(server: McpServer, token: str) -> list[bytes]:
 def test_export_wipe_and_import_serve_the_same_bytes(
     curated: Source, mcp_server: McpServer, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 13: tools/list over /mcp is byte for byte what it was, before the engine is asked and after."""
+    """Tools/list over /mcp is byte for byte what it was, before the engine is asked and after."""
     token = create_token(name="agent")[1]
     before = listings(mcp_server, token)
     assert b"statistics" in before[1] and b"get_order" in before[0]
