@@ -242,7 +242,7 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
 
 
 def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
-    """The tool names of the workflows that it matches: the enabled ones of enabled sources, and the others."""
+    """The tool names of what it matches: the enabled workflows of enabled sources, and the others."""
     chain, enabled, others = FilterChain([rule], whether_enabled=False), list[str](), list[str]()
     for workflow in _light_workflows():
         if workflow.missing_since is None and chain.deciding_filter(workflow):

@@ -19,6 +19,7 @@ from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.root import ApiRoot
 from catalogue.rest.temporal_imports import TemporalImportViewSet
+from catalogue.rest.workflow_filters import FilterViewSet
 from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
@@ -46,6 +47,7 @@ api.register("openapi-imports", OpenApiImportViewSet, "openapi-import")
 api.register("tools", ToolViewSet, "tool")
 api.register("workflows", WorkflowViewSet, "workflow")
 api.register("reviews", ReviewViewSet, "review")
+api.register("filters", FilterViewSet, "filter")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("history", HistoryViewSet, "history")

@@ -15,6 +15,7 @@ ROUTES = {
     "tools": "tool-list",
     "workflows": "workflow-list",
     "reviews": "review-list",
+    "filters": "filter-list",
     "toolsets": "toolset-list",
     "discovery-runs": "discovery-run-list",
     "executions": "execution-list",

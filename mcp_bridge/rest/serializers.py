@@ -6,10 +6,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from catalogue.exposure import shown_by
-from catalogue.filters import find_pattern_problem
-from catalogue.models import Toolset, ToolsetRule
+from catalogue.models import Toolset
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.rest.bodies import StrictSerializer
+from catalogue.rest.workflow_filters import RuleSerializer
 from mcp_bridge.lists.toolset_costs import cost_of_toolset
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import resource_url
@@ -22,30 +22,6 @@ INLINE_WAIT_HELP = (
     "Seconds that a call of its clients waits before it gets a handle: less than they wait. "
     "Null: the product's default."
 )
-
-
-class RuleSerializer(StrictSerializer):
-    """One rule; the first that matches a workflow decides about it."""
-
-    action = serializers.ChoiceField(
-        choices=ToolsetRule.Action.choices, default=ToolsetRule.Action.INCLUDE.value
-    )
-    subject = serializers.ChoiceField(
-        choices=ToolsetRule.Subject.choices,
-        default=ToolsetRule.Subject.NAME.value,
-        help_text="What of a workflow the pattern is compared with.",
-    )
-    syntax = serializers.ChoiceField(
-        choices=ToolsetRule.Syntax.choices, default=ToolsetRule.Syntax.GLOB.value
-    )
-    pattern = serializers.CharField(max_length=500)
-    enabled = serializers.BooleanField(default=True)
-    note = serializers.CharField(max_length=255, allow_blank=True, default="")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if problem := find_pattern_problem(syntax=attrs["syntax"], pattern=attrs["pattern"]):
-            raise serializers.ValidationError({"pattern": [problem]})
-        return attrs
 
 
 class ListCostSerializer(serializers.Serializer[Any]):

@@ -6,7 +6,7 @@ from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet
 from config.urls import api
 from tests.api.clients import administrator, staff_session
-from tests.factories import make_discovery_run, make_source, make_toolset, make_workflow
+from tests.factories import make_discovery_run, make_filter, make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +49,9 @@ WRITES = {
     "review.accept_many": ("post", "/api/reviews/accept/", MANY),
     "review.keep_many": ("post", "/api/reviews/keep/", {"offers": {"report": "f"}}),
     "discovery-run.confirm": ("post", "/api/discovery-runs/{run}/confirm/", {}),
+    "filter.create": ("post", "/api/filters/", {"pattern": "*"}),
+    "filter.partial_update": ("patch", "/api/filters/{filter}/", {"note": "All."}),
+    "filter.destroy": ("delete", "/api/filters/{filter}/", {}),
     "toolset.create": ("post", "/api/toolsets/", {"slug": "new"}),
     "toolset.partial_update": ("patch", TOOLSET, {"mode": "compact"}),
     "toolset.destroy": ("delete", TOOLSET, {}),
@@ -96,6 +99,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     Review.objects.create(workflow=report, kind="changed", offer_hash="f", offered={"description": "Other."})
     run = make_discovery_run(source, outcome="held")
     make_toolset("finance")
+    rule = make_filter("*")
     client = administrator()
     if action in ("tool.update", "tool.destroy"):
         client.post("/api/tools/", TOOL, format="json")
@@ -107,7 +111,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
         )
         actor, name = f"user:{client.session['_auth_user_id']}", "curator"
     method, path, body = WRITES[action]
-    response = getattr(client, method)(path.format(run=run.pk), body, format="json")
+    response = getattr(client, method)(path.format(run=run.pk, filter=rule.pk), body, format="json")
     assert response.status_code < 300, response.content
     entries = HistoryEntry.objects.exclude(pk__in=earlier)
     assert entries
@@ -115,7 +119,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     assert all(entry.actor_name.startswith(name) for entry in entries)
 
 
-MODELS = ("source", "workflow", "toolset", "cachedresult")
+MODELS = ("source", "workflow", "workflowfilter", "toolset", "cachedresult")
 
 
 def test_the_history_names_what_was_changed() -> None:

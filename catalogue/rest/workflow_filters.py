@@ -1,0 +1,155 @@
+"""REST's door to the filters, which decide what of the enabled workflows agents see."""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Max, QuerySet
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import mixins, serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.exposure import effect_of_replacing
+from catalogue.filters import find_pattern_problem
+from catalogue.history import changed_fields
+from catalogue.models import Revision, WorkflowFilter
+from catalogue.permissions import Access
+from catalogue.rest.bodies import StrictSerializer
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+
+HIGHEST_POSITION = 1_000_000_000
+POSITIONS_APART = 10
+PREVIEW = OpenApiParameter(
+    "preview", bool, description="`true`: nothing is saved; the answer is what would change."
+)
+NEW_FILTER = {"action": "exclude", "subject": "tag", "pattern": "internal"}
+
+
+class RuleSerializer(StrictSerializer):
+    """One rule; the first that matches a workflow decides about it."""
+
+    action = serializers.ChoiceField(
+        choices=WorkflowFilter.Action.choices, default=WorkflowFilter.Action.INCLUDE.value
+    )
+    subject = serializers.ChoiceField(
+        choices=WorkflowFilter.Subject.choices,
+        default=WorkflowFilter.Subject.NAME.value,
+        help_text="What of a workflow the pattern is compared with.",
+    )
+    syntax = serializers.ChoiceField(
+        choices=WorkflowFilter.Syntax.choices, default=WorkflowFilter.Syntax.GLOB.value
+    )
+    pattern = serializers.CharField(max_length=500)
+    enabled = serializers.BooleanField(default=True)
+    note = serializers.CharField(max_length=255, allow_blank=True, default="")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if problem := find_pattern_problem(syntax=attrs["syntax"], pattern=attrs["pattern"]):
+            raise serializers.ValidationError({"pattern": [problem]})
+        return attrs
+
+
+class FilterSerializer(RuleSerializer):
+    id = serializers.IntegerField(read_only=True)
+    position = serializers.IntegerField(
+        min_value=0,
+        max_value=HIGHEST_POSITION,
+        required=False,
+        help_text="Lower comes first; the first match decides. Left out: after all others.",
+    )
+
+
+class FilterChangeSerializer(FilterSerializer):
+    """What is left out stays as it is."""
+
+    pattern = serializers.CharField(max_length=500, required=False)
+
+
+class FilterEffectSerializer(serializers.Serializer[Any]):
+    """What a change makes of what agents see, by tool name."""
+
+    shown = serializers.ListField(child=serializers.CharField(), help_text="What they see besides.")
+    hidden = serializers.ListField(child=serializers.CharField(), help_text="What they no longer see.")
+
+
+class WrittenFilterSerializer(FilterSerializer):
+    effect = FilterEffectSerializer(read_only=True)
+
+
+@extend_schema_view(
+    list=extend_schema(summary="List filters", description="In the order in which they are tried."),
+    retrieve=extend_schema(summary="Read a filter"),
+)
+@extend_schema(tags=["Filters"])
+class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowFilter]):
+    queryset = WorkflowFilter.objects.none()
+    serializer_class = FilterSerializer
+    lookup_value_regex = "[0-9]{1,18}"
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_workflowfilter"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_workflowfilter"),
+        "create": Access(Scope.ADMIN, "catalogue.add_workflowfilter"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_workflowfilter"),
+        "destroy": Access(Scope.ADMIN, "catalogue.delete_workflowfilter"),
+    }
+
+    def get_queryset(self) -> QuerySet[WorkflowFilter]:
+        return WorkflowFilter.objects.all()
+
+    @extend_schema(
+        summary="Add a filter",
+        description="Agents notice within a second. The first include filter hides what it does not match.",
+        parameters=[PREVIEW],
+        request=FilterSerializer,
+        responses={200: WrittenFilterSerializer, 201: WrittenFilterSerializer},
+        examples=[OpenApiExample("Hide by tag", NEW_FILTER, request_only=True)],
+    )
+    @transaction.atomic
+    def create(self, request: Request) -> Response:
+        asked = FilterSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        Revision.lock()
+        last = WorkflowFilter.objects.aggregate(last=Max("position"))["last"]
+        place = 0 if last is None else last + POSITIONS_APART
+        rule = WorkflowFilter(**{"position": place} | asked.validated_data)
+        return self._write(request, rule, status.HTTP_201_CREATED, told="Added.")
+
+    @extend_schema(
+        summary="Change a filter",
+        description="What is not named stays.",
+        parameters=[PREVIEW],
+        request=FilterChangeSerializer,
+        responses=WrittenFilterSerializer,
+        examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
+    )
+    @transaction.atomic
+    def partial_update(self, request: Request, pk: str) -> Response:
+        Revision.lock()
+        rule = self.get_object()
+        given = request.data if isinstance(request.data, dict) else {"": request.data}
+        asked = FilterSerializer(data=FilterSerializer(rule).data | given)
+        asked.is_valid(raise_exception=True)
+        for name, value in asked.validated_data.items():
+            setattr(rule, name, value)
+        return self._write(request, rule, status.HTTP_200_OK, told=changed_fields(given))
+
+    @extend_schema(summary="Delete a filter", responses={204: None})
+    @transaction.atomic
+    def destroy(self, request: Request, pk: str) -> Response:
+        Revision.lock()
+        rule = self.get_object()
+        self.record_deletion(rule)
+        rule.delete()
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _write(self, request: Request, rule: WorkflowFilter, code: int, *, told: str) -> Response:
+        stored = list(WorkflowFilter.objects.all())
+        effect = effect_of_replacing(stored, [*(other for other in stored if other.pk != rule.pk), rule])
+        if request.query_params.get("preview") == "true":
+            code = status.HTTP_200_OK
+        else:
+            rule.save()
+            self.record(told, rule)
+        shown = {"shown": effect.shown, "hidden": effect.hidden}
+        return Response(FilterSerializer(rule).data | {"effect": shown}, code)
