@@ -146,6 +146,7 @@ def _database() -> dict[str, Any]:
             "TEST": {"NAME": str(DATA_DIR / "test.sqlite3")},
         }
     return database | {
+        "ENGINE": "config.postgresql",
         "OPTIONS": database.get("OPTIONS", {}) | POSTGRES_OPTIONS,
         "CONN_MAX_AGE": 0,
         # A restarted server leaves dead connections in the pool.

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import uuid
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ from tests.executions.steps import (
     timeline,
     told,
 )
+from tests.executions.test_limit_races import together
 from tests.factories import make_source, make_workflow
 from tests.processes import ExampleEngine
 
@@ -466,6 +468,7 @@ def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine
     waiting.start()
     gate.wait_for_request()
     waiting.join()
+    fill_pool()
 
     end_other_sessions()
     gate.open()
@@ -474,6 +477,16 @@ def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine
     wait_until(is_nothing_under_way)
     connection.pool.check()
     assert engine.count("start") == 1
+
+
+def fill_pool() -> None:
+    """With as many connections as a busy process has; the pool replaces dead ones slowly by itself."""
+
+    def use(number: int) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(0.05)")
+
+    together(*(partial(use, number) for number in range(18)))
 
 
 def end_other_sessions() -> None:
