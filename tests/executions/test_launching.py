@@ -459,7 +459,7 @@ async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")
-@pytest.mark.databases("executions.engine.launching")
+@pytest.mark.databases("executions.engine.launching", "config.postgresql.base")
 def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine, workflow: Workflow) -> None:
     """A process that knows the run's id tries until it is recorded: nobody else could find it out."""
     gate = Gate(replies(200, receipt()))
