@@ -158,13 +158,21 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
         return ago(use.cleared_at)
 
 
+class WorkflowDropdown(RelatedDropdownFilter):  # type: ignore[misc]
+    """Those that have results: of thousands of workflows most have none."""
+
+    def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
+        with_results = Workflow.objects.filter(pk__in=CachedResult.objects.order_by().values("workflow"))
+        return list(with_results.order_by("tool_name").values_list("pk", "tool_name"))
+
+
 @admin.register(CachedResult)
 class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
     """What is cached; outputs are shown on the pages of executions, to those who may look at them."""
 
     list_display = ("workflow_shown", "size_shown", "age", "expires", "used", "hits", "run")
     list_display_links = None
-    list_filter = (("workflow", RelatedDropdownFilter),)
+    list_filter = (("workflow", WorkflowDropdown),)
     list_select_related = ("workflow",)
     list_per_page = 50
     show_full_result_count = False
