@@ -44,7 +44,7 @@ def do_nothing_server(folder: Path) -> Iterator[McpServer]:
     """The SDK's own server with the product's tools and nothing behind them."""
     from catalogue.exposure import current_catalogue
     from mcp_bridge.access import Access
-    from mcp_bridge.lists.tools import visible_tools
+    from mcp_bridge.tool_entries import visible_tools
 
     tools = folder / "tools.json"
     shown = [

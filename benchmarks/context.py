@@ -48,7 +48,7 @@ def expose_first(count: int) -> None:
 def full_schemas() -> int:
     """Characters that `tools/list` sends for the workflows alone, without the built-in tools."""
     from catalogue.exposure import current_catalogue
-    from mcp_bridge.lists.tools import workflow_tool
+    from mcp_bridge.tool_entries import workflow_tool
 
     tools = map(workflow_tool, current_catalogue().workflows.values())
     return sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) + 1 for tool in tools)

@@ -19,8 +19,7 @@ from starlette.routing import Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
 from config.django_handler import ThreadHandler  # noqa: E402
-from mcp_bridge.known_callers import is_known  # noqa: E402
-from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
+from mcp_bridge.tokens import METADATA_PATH, is_known  # noqa: E402
 from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 

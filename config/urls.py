@@ -24,8 +24,7 @@ from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
-from mcp_bridge.rest.tokens import TokenViewSet
-from mcp_bridge.rest.toolsets import ToolsetViewSet
+from mcp_bridge.rest import TokenViewSet, ToolsetViewSet
 from orchestration.rest.requests import WorkflowRequestViewSet
 from orchestration.rest.requests import WorkflowViewSet as RequestInWords
 

@@ -12,10 +12,10 @@ from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
-from mcp_bridge.answers.results import ToolAnswer, execution_result, tell_renamed, text_result
 from mcp_bridge.declarations import RENAMED_TO
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.task_documents import describe_created_task
+from mcp_bridge.results import ToolAnswer, execution_result, tell_renamed, text_result
+from mcp_bridge.tasks import describe_created_task
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 

@@ -31,8 +31,8 @@ from catalogue.scopes import Scope
 from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
 from mcp_bridge.declarations import Context
-from mcp_bridge.lists.tools import icons_of, listed_workflows, make_of_each
 from mcp_bridge.portability import portable_view
+from mcp_bridge.tool_entries import icons_of, listed_workflows, make_of_each
 
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
 """Types of arguments whose text is the value itself; that of others is JSON."""

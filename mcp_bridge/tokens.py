@@ -5,12 +5,20 @@ import secrets
 import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
+from django.http import parse_cookie
 from django.utils import timezone
+from starlette.datastructures import Headers
 
+from catalogue.database import run_in_database
 from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.scopes import Scope
@@ -125,3 +133,48 @@ def metadata_url(slug: str | None = None) -> str:
 
 def _path(slug: str | None) -> str:
     return "/mcp" if slug is None else f"/mcp/{slug}"
+
+
+async def is_known(scope: dict[str, Any]) -> bool:
+    """Whether it brings a good token, or the cookie of somebody who has signed in."""
+    headers = Headers(scope=scope)
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
+    if scheme.lower() == "bearer":
+        return await run_in_database(authenticate, token.strip()) is not None
+    return bool(session) and await run_in_database(_has_signed_in, session)
+
+
+def _has_signed_in(session_key: str) -> bool:
+    store = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+    return SESSION_KEY in store
+
+
+NAMED_TOKENS = 10
+
+
+class ToolsetInUse(Exception):
+    """Tokens that are bound to the toolset would see nothing, or everything, without it."""
+
+    def __init__(self, toolset: Toolset, names: list[str]) -> None:
+        more = f" and {len(names) - NAMED_TOKENS} more" if len(names) > NAMED_TOKENS else ""
+        super().__init__(
+            f"Toolset {toolset.slug} is all that these tokens see: {', '.join(names[:NAMED_TOKENS])}{more}. "
+            "Revoke them first, or switch the toolset off instead of deleting it."
+        )
+
+
+def tokens_bound_to(toolset: Toolset) -> list[str]:
+    """The names of the tokens that keep it from being deleted: all that were not revoked."""
+    bound = AccessToken.objects.filter(toolset=toolset, revoked_at=None)
+    return list(bound.order_by("name").values_list("name", flat=True))
+
+
+def delete_toolset(toolset: Toolset) -> None:
+    """Raises ToolsetInUse. Revoked tokens, which are never deleted, do not keep it: they open nothing."""
+    try:
+        with transaction.atomic():
+            AccessToken.objects.filter(toolset=toolset).exclude(revoked_at=None).update(toolset=None)
+            toolset.delete()
+    except (ProtectedError, IntegrityError):
+        raise ToolsetInUse(toolset, tokens_bound_to(toolset)) from None

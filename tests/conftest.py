@@ -27,10 +27,10 @@ from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
 from catalogue.product_settings import keep_settings
 from executions.queue.admission import forget_admissions
-from mcp_bridge.lists.tool_lists import forget_tool_lists
-from mcp_bridge.lists.toolset_costs import forget_costs
 from mcp_bridge.throttling import forget_pauses
 from mcp_bridge.tokens import forget_tokens
+from mcp_bridge.tool_lists import forget_tool_lists
+from mcp_bridge.toolset_costs import forget_costs
 from tests.processes import ROOT, ExampleEngine, running_example_engine
 
 # How long an example takes says more of the machine than of the code.

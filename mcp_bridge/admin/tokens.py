@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
@@ -26,10 +27,13 @@ from catalogue.admin.rendering import (
     side_by_side,
 )
 from catalogue.history import Actor, actor_of, record_change
+from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.callers import caller_pages
+from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
+from mcp_bridge.admin.toolsets import over_budget
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
@@ -56,7 +60,10 @@ class AccessTokenForm(AccessTokenModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        granted, scopes = grantable_scopes(self.maker), cast(forms.MultipleChoiceField, self.fields["scopes"])
+        granted, scopes = (
+            grantable_scopes(self.maker),
+            cast("forms.MultipleChoiceField", self.fields["scopes"]),
+        )
         scopes.choices = [(scope.value, f"{scope.value}: {scope.label}") for scope in granted]
         scopes.initial = [scope for scope in default_scopes() if scope in granted]
         if missing := [scope.value for scope in Scope if scope not in granted]:
@@ -251,3 +258,25 @@ def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
 
 reverters[AccessToken] = _write_back
 caller_pages["token"] = "mcp_bridge_accesstoken_change"  # noqa: S105 - the name of a page
+
+
+def _make_a_token() -> Step:
+    return Step(
+        title="Make a token for a client",
+        done=AccessToken.objects.exists(),
+        url=reverse("admin:mcp_bridge_accesstoken_add"),
+        permission="mcp_bridge.add_accesstoken",
+    )
+
+
+def _toolsets_over_budget() -> Need:
+    return Need(
+        number=len(over_budget(Toolset.objects.all())),
+        words="Toolsets over their token budget",
+        url=address("admin:catalogue_toolset_changelist", budget="over"),
+    )
+
+
+further_steps.append(_make_a_token)
+further_needs["catalogue.view_toolset"] = (_toolsets_over_budget,)
+addresses.append(resource_url)

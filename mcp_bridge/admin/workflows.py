@@ -16,8 +16,7 @@ from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Workflow
 from catalogue.token_estimates import estimate_tokens, tokens_for
-from mcp_bridge.lists.serialised_tools import serialise_tool, serialised_tools
-from mcp_bridge.lists.tools import make_of_each, workflow_tool
+from mcp_bridge.tool_entries import make_of_each, serialise_tool, serialised_tools, workflow_tool
 
 
 def _tell_of_tokens(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:

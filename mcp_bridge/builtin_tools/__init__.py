@@ -7,13 +7,11 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from executions.refusals import UnknownTool
-from mcp_bridge.answers.results import ToolAnswer
-from mcp_bridge.builtin_tools.for_caching import CACHING_TOOLS
-from mcp_bridge.builtin_tools.for_executions import EXECUTION_TOOLS
-from mcp_bridge.builtin_tools.for_interactions import INTERACTION_TOOLS
-from mcp_bridge.builtin_tools.for_workflows import WORKFLOW_TOOLS
+from mcp_bridge.builtin_tools.executions import CACHING_TOOLS, EXECUTION_TOOLS, INTERACTION_TOOLS
 from mcp_bridge.builtin_tools.tool import BuiltInTool, call_built_in
+from mcp_bridge.builtin_tools.workflows import WORKFLOW_TOOLS
 from mcp_bridge.calls import ToolCall, run_workflow
+from mcp_bridge.results import ToolAnswer
 
 BUILT_IN_TOOLS = {
     tool.name: tool for tool in (*WORKFLOW_TOOLS, *EXECUTION_TOOLS, *CACHING_TOOLS, *INTERACTION_TOOLS)

@@ -13,10 +13,10 @@ from executions.interacting import InteractionRefused
 from executions.listing import UnknownCursor
 from executions.reading import UnknownExecution
 from executions.refusals import InvalidArguments, StartRefused
-from mcp_bridge.answers.outputs import NoSuchPart
-from mcp_bridge.answers.results import ToolAnswer, text_result
 from mcp_bridge.calls import ToolCall
+from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view
+from mcp_bridge.results import ToolAnswer, text_result
 
 Arguments = dict[str, Any]
 

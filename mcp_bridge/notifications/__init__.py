@@ -1,1 +1,1 @@
-"""Telling clients of changes: what they listen for, what they see of it, the streams that carry the news."""
+"""Notifier clients of changes: what they listen for, what they see of it, the streams that carry the news."""

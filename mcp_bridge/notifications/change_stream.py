@@ -15,10 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from mcp_bridge.access import Access
-from mcp_bridge.notifications.interests import Interests, admissible_lists
-from mcp_bridge.notifications.sights import Sights
-from mcp_bridge.notifications.streams import OpenStreams, TooManyStreams
-from mcp_bridge.notifications.telling import TaskChanged, Telling
+from mcp_bridge.notifications.list_snapshots import ListSnapshots
+from mcp_bridge.notifications.notifier import Notifier, OpenStreams, TaskChanged, TooManyStreams
+from mcp_bridge.notifications.subscription_filter import Interests, admissible_lists
 
 EVENT_STREAM = "text/event-stream"
 PING_SECONDS = 15.0
@@ -32,9 +31,9 @@ HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transfor
 class ChangeStreams:
     """The ASGI application for GET requests of callers that the endpoint has let in."""
 
-    def __init__(self, streams: OpenStreams, sights: Sights) -> None:
+    def __init__(self, streams: OpenStreams, snapshots: ListSnapshots) -> None:
         self._streams = streams
-        self._sights = sights
+        self._snapshots = snapshots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, access = Headers(scope=scope), scope["state"]["access"]
@@ -53,8 +52,10 @@ class ChangeStreams:
     ) -> None:
         try:
             with self._streams.opened(access) as stream:
-                telling = Telling(stream=stream, interests=interests, version=version, sights=self._sights)
-                await _EventStream(receive, send).carry(telling)
+                notifier = Notifier(
+                    stream=stream, interests=interests, version=version, snapshots=self._snapshots
+                )
+                await _EventStream(receive, send).carry(notifier)
         except TooManyStreams as error:
             refusal = _refusal(429, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
             await refusal(scope, receive, send)
@@ -67,7 +68,7 @@ class _EventStream:
         self._receive = receive
         self._send = send
 
-    async def carry(self, telling: Telling) -> None:
+    async def carry(self, notifier: Notifier) -> None:
         """Until the client disconnects or nothing more can come."""
         async with anyio.create_task_group() as together:
 
@@ -76,7 +77,7 @@ class _EventStream:
                 together.start_soon(self._keep_alive)
 
             together.start_soon(self._cancel_at_disconnect, together.cancel_scope)
-            await telling.go_on(self._tell, begin=begin)
+            await notifier.go_on(self._tell, begin=begin)
             together.cancel_scope.cancel()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -1,5 +1,6 @@
 """`subscriptions/listen`: one request is one stream of notifications, open until either side ends it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,22 +18,26 @@ from mcp.shared.subscriptions import (
 from mcp_types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
+    EmptyResult,
     Notification,
+    NotificationParams,
     RequestId,
+    SubscribeRequestParams,
     SubscriptionFilter,
     SubscriptionsAcknowledgedNotification,
     SubscriptionsAcknowledgedNotificationParams,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
+    UnsubscribeRequestParams,
 )
 
 from catalogue.database import run_in_database
 from mcp_bridge.access import Access
-from mcp_bridge.declarations import TASKS, Context
-from mcp_bridge.notifications.interests import Interests, admit_interests
-from mcp_bridge.notifications.sights import Sights
-from mcp_bridge.notifications.streams import OpenStreams, TooManyStreams
-from mcp_bridge.notifications.telling import TaskChanged, Telling
+from mcp_bridge.declarations import TASKS, Context, is_modern
+from mcp_bridge.notifications.list_snapshots import ListSnapshots
+from mcp_bridge.notifications.notifier import Notifier, OpenStreams, TaskChanged, TooManyStreams
+from mcp_bridge.notifications.subscription_filter import Interests, admissible_lists, admit_interests
+from mcp_bridge.resources.methods import RESOURCE_NOT_FOUND
 
 MOST_TASKS = 100
 MOST_RESOURCES = 100
@@ -49,10 +54,12 @@ class TaskNotification(Notification[dict[str, Any], Literal["notifications/tasks
 class Subscriptions:
     """The handler, for callers that the transport has let in."""
 
-    def __init__(self, access_of: Callable[[Context], Access], streams: OpenStreams, sights: Sights) -> None:
+    def __init__(
+        self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
+    ) -> None:
         self._access_of = access_of
         self._streams = streams
-        self._sights = sights
+        self._snapshots = snapshots
 
     def register(self, server: Server[Any]) -> None:
         server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
@@ -71,10 +78,13 @@ class Subscriptions:
                     admit_interests, access, lists=_wanted_lists(requested), addresses=uris, tasks=tasks
                 )
                 listener = _Listener(context, subscription_id, _honoured(interests, uris))
-                telling = Telling(
-                    stream=stream, interests=interests, version=context.protocol_version, sights=self._sights
+                notifier = Notifier(
+                    stream=stream,
+                    interests=interests,
+                    version=context.protocol_version,
+                    snapshots=self._snapshots,
                 )
-                await telling.go_on(listener.tell, begin=listener.acknowledge)
+                await notifier.go_on(listener.tell, begin=listener.acknowledge)
         except TooManyStreams as error:
             raise MCPError(INVALID_REQUEST, str(error)) from None
         return SubscriptionsListenResult(_meta=listener.tag)
@@ -152,3 +162,80 @@ def _too_many(name: str, count: int, most: int) -> MCPError:
     return MCPError(
         INVALID_PARAMS, f"{count} {name} are too many: one subscription takes {most}, so open several."
     )
+
+
+class PushedChanges:
+    """The handlers, for the one client of a server on standard input and output."""
+
+    def __init__(
+        self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
+    ) -> None:
+        self._access_of = access_of
+        self._streams = streams
+        self._snapshots = snapshots
+        self._is_pushing = False
+        self._subscribed: dict[str, asyncio.Task[None]] = {}
+        """By address; each is a stream of its own."""
+
+    def register(self, server: Server[None]) -> None:
+        server.add_notification_handler("notifications/initialized", NotificationParams, self.push_lists)
+        server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
+        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
+
+    async def push_lists(self, context: Context, params: NotificationParams) -> None:
+        """As long as the connection lasts, whose end cancels it."""
+        if self._is_pushing or is_modern(context):
+            return
+        self._is_pushing = True
+        interests = Interests(events=admissible_lists(self._access_of(context)))
+        await self._push(context, interests, asyncio.Event())
+
+    async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
+        """Answered when no change can be missed any more."""
+        interests = await run_in_database(admit_interests, self._access_of(context), addresses=[params.uri])
+        if not interests.addresses:
+            raise MCPError(RESOURCE_NOT_FOUND, f"There is no resource {params.uri[:100]!r} to subscribe to.")
+        if params.uri not in self._subscribed:
+            begun = asyncio.Event()
+            notifier = asyncio.create_task(self._push(context, interests, begun))
+            self._subscribed[params.uri] = notifier
+            notifier.add_done_callback(lambda _: self._forget(params.uri, notifier))
+            await begun.wait()
+            if notifier.done():
+                notifier.result()
+        return EmptyResult()
+
+    async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+        if (notifier := self._subscribed.pop(params.uri, None)) is not None:
+            notifier.cancel()
+        return EmptyResult()
+
+    def _forget(self, uri: str, notifier: asyncio.Task[None]) -> None:
+        """Unless it has been subscribed to anew since."""
+        if self._subscribed.get(uri) is notifier:
+            del self._subscribed[uri]
+
+    async def _push(self, context: Context, interests: Interests, begun: asyncio.Event) -> None:
+        """Until nothing more can come. `begun` is set when nothing can be missed, or it has failed."""
+
+        async def tell(news: ServerEvent | TaskChanged) -> None:
+            if not isinstance(news, TaskChanged):
+                await context.session.send_notification(event_to_notification(news, {}))
+
+        async def begin() -> None:
+            begun.set()
+
+        try:
+            with self._streams.opened(self._access_of(context)) as stream:
+                notifier = Notifier(
+                    stream=stream,
+                    interests=interests,
+                    version=context.protocol_version,
+                    snapshots=self._snapshots,
+                    ends_with_toolset=False,
+                )
+                await notifier.go_on(tell, begin=begin)
+        except TooManyStreams as error:
+            raise MCPError(INVALID_REQUEST, str(error)) from None
+        finally:
+            begun.set()

@@ -1,7 +1,6 @@
 """What clients can read beside calling tools: the catalogue, and the caller's executions."""
 
-from mcp_bridge.resources.finding import RESOURCES, find_kind
-from mcp_bridge.resources.methods import ResourceMethods, listed_resources
+from mcp_bridge.resources.methods import RESOURCES, ResourceMethods, find_kind, listed_resources
 from mcp_bridge.resources.resource import ResourceKind, UnknownResource
 
 __all__ = [

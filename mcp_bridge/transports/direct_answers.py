@@ -21,10 +21,10 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_bridge.access import Access, OtherToolset
-from mcp_bridge.lists.serialised_tools import METHOD
-from mcp_bridge.lists.tool_lists import ToolLists, View
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import digest_of, recognise_digest
+from mcp_bridge.tool_entries import METHOD
+from mcp_bridge.tool_lists import ToolLists, View
 
 UNCACHED = ("cache-control", "no-store")
 UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)

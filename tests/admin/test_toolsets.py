@@ -151,7 +151,7 @@ def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
     assert "1 let through by its rules a" in shown
 
 
-@pytest.mark.databases("mcp_bridge.toolsets")
+@pytest.mark.databases("mcp_bridge.tokens")
 def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_client: Client) -> None:
     """B8: a token must not see everything because its bounds are gone."""
     toolset = make_toolset("finance")
@@ -271,7 +271,7 @@ def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_sav
     assert ruled.tool_name == "ruled"
 
 
-@pytest.mark.databases("mcp_bridge.admin.workflow_picker")
+@pytest.mark.databases("mcp_bridge.admin.toolsets")
 def test_workflows_to_pick_are_found_by_words_and_globs(admin_client: Client) -> None:
     """A4.2: with their cost; no more than a page shows."""
     for number in range(60):

@@ -15,8 +15,7 @@ from catalogue.models import HistoryEntry, Revision, Workflow
 from catalogue.scopes import Scope
 from executions.callers import Caller
 from mcp_bridge.access import Access
-from mcp_bridge.lists.serialised_tools import serialise_tool
-from mcp_bridge.lists.tools import visible_tools
+from mcp_bridge.tool_entries import serialise_tool, visible_tools
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, text_of, told
 from tests.factories import make_filter, make_workflow

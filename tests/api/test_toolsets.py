@@ -168,7 +168,7 @@ def test_a_change_is_made_as_a_whole_or_not_at_all(change, paths):
     assert (kept.title, kept.rules.count()) == ("", 1)
 
 
-@pytest.mark.databases("mcp_bridge.toolsets")
+@pytest.mark.databases("mcp_bridge.tokens")
 def test_a_toolset_with_tokens_is_kept_until_they_are_revoked():
     toolset = make_toolset("finance")
     token, _ = create_token(name="accounting's agent", toolset=toolset)
@@ -189,7 +189,7 @@ def test_a_toolset_with_tokens_is_kept_until_they_are_revoked():
     ("query", "expected"),
     [("", ["a", "b"]), ("enabled=true", ["a"]), ("mode=compact", ["b"]), ("ordering=-slug", ["b", "a"])],
 )
-@pytest.mark.databases("mcp_bridge.rest.toolsets")
+@pytest.mark.databases("mcp_bridge.rest")
 def test_the_list_is_filtered_and_ordered(query, expected):
     make_toolset("a")
     make_toolset("b", enabled=False, mode="compact")

@@ -27,7 +27,7 @@ from executions.reading import describe_execution
 from executions.retention import Pruned, prune
 from executions.starting import create_execution
 from executions.tasks import prune_executions
-from mcp_bridge.answers.results import execution_result
+from mcp_bridge.results import execution_result
 from tests.executions.steps import ALICE, read, request_for, timeline
 from tests.factories import make_discovery_run, make_execution, make_source, make_workflow
 

@@ -9,7 +9,7 @@ from catalogue.models import Toolset, Workflow
 from catalogue.scopes import Scope
 from connectors.errors import OutcomeUnknown
 from executions.models import Execution, State
-from mcp_bridge.answers.outputs import BEGINNING
+from mcp_bridge.content import BEGINNING
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import until
 from tests.executions.steps import told

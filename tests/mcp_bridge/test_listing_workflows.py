@@ -20,7 +20,7 @@ from catalogue.outages import forget_outages
 from catalogue.scopes import Scope
 from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.builtin_tools.listing import MOST_AT_A_TIME, USUAL_LIMIT, list_for
+from mcp_bridge.builtin_tools.workflows import MOST_AT_A_TIME, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.tokens import create_token
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows

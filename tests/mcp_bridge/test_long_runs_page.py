@@ -15,8 +15,8 @@ from catalogue.models import Source, Workflow
 from config.environment import Environment
 from executions.models import Execution
 from executions.polling import advance_due_executions
-from mcp_bridge.builtin_tools.for_executions import LONGEST_WAIT_SECONDS
-from mcp_bridge.notifications.streams import MOST_STREAMS
+from mcp_bridge.builtin_tools.executions import LONGEST_WAIT_SECONDS
+from mcp_bridge.notifications.notifier import MOST_STREAMS
 from mcp_bridge.notifications.subscriptions import MOST_TASKS
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database

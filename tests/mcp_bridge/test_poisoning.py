@@ -11,7 +11,7 @@ from catalogue.discovery import refresh_source
 from catalogue.exposure import forget_catalogue
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from executions.refusals import HELD_CHANGE
-from mcp_bridge.lists.tool_lists import forget_tool_lists
+from mcp_bridge.tool_lists import forget_tool_lists
 from tests.admin.pages import list_url, run_action, text_of
 from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition

@@ -14,15 +14,15 @@ from catalogue.exposure import ExposedCatalogue, confirmed_catalogue
 from catalogue.models import Revision, Toolset
 from executions.callers import Caller
 from mcp_bridge.access import Access
-from mcp_bridge.lists.tool_lists import MOST_VIEWS, ToolLists
 from mcp_bridge.models import AccessToken
+from mcp_bridge.tool_lists import MOST_VIEWS, ToolLists
 from tests import plain_http
 from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
-pytestmark = pytest.mark.databases("mcp_bridge.lists.tool_lists")
+pytestmark = pytest.mark.databases("mcp_bridge.tool_lists")
 
 LONGEST_STALE_SECONDS = 1.0
 PATIENCE_SECONDS = 20.0

@@ -64,7 +64,7 @@ def test_a_list_that_fits_one_page_has_no_cursor(mcp_server: McpServer, token: s
     assert "nextCursor" not in listed(mcp_server, token)["result"]
 
 
-@pytest.mark.databases("mcp_bridge.lists.tools")
+@pytest.mark.databases("mcp_bridge.tool_entries")
 def test_what_comes_and_goes_between_two_pages_moves_nothing_else(
     mcp_server: McpServer, token: str, pages_of
 ):
@@ -81,7 +81,7 @@ def test_what_comes_and_goes_between_two_pages_moves_nothing_else(
     assert names_in(second) == ["e", "f", "h"]
 
 
-@pytest.mark.databases("mcp_bridge.lists.tools")
+@pytest.mark.databases("mcp_bridge.tool_entries")
 def test_the_order_does_not_depend_on_the_databases_alphabet(mcp_server: McpServer, token: str, pages_of):
     pages_of(BUILT_IN + 1)
     names = ["Zebra", "a-b", "a.c", "a_d", "aB", "ab", "b"]

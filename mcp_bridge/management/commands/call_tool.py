@@ -13,9 +13,9 @@ from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
 from mcp_bridge.access import Access
-from mcp_bridge.answers.content import describe, is_note, text_of
 from mcp_bridge.builtin_tools import call_tool
 from mcp_bridge.calls import ToolCall
+from mcp_bridge.content import describe, is_note, text_of
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
 
 

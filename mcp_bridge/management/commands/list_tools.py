@@ -7,9 +7,9 @@ from typing import Any
 from catalogue.exposure import ExposedCatalogue, current_catalogue
 from catalogue.management.base import CatalogueCommand
 from mcp_bridge.access import Access
-from mcp_bridge.lists.tools import visible_tools
-from mcp_bridge.lists.toolset_costs import cost_of_catalogue, cost_of_toolset
 from mcp_bridge.management.toolset_option import add_toolset_option, local_access
+from mcp_bridge.tool_entries import visible_tools
+from mcp_bridge.toolset_costs import cost_of_catalogue, cost_of_toolset
 
 
 class Command(CatalogueCommand):

@@ -12,10 +12,9 @@ from catalogue.exposure import ExposedCatalogue, Workflows, expose, shown_by
 from catalogue.models import Toolset
 from catalogue.token_estimates import tokens_for
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.lists.serialised_tools import serialise_tool, serialised_tools
-from mcp_bridge.lists.tools import built_in_tools, make_of_each
 from mcp_bridge.models import default_scopes
 from mcp_bridge.portability import PortableView, portable_view_of
+from mcp_bridge.tool_entries import built_in_tools, make_of_each, serialise_tool, serialised_tools
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from mcp_types import ContentBlock, ResourceLink, TextContent
 from mcp_types.version import is_version_at_least
 
 from executions.models import Execution
-from mcp_bridge.answers.content import FIRST_VERSIONS, Block
-from mcp_bridge.answers.outputs import BEGINNING
+from mcp_bridge.content import BEGINNING, FIRST_VERSIONS, Block
 
 MOST_BLOCKS = 500
 MOST_STAND_INS = 20

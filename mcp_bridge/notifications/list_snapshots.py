@@ -16,14 +16,14 @@ from mcp.shared.subscriptions import (
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from mcp_bridge.access import Access
-from mcp_bridge.lists.tool_lists import ToolLists, View
 from mcp_bridge.prompts import offered_workflows, workflow_prompt
 from mcp_bridge.resources import UnknownResource, find_kind, listed_resources
 from mcp_bridge.resources.resource import Reading
+from mcp_bridge.tool_lists import ToolLists, View
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ListSnapshot:
     """What one caller sees at one revision."""
 
     catalogue: ExposedCatalogue
@@ -32,20 +32,20 @@ class Sight:
 
 
 @dataclass(slots=True)
-class _Remembered:
+class _AtRevision:
     catalogue: ExposedCatalogue
     seen: dict[tuple[View, ServerEvent], Any] = field(default_factory=dict)
 
 
-class Sights:
-    """The sights of one server's callers. What several of them see is looked at once per revision."""
+class ListSnapshots:
+    """The snapshots of one server's callers. What several of them see is looked at once per revision."""
 
     def __init__(self, tool_lists: ToolLists) -> None:
         self._tool_lists = tool_lists
-        self._remembered: _Remembered | None = None
+        self._remembered: _AtRevision | None = None
         self._turn = asyncio.Lock()
 
-    async def look(self, access: Access, version: str, events: Collection[ServerEvent]) -> Sight:
+    async def look(self, access: Access, version: str, events: Collection[ServerEvent]) -> ListSnapshot:
         """At the present revision, of which this process serves such a caller's list of tools from now on."""
         view = View.of(access, version)
         if (known := self._known(view, events)) is not None:
@@ -56,21 +56,21 @@ class Sights:
                 return known
             return await run_in_database(self._look, access, view, events)
 
-    def _known(self, view: View, events: Collection[ServerEvent]) -> Sight | None:
+    def _known(self, view: View, events: Collection[ServerEvent]) -> ListSnapshot | None:
         remembered = self._remembered
         if remembered is None or remembered.catalogue is not fresh_catalogue():
             return None
         if any((view, event) not in remembered.seen for event in events):
             return None
-        return Sight(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
+        return ListSnapshot(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
 
-    def _look(self, access: Access, view: View, events: Collection[ServerEvent]) -> Sight:
+    def _look(self, access: Access, view: View, events: Collection[ServerEvent]) -> ListSnapshot:
         catalogue = current_catalogue()
         if self._remembered is None or self._remembered.catalogue is not catalogue:
-            self._remembered = _Remembered(catalogue)
+            self._remembered = _AtRevision(catalogue)
         seen = {event: self._see(event, access, view, catalogue) for event in events}
         self._remembered.seen |= {(view, event): what for event, what in seen.items()}
-        return Sight(catalogue, seen)
+        return ListSnapshot(catalogue, seen)
 
     def _see(self, event: ServerEvent, access: Access, view: View, catalogue: ExposedCatalogue) -> Any:
         match event:

@@ -11,7 +11,7 @@ from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from catalogue.selection import Wish, select_workflows, tagged
 from mcp_bridge.access import Access
-from mcp_bridge.answers.outputs import write_output
+from mcp_bridge.content import write_output
 from mcp_bridge.resources.resource import Found, Reading, ResourceKind, UnknownResource
 
 LIST = "workflow://list"

@@ -22,9 +22,17 @@ from catalogue.database import run_in_database
 from catalogue.exposure import MAX_AGE_SECONDS, ExposedCatalogue, current_catalogue, fresh_catalogue
 from mcp_bridge.access import Access
 from mcp_bridge.cursors import page_bounds
-from mcp_bridge.lists.serialised_tools import list_on_the_wire, serialise_tool, serialised_tools, write_json
-from mcp_bridge.lists.tools import built_in_tools, forget_left_out, listed_workflows, make_of_each
 from mcp_bridge.portability import portable_view
+from mcp_bridge.tool_entries import (
+    built_in_tools,
+    forget_left_out,
+    list_on_the_wire,
+    listed_workflows,
+    make_of_each,
+    serialise_tool,
+    serialised_tools,
+    write_json,
+)
 
 STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
 """How long a list is still served while the next one is made; agents see a change at most 1 s later."""

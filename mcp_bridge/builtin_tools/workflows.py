@@ -1,4 +1,4 @@
-"""`list_workflows`: what there is, in as few tokens as the caller likes (D1 to D6)."""
+"""Built-in tools about workflows: `list_workflows` (D1 to D6), everything about one, run one."""
 
 import json
 import zlib
@@ -10,20 +10,21 @@ from mcp import MCPError
 from mcp_types import CallToolResult
 
 from catalogue.database import run_in_database
-from catalogue.describing import Mode, summarise_workflow, unavailable_sources
+from catalogue.describing import Mode, describe_workflow, summarise_workflow, unavailable_sources
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem
 from catalogue.scopes import Scope
 from catalogue.selection import Selection, Wish, select_workflows
 from executions.refusals import InvalidArguments
-from mcp_bridge.answers.results import text_result
+from executions.starting import exposed_workflow
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
-from mcp_bridge.calls import ToolCall
+from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.cursors import page_bounds, read_cursor
 from mcp_bridge.portability import portable_view
+from mcp_bridge.results import ToolAnswer, document_result, text_result
 
-NAME = "list_workflows"
+LIST_NAME = "list_workflows"
 USUAL_LIMIT = 200
 MOST_AT_A_TIME = 500
 RANKED = "?"
@@ -121,11 +122,11 @@ def _ranked_by(wish: Wish) -> str:
 
 def _unknown_cursor() -> InvalidArguments:
     problem = "unknown: begin again without one, or repeat the last call with its next_cursor"
-    return InvalidArguments(NAME, [ArgumentProblem("/cursor", problem)], starts=False)
+    return InvalidArguments(LIST_NAME, [ArgumentProblem("/cursor", problem)], starts=False)
 
 
 LIST_WORKFLOWS = BuiltInTool(
-    name=NAME,
+    name=LIST_NAME,
     title="List workflows",
     description=(
         "List the workflows that can be run, with what each is for and takes. get_workflow_info tells all "
@@ -166,4 +167,64 @@ LIST_WORKFLOWS = BuiltInTool(
         },
     },
     call=_list_workflows,
+)
+
+
+NAME = {
+    "type": "string",
+    "minLength": 1,
+    "description": "The workflow's tool name, as list_workflows shows it.",
+}
+
+
+async def _get_workflow_info(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    return document_result(await run_in_database(_everything_about, arguments["name"], call))
+
+
+def _everything_about(name: str, call: ToolCall) -> dict[str, Any]:
+    described = describe_workflow(exposed_workflow(name, caller=call.access.caller))
+    portable = portable_view(current_catalogue(), call.access.toolset)
+    return described if portable is None else described | {"name": portable.shown_name(described["name"])}
+
+
+async def _execute_workflow(call: ToolCall, arguments: Arguments) -> ToolAnswer:
+    return await run_workflow(call, arguments["name"], arguments.get("arguments", {}))
+
+
+WORKFLOW_TOOLS = (
+    LIST_WORKFLOWS,
+    BuiltInTool(
+        name="get_workflow_info",
+        title="Get everything about a workflow",
+        description=(
+            "Show one workflow in full: description, arguments and result as JSON Schema, timeout, for how "
+            "long results are cached, hints, and whether its engine cannot be listed at present."
+        ),
+        scope=Scope.READ,
+        properties={"name": NAME},
+        required=("name",),
+        names_workflow="name",
+        call=_get_workflow_info,
+    ),
+    BuiltInTool(
+        name="execute_workflow",
+        title="Execute a workflow",
+        description=(
+            "Run a workflow by name and return its result. A run that takes long returns an execution_id "
+            "instead; ask get_execution_status for its result later."
+        ),
+        scope=Scope.RUN,
+        properties={
+            "name": NAME,
+            "arguments": {
+                "type": "object",
+                "description": "The workflow's arguments, by its input schema.",
+            },
+        },
+        required=("name",),
+        names_workflow="name",
+        read_only=False,
+        starts=True,
+        call=_execute_workflow,
+    ),
 )

@@ -18,7 +18,7 @@ from catalogue.scopes import Scope
 from executions.models import Execution
 from mcp_bridge.access import Access
 from mcp_bridge.resources import ResourceKind, UnknownResource, find_kind
-from mcp_bridge.resources.for_executions import EXECUTION_RESOURCES
+from mcp_bridge.resources.executions import EXECUTION_RESOURCES
 from mcp_bridge.resources.resource import Reading
 
 SCOPES: Mapping[ServerEvent, tuple[Scope, ...]] = {

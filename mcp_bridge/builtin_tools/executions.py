@@ -1,23 +1,36 @@
-"""Built-in tools about executions: how far one is, which the caller started, cancel one."""
+"""Built-in tools about runs: status, results, cancelling, queries and signals, the result cache."""
 
 from typing import Any
 
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, ToolAnnotations
 
 from catalogue.database import run_in_database
+from catalogue.exposure import current_catalogue
+from catalogue.interactions import InteractionKind
 from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
+from executions.interacting import Answer, query_execution, signal_execution
 from executions.listing import MOST_AT_A_TIME, list_own_executions
 from executions.models import Execution, State
 from executions.reading import describe_execution, summarise_execution
+from executions.result_cache import clear_results
+from executions.starting import exposed_workflow
 from executions.watching import watch_until_settled
-from mcp_bridge.answers.content import Block, blocks_of
-from mcp_bridge.answers.documents import describe_within_bounds, result_text
-from mcp_bridge.answers.outputs import BEGINNING, NoSuchPart, Part, take_part, why_no_output
-from mcp_bridge.answers.results import document_result, next_step
-from mcp_bridge.answers.showing import Room, rest_of_block, show_blocks
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
+from mcp_bridge.content import (
+    BEGINNING,
+    Block,
+    NoSuchPart,
+    Part,
+    blocks_of,
+    fits_inline,
+    take_part,
+    why_no_output,
+    write_output,
+)
+from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
+from mcp_bridge.truncation import Room, rest_of_block, show_blocks
 
 LONGEST_WAIT_SECONDS = 50
 """Below the 60 s after which common clients give up."""
@@ -51,7 +64,7 @@ def _status(
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
     else:
-        document = _describe(execution, patience)
+        document = _describe_execution(execution, patience)
     result = document_result(document)
     without_text = [block for block in blocks if block.size]
     result.content += show_blocks(
@@ -60,7 +73,7 @@ def _status(
     return result
 
 
-def _describe(execution: Execution, patience: int | None) -> dict[str, Any]:
+def _describe_execution(execution: Execution, patience: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
         return described | _rest(execution, BEGINNING)
@@ -216,5 +229,109 @@ EXECUTION_TOOLS = (
         required=("execution_id",),
         read_only=False,
         call=_cancel_execution,
+    ),
+)
+
+
+async def _query_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    answer = await query_execution(
+        arguments["execution_id"],
+        arguments["name"],
+        arguments.get("arguments", {}),
+        caller=call.access.caller,
+    )
+    return document_result(_describe_answer(answer))
+
+
+def _describe_answer(answer: Answer) -> dict[str, Any]:
+    """Of an answer that would flood a model's context only the beginning, with its size."""
+    described = {"execution_id": str(answer.execution.pk), "query": answer.query}
+    if fits_inline(text := write_output(answer.value)):
+        return described | {"answer": answer.value}
+    return described | {"answer_beginning": text[:BEGINNING], "answer_characters": len(text)}
+
+
+async def _signal_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    name = arguments["name"]
+    execution = await signal_execution(
+        arguments["execution_id"], name, arguments.get("arguments", {}), caller=call.access.caller
+    )
+    told = "The run was told; what it makes of it, its status shows."
+    return document_result({"execution_id": str(execution.pk), "signal": name, "message": told})
+
+
+def _properties(kind: InteractionKind) -> dict[str, Any]:
+    return {
+        "execution_id": EXECUTION_ID,
+        "name": {"type": "string", "minLength": 1, "description": f"The {kind}'s name."},
+        "arguments": {"type": "object", "description": f"By the {kind}'s inputSchema."},
+    }
+
+
+INTERACTION_TOOLS = (
+    BuiltInTool(
+        name="query_execution",
+        title="Ask a run",
+        description=(
+            "Ask a run that you started one of the queries of its workflow, which get_workflow_info shows."
+        ),
+        scope=Scope.READ,
+        properties=_properties(InteractionKind.QUERY),
+        required=("execution_id", "name"),
+        takes_part_in=InteractionKind.QUERY,
+        call=_query_execution,
+    ),
+    BuiltInTool(
+        name="signal_execution",
+        title="Tell a run",
+        description=(
+            "Send a run that you started one of the signals of its workflow, which get_workflow_info shows."
+        ),
+        scope=Scope.RUN,
+        properties=_properties(InteractionKind.SIGNAL),
+        required=("execution_id", "name"),
+        read_only=False,
+        takes_part_in=InteractionKind.SIGNAL,
+        call=_signal_execution,
+    ),
+)
+
+
+async def _clear_cache(call: ToolCall, arguments: Arguments) -> CallToolResult:
+    return document_result(await run_in_database(_clear, call, arguments.get("workflowName", "")))
+
+
+def _clear(call: ToolCall, name: str) -> dict[str, Any]:
+    """Of what the caller may run, and no more."""
+    if name:
+        cleared = clear_results({exposed_workflow(name, caller=call.access.caller).pk})
+    else:
+        visible = current_catalogue().seen_through(call.access.toolset).values()
+        cleared = clear_results({workflow.pk for workflow in visible})
+    return {"success": True, "entriesCleared": cleared, "workflow": name}
+
+
+CACHING_TOOLS = (
+    BuiltInTool(
+        name="ClearCache",
+        title="Clear the result cache",
+        description=(
+            "Forget the cached results of one workflow, or of all that you can call, so that the next calls "
+            "run. For when what they tell is known to be out of date."
+        ),
+        # Whoever may run a workflow may have it run anew instead of taking a cached result.
+        scope=Scope.RUN,
+        properties={
+            "workflowName": {
+                "type": "string",
+                "description": "The workflow's tool name. Left out: all workflows.",
+            }
+        },
+        names_workflow="workflowName",
+        read_only=False,
+        hints=ToolAnnotations(
+            read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+        ),
+        call=_clear_cache,
     ),
 )

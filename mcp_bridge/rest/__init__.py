@@ -1,1 +1,0 @@
-"""REST's door to toolsets."""
