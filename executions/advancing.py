@@ -9,13 +9,13 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
-from executions.engine.conversing import log_of, next_try_after
-from executions.engine.following import follow, record_timeout
-from executions.engine.launching import send_start, start, start_again
-from executions.engine.leases import LEASE, keep
+from executions.limits import is_waited_for
 from executions.models import ErrorKind, Execution, State
-from executions.queue.expectation import is_waited_for
-from executions.queue.queueing import give_places_soon
+from executions.queue import give_places_soon
+from executions.runner.engine_calls import log_of, next_try_after
+from executions.runner.follow import follow, record_timeout
+from executions.runner.lease import LEASE, keep
+from executions.runner.start import send_start, start, start_again
 
 LAST_STEPS_SECONDS = 8.0
 """Supervisors kill what has not stopped after 10."""

@@ -10,10 +10,10 @@ from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Unsupported
 from executions.advancing import advance_and_let_go, begin, hold_and_read
 from executions.callers import Caller
-from executions.engine.conversing import capabilities_of
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.waking import wake
+from executions.runner.engine_calls import capabilities_of
+from executions.wakeups import wake
 
 
 class CancelOutcome(StrEnum):

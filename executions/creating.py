@@ -1,17 +1,37 @@
 """The first lines of every record: who called what, with which arguments."""
 
-from __future__ import annotations
-
+import uuid
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from catalogue.models import Workflow
+from executions.callers import Caller
 from executions.models import Execution, ExecutionEvent, ExecutionPayload
-from executions.models.moves import Event
 from executions.models.payload import size_of
+from executions.models.transitions import Event
 
-if TYPE_CHECKING:
-    from catalogue.models import Workflow
-    from executions.starting import StartRequest
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartRequest:
+    """What a door wants to have run."""
+
+    tool_name: str
+    arguments: dict[str, Any]
+    caller: Caller
+    door: Execution.Door
+    idempotency_key: str = ""
+    """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
+    may_reattach: bool = False
+    """Whether this may be a call that lost its connection and comes again."""
+    fresh: bool = False
+    """Whether the workflow has to run though a cached result could answer."""
+    may_be_hidden: bool = False
+    """Whether a workflow that agents do not see may run, as for a curator who tries it."""
+    client: dict[str, Any] = field(default_factory=dict)
+    """What the client says of itself, for the record."""
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    """The execution's, unless the request turns out to belong to one that exists."""
 
 
 def new_execution(

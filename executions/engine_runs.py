@@ -13,8 +13,8 @@ from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import Source
 from connectors.errors import ConnectorError, Unreachable, Unsupported
 from connectors.protocol import ListedRun, RunFilter, RunPage
-from executions.engine.conversing import READ_SECONDS, ask
 from executions.models import Execution
+from executions.runner.engine_calls import READ_SECONDS, ask
 
 USUAL_PAGE = 50
 LARGEST_PAGE = 200

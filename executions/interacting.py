@@ -27,9 +27,9 @@ from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Outc
 from connectors.protocol import Capabilities
 from executions.advancing import begin
 from executions.callers import Caller
-from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution, State
 from executions.reading import find_execution
+from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 
 KNOWN_NAMES = 20
 """Of what a workflow declares, those that a refusal names."""

@@ -8,10 +8,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 from celery import current_app
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, IntegrityError, InterfaceError, connections, transaction
+from django.db.models import Q
+from django.utils import timezone
 from loguru import logger
 
 from catalogue.discovery import due_sources, give_up_listings, sources_to_list_at_start
@@ -19,9 +22,9 @@ from catalogue.models import DiscoveryRun
 from catalogue.tasks import refresh_one_source
 from connectors.background import finish_in_background_loop
 from executions import polling
-from executions.nudging import answer_nudges
-from executions.presence import stand_down, stand_in
-from executions.queue import queueing
+from executions.dispatch import answer_nudges
+from executions.models import WorkerPresence
+from executions.queue import admit_queued
 
 TICK_SECONDS = 1.0
 LAST_STEPS_SECONDS = 2.0
@@ -137,7 +140,7 @@ class LocalWorker:
 
     def _poll(self) -> None:
         polling.poll_due_executions()
-        queueing.admit_queued()
+        admit_queued()
 
     def _list_due_sources(self) -> None:
         """Each in a thread of its own, so that a slow engine delays no other."""
@@ -149,3 +152,53 @@ class LocalWorker:
     def _list(self, source_ids: list[int], trigger: DiscoveryRun.Trigger) -> None:
         for source_id in source_ids:
             self._begin(source_id, partial(refresh_one_source, source_id, trigger.value))
+
+
+SILENCE = timedelta(seconds=10)
+"""After which no worker is believed to be alive. Ticks come each second, and late on a busy machine."""
+RENEWAL_SECONDS = 2.0
+
+
+def note_worker() -> None:
+    """A worker has just done what was due."""
+    _renew(Q(), process="")
+
+
+def stand_in(process: str) -> bool:
+    """Whether `process` is to do the workers' work; it has to ask again every few seconds."""
+    return _renew(Q(process=process) | Q(seen_at__lt=timezone.now() - SILENCE), process=process)
+
+
+def stand_down(process: str) -> None:
+    """It is about to end: another one may stand in at once."""
+    WorkerPresence.objects.filter(process=process).delete()
+
+
+def at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+    """The same, for who is called more often; calls that come too early do nothing."""
+    last, lock = [float("-inf")], threading.Lock()
+
+    def call_seldom() -> None:
+        with lock:
+            if (now := time.monotonic()) - last[0] < seconds:
+                return
+            last[0] = now
+        call()
+
+    return call_seldom
+
+
+def _renew(free: Q, *, process: str) -> bool:
+    """Whether the row is ours now: it was free, or there was none."""
+    now, only = timezone.now(), WorkerPresence.objects.filter(pk=WorkerPresence.ONLY)
+    if only.filter(free).update(seen_at=now, process=process):
+        return True
+    if only.exists():
+        return False
+    try:
+        with transaction.atomic():
+            WorkerPresence.objects.create(seen_at=now, process=process)
+    except IntegrityError:
+        # Another process was faster; for a worker it does not matter which.
+        return False
+    return True

@@ -9,8 +9,8 @@ from loguru import logger
 from catalogue.database import run_in_database
 from connectors.background import run_in_background_loop
 from executions.advancing import advance_and_let_go, begin, finish_steps
-from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
 from executions.models import Execution
+from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
 
 MAX_IN_FLIGHT = 1000
 """Executions that one process advances at a time: so many that it takes twenty dead engines to fill it."""

@@ -17,11 +17,11 @@ from catalogue.models import Workflow
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
 from connectors.protocol import Capabilities
 from executions.callers import Caller
-from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.dispatch import ask_for_a_poll
 from executions.models import Execution, State
-from executions.nudging import ask_for_a_poll
 from executions.reading import find_execution
-from executions.waking import wake
+from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.wakeups import wake
 
 LONGEST_RUN_ID = 255
 

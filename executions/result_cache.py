@@ -1,6 +1,6 @@
 """The result cache: answering a call with what the same call came to before, as long as a curator allows.
 
-Storing is in `models.keeping`, in the transaction that completes a run. What may happen at the same time:
+Storing is in `models.cache_store`, in the transaction that completes a run. What may happen at the same time:
 
 - Two calls miss: both run, and the later result takes the place of the earlier. They take turns by the lock
   of `CacheUse`, so that neither finds the key taken.
@@ -14,30 +14,29 @@ Storing is in `models.keeping`, in the transaction that completes a run. What ma
 - A process that is killed between storing and evicting: the next that stores, or the cleanup, evicts.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import F, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
+from catalogue import declared_workflows
 from catalogue.database import in_turn
 from catalogue.models import Workflow
-from executions.creating import insert_execution, new_execution
+from connectors.temporal.declarations import CacheBlock
+from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
-from executions.models.keeping import BATCH, evict_excess, remove_results
+from executions.models.cache_store import BATCH, evict_excess, remove_results
 from executions.models.payload import size_of
 from executions.models.result_cache import cache_key
 from executions.models.usage import count_end
-
-if TYPE_CHECKING:
-    from executions.starting import StartRequest
 
 COPIED_BYTES = 64 * 1024
 """Of a larger output a hit keeps no copy: its record refers to that of the run."""
@@ -235,3 +234,50 @@ def cache_figures(workflow: int | None = None) -> CacheFigures:
     sums = uses.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
     policy = CachePolicy.current()
     return CacheFigures(enabled=policy.enabled, max_bytes=policy.max_bytes, **sums)
+
+
+WHERE = "an administrator changes it under Result cache"
+
+
+def take_cache_settings(block: CacheBlock, *, apply: bool) -> list[str]:
+    """Set what nobody has changed yet; of the rest, tell what differs. Returns what there is to tell."""
+    policy, notes, wanted = CachePolicy.current(), [], _wanted(block)
+    for name, value in wanted.items():
+        if (note := _settle(policy, name, value)) is not None:
+            notes.append(note)
+    if apply and notes:
+        policy.save()
+    if block.enabled and not policy.enabled:
+        notes.append(f"The result cache is switched off for all workflows; {WHERE}.")
+    if block.database_path is not None:
+        notes.append("cache.databasePath has no effect: results are kept in the product's own database.")
+    return notes
+
+
+def _wanted(block: CacheBlock) -> dict[str, tuple[str, int]]:
+    """By field, the file's key and the value."""
+    wanted = {}
+    if block.max_cache_size is not None:
+        wanted["max_bytes"] = ("maxCacheSize", block.max_cache_size)
+    if block.cleanup_interval is not None:
+        wanted["cleanup_seconds"] = ("cleanupInterval", math.ceil(block.cleanup_interval))
+    return wanted
+
+
+def _settle(policy: CachePolicy, name: str, wanted: tuple[str, int]) -> str | None:
+    key, value = wanted
+    field: Any = CachePolicy._meta.get_field(name)
+    unit, present = ("bytes" if name == "max_bytes" else "s"), getattr(policy, name)
+    if value == present:
+        return None
+    if present != field.default:
+        return f"cache.{key} is {value:,} {unit}, but {present:,} {unit} were set here, which hold; {WHERE}."
+    try:
+        field.clean(value, policy)
+    except ValidationError as error:
+        return f"cache.{key} is not taken over: {' '.join(error.messages)}"
+    setattr(policy, name, value)
+    return f"Result cache, {field.verbose_name}: {value:,} {unit} instead of {present:,} {unit}."
+
+
+declared_workflows.cache_takers.append(take_cache_settings)

@@ -6,8 +6,7 @@ and `1.0` differ, since an engine may tell them apart.
 
 import hashlib
 import json
-import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,13 +22,12 @@ from catalogue.exposure import current_catalogue, find_by_alias
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
+from executions.admission import admit
 from executions.callers import Caller
-from executions.creating import insert_execution, new_execution
-from executions.engine.leases import LEASE
+from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import ACTIVE, Execution, State
 from executions.models.execution import LONG_PAST
 from executions.querysets import has_abandoned
-from executions.queue.admission import admit
 from executions.refusals import (
     LONGEST_KEY,
     IdempotencyConflict,
@@ -38,28 +36,7 @@ from executions.refusals import (
     UnknownTool,
 )
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartRequest:
-    """What a door wants to have run."""
-
-    tool_name: str
-    arguments: dict[str, Any]
-    caller: Caller
-    door: Execution.Door
-    idempotency_key: str = ""
-    """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
-    may_reattach: bool = False
-    """Whether this may be a call that lost its connection and comes again."""
-    fresh: bool = False
-    """Whether the workflow has to run though a cached result could answer."""
-    may_be_hidden: bool = False
-    """Whether a workflow that agents do not see may run, as for a curator who tries it."""
-    client: dict[str, Any] = field(default_factory=dict)
-    """What the client says of itself, for the record."""
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
-    """The execution's, unless the request turns out to belong to one that exists."""
+from executions.runner.lease import LEASE
 
 
 def read_idempotency_key(sent: Any) -> str:

@@ -8,20 +8,21 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 from catalogue.product_settings import overrides
 from connectors.background import run_in_background_loop
 from executions import polling, result_cache, retention, statistics
-from executions.presence import RENEWAL_SECONDS, at_most_every, note_worker
-from executions.queue import queueing
+from executions.dispatch import POLL_TASK
+from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
+from executions.queue import admit_queued
 
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
 PRUNING_SECONDS = 20.0
 """A thread of the worker is taken for as long, and its shutdown may have to wait for a batch."""
 
 
-@shared_task(name="executions.poll_due_executions")
+@shared_task(name=POLL_TASK)
 def poll_due_executions() -> None:
     """One tick: begin whatever is due. A tick that is lost costs a second, nothing more."""
     overrides()  # What is begun here reads settings where it cannot wait for the database.
     polling.poll_due_executions()
-    queueing.admit_queued()
+    admit_queued()
     _note_worker()
 
 

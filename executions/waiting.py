@@ -14,12 +14,13 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.advancing import advance, begin, hold_and_read, launch, let_go, pass_on_place, read_execution
 from executions.cancelling import CancelOutcome, cancel_execution
-from executions.engine.leases import LEASE, keep
+from executions.change_feed import watching
+from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.refusals import StartRefused
-from executions.starting import StartRequest, create_execution
-from executions.waking import is_awaited_besides, wake, woken_by
-from executions.watching import watching
+from executions.runner.lease import LEASE, keep
+from executions.starting import create_execution
+from executions.wakeups import is_awaited_besides, wake, woken_by
 
 ProgressListener = Callable[[Execution], Awaitable[None]]
 LOOK_AGAIN_SECONDS = 1.0

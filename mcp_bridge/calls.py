@@ -7,9 +7,9 @@ from typing import Any
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, fresh_catalogue
 from catalogue.models import Workflow
+from executions.creating import StartRequest
 from executions.models import Execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
-from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from mcp_bridge.access import Access
 from mcp_bridge.declarations import RENAMED_TO

@@ -15,9 +15,9 @@ from mcp_types.methods import serialize_server_result
 from catalogue.database import run_in_database
 from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
+from executions.change_feed import find_fresh_execution
 from executions.models import Execution, Retention, State
 from executions.reading import UnknownExecution, find_execution
-from executions.watching import find_fresh_execution
 from mcp_bridge.access import Access
 from mcp_bridge.declarations import TASKS, Context, is_modern
 from mcp_bridge.results import execution_result

@@ -6,9 +6,9 @@ from typing import Any
 from django.conf import settings
 
 from executions.callers import Caller
+from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.refusals import Busy, StartRefused
-from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from orchestration.choosing.guard import Approved
 from orchestration.stages import Failure, StageFailed

@@ -26,7 +26,7 @@ from catalogue import connections
 from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
 from catalogue.product_settings import keep_settings
-from executions.queue.admission import forget_admissions
+from executions.admission import forget_admissions
 from mcp_bridge.throttling import forget_pauses
 from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists

@@ -43,7 +43,7 @@ from executions.admin.resolving import describe_resolution, resolve_as_said
 from executions.admin.running import RunningMixin, run_again
 from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
-from executions.freshness import want_fresh
+from executions.dispatch import want_fresh
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
 from executions.resolving import ResolutionRefused, resolve_as_not_started

@@ -18,7 +18,7 @@ from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.history import actor_of, record_change
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse
-from executions.models.keeping import evict_excess, remove_results
+from executions.models.cache_store import evict_excess, remove_results
 from executions.result_cache import CacheFigures, cache_figures, clear_results
 
 MAY_CLEAR = "executions.delete_cachedresult"

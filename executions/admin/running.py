@@ -18,10 +18,11 @@ from catalogue.models import Workflow
 from executions.admin.callers import caller_of
 from executions.admin.page import state_badge
 from executions.admin.run_form import RunForm, initial_values
+from executions.creating import StartRequest
+from executions.dispatch import ask_for_a_poll
 from executions.models import Execution, ExecutionPayload
-from executions.nudging import ask_for_a_poll
 from executions.refusals import IdempotencyConflict, InvalidArguments, StartRefused
-from executions.starting import StartRequest, create_execution
+from executions.starting import create_execution
 
 MAY_RUN = "executions.add_execution"
 MAY_RUN_HIDDEN = "catalogue.change_workflow"

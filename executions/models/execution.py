@@ -8,6 +8,7 @@ Nobody assigns a state. Each verb is one compare-and-set UPDATE; it returns Fals
 faster, and then the caller looks again instead of insisting.
 """
 
+import json
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -18,19 +19,19 @@ from loguru import logger
 
 from connectors.protocol import RunSnapshot, Started
 from connectors.redaction import printable
-from executions.models.moves import Event, Moves, engine_times, no_lease, progress_message
+from executions.models.payload import SAID_BY
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
-from executions.models.testimony import testify
+from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message
 from executions.querysets import ExecutionQuerySet
 
 LONG_PAST = timedelta(seconds=30)
 """Statements compare with the time at which they were made, and may wait for the database that long."""
 
 
-class Execution(Moves):
+class Execution(Transitions):
     objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet.as_manager()
 
-    class Meta(Moves.Meta):
+    class Meta(Transitions.Meta):
         abstract = False
 
     @property
@@ -462,3 +463,27 @@ def log_progress(execution: Execution, news: str) -> None:
 
 def _started_event(run_id: str) -> Event:
     return "started", f"The engine runs it as {run_id}."
+
+
+Block = dict[str, Any]
+"""An MCP content block."""
+
+
+def testify(tool_name: str, output: Any, metadata: dict[str, Any], *, by: str) -> tuple[str, dict[str, Any]]:
+    """What the timeline says, and what the payload becomes. `output` None: it is not known."""
+    said = metadata | {SAID_BY: by}
+    if output is None:
+        told = (
+            f"{tool_name} ran, says {by}, who looked; but its output is not known. "
+            "Calling it again would run it once more."
+        )
+        event = f"{by}: it ran. Its output is not known."
+        return event, {"output": None, "content": [_text(told)], "metadata": said}
+    told = f"{tool_name} ran, says {by}, who looked; and this is what {by} says that its output was:"
+    written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    event = f"{by}: it ran. The output is what {by} says that it was."
+    return event, {"output": output, "content": [_text(told), _text(written)], "metadata": said}
+
+
+def _text(words: str) -> Block:
+    return {"type": "text", "text": words}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import models
 
 from catalogue.fields import JSONTextField
-
-if TYPE_CHECKING:
-    from executions.models.moves import Moves
-
+from executions.models.record import ExecutionRecord
 
 SAID_BY = "said_by"
 """The name in `metadata` of who said what came of the run, where no engine told it."""
@@ -58,7 +55,7 @@ class ExecutionPayload(models.Model):
         return payload
 
     @classmethod
-    def record(cls, execution: Moves, sizes: Mapping[str, int], **values: Any) -> None:
+    def record(cls, execution: ExecutionRecord, sizes: Mapping[str, int], **values: Any) -> None:
         """Keep the values; one that is too large is left out, and `cut` and the timeline say so."""
         limit = settings.CATALOGUE["max_payload_bytes"]
         if too_large := {name: size for name, size in sizes.items() if size > limit}:

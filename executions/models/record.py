@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from connectors.protocol import RunRef
+from connectors.redaction import printable
+from executions.models.event import ExecutionEvent
 from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
 
 
@@ -208,6 +210,10 @@ class ExecutionRecord(models.Model):
                 condition=~models.Q(idempotency_key=""),
             ),
         ]
+
+    def note(self, kind: str, message: str) -> None:
+        """Add a line to the timeline that changes no state."""
+        ExecutionEvent.objects.create(execution_id=self.pk, kind=kind, message=printable(message))
 
     def __str__(self) -> str:
         return f"{self.tool_name} {self.id}"

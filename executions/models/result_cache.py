@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -18,9 +18,7 @@ from django.db.models import F
 
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Workflow
-
-if TYPE_CHECKING:
-    from executions.models.moves import Moves
+from executions.models.record import ExecutionRecord
 
 MEGABYTE = 1024 * 1024
 SHARE_OF_ONE = 10
@@ -172,7 +170,9 @@ class CachedResult(models.Model):
         return same.update(hits=F("hits") + 1, last_used_at=now) == 1
 
     @classmethod
-    def put(cls, execution: Moves, workflow: Workflow, *, size: int, output: object, content: object) -> None:
+    def put(
+        cls, execution: ExecutionRecord, workflow: Workflow, *, size: int, output: object, content: object
+    ) -> None:
         """Keep the output of an execution that has just completed; its workflow's `CacheUse` is locked.
 
         It takes the place of an older one.

@@ -26,9 +26,9 @@ from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.callers import Caller
 from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
-from executions.freshness import want_fresh
+from executions.creating import StartRequest
+from executions.dispatch import ask_for_a_poll, want_fresh
 from executions.models import Execution
-from executions.nudging import ask_for_a_poll
 from executions.reading import UnknownExecution
 from executions.refusals import (
     Busy,
@@ -59,7 +59,7 @@ from executions.rest.serializers import (
     StartSerializer,
 )
 from executions.rest.waits import waiting_places
-from executions.starting import StartRequest, create_execution
+from executions.starting import create_execution
 from executions.waiting import start_and_wait
 
 CANCEL_CODES = {

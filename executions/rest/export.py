@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from catalogue.database import lend_connection
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.lists import REFUSED
-from executions.listing import all_of
 from executions.models import Execution
+from executions.reading import all_of
 
 CSV = "text/csv"
 AT_A_TIME = 500

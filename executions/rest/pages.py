@@ -9,8 +9,8 @@ from rest_framework.views import APIView
 
 from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.lists import REFUSED, Pages, text_parameter
-from executions.listing import UnknownCursor, page_of
 from executions.models import Execution
+from executions.reading import UnknownCursor, page_of
 from executions.rest.export import FORMAT
 
 CURSOR = "cursor"

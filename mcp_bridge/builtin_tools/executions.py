@@ -9,13 +9,12 @@ from catalogue.exposure import current_catalogue
 from catalogue.interactions import InteractionKind
 from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
+from executions.change_feed import watch_until_settled
 from executions.interacting import Answer, query_execution, signal_execution
-from executions.listing import MOST_AT_A_TIME, list_own_executions
 from executions.models import Execution, State
-from executions.reading import describe_execution, summarise_execution
+from executions.reading import MOST_AT_A_TIME, describe_execution, list_own_executions, summarise_execution
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
-from executions.watching import watch_until_settled
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
 from mcp_bridge.content import (

@@ -10,8 +10,7 @@ from catalogue.interactions import InteractionKind
 from catalogue.schemas import check_arguments
 from catalogue.scopes import Scope
 from executions.interacting import InteractionRefused
-from executions.listing import UnknownCursor
-from executions.reading import UnknownExecution
+from executions.reading import UnknownCursor, UnknownExecution
 from executions.refusals import InvalidArguments, StartRefused
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.content import NoSuchPart

@@ -17,9 +17,9 @@ from mcp.shared.subscriptions import ServerEvent
 from catalogue.database import run_in_database
 from catalogue.exposure import MAX_AGE_SECONDS, ExposedCatalogue
 from catalogue.watching import RevisionWatch, watching_revisions
+from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
-from executions.watching import Watch, watching
 from mcp_bridge.access import Access, granted_tokens
 from mcp_bridge.notifications.list_snapshots import ListSnapshot, ListSnapshots
 from mcp_bridge.notifications.subscription_filter import Interests

@@ -11,10 +11,9 @@ from mcp.shared.uri_template import UriTemplate
 from mcp_types import BlobResourceContents, TextResourceContents
 
 from catalogue.scopes import Scope
-from executions.listing import list_own_executions
+from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
-from executions.reading import UnknownExecution, find_execution
-from executions.watching import find_fresh_execution
+from executions.reading import UnknownExecution, find_execution, list_own_executions
 from mcp_bridge.access import Access
 from mcp_bridge.content import (
     Block,

@@ -17,9 +17,10 @@ from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from executions.callers import Caller
+from executions.creating import StartRequest
 from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.polling import advance_due_executions
-from executions.starting import StartRequest, create_execution
+from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, form_values, list_url, page_url, press, text_of, told

@@ -6,7 +6,7 @@ import pytest
 
 from catalogue.models import Revision, Source
 from executions.models import Execution
-from executions.queue.queueing import admit_queued
+from executions.queue import admit_queued
 from tests.api.clients import administrator, agent
 from tests.factories import make_source, make_workflow
 

@@ -12,8 +12,8 @@ from catalogue.models import Revision, Source, Workflow
 from catalogue.sources import update_source
 from connectors.temporal.declarations import CacheBlock
 from connectors.testing import free_port
-from executions.declared_cache import take_cache_settings
 from executions.models import CachePolicy
+from executions.result_cache import take_cache_settings
 from tests.factories import make_source, make_workflow
 
 pytestmark = pytest.mark.django_db

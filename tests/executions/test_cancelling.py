@@ -9,11 +9,12 @@ import pytest
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions.cancelling import Cancellation, CancelOutcome
-from executions.engine.claiming import claim_due_executions
+from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.reading import UnknownExecution
-from executions.starting import StartRequest, create_execution
+from executions.runner.lease import claim_due_executions
+from executions.starting import create_execution
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up
 from tests.executions.engines import (
     Gate,

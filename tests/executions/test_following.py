@@ -15,11 +15,11 @@ from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
 from executions.advancing import advance
-from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
-from executions.engine.following import CANCELLATION_GRACE
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, poll_due_executions
 from executions.reading import UnknownExecution, describe_execution, find_execution
+from executions.runner.follow import CANCELLATION_GRACE
+from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
     Gate,
@@ -314,7 +314,7 @@ def test_an_engine_whose_settings_name_no_status_path_is_not_asked(engine: WireE
 
 
 @pytest.mark.parametrize("answer", [NOT_FOUND, replies(501)], ids=["404", "501"])
-@pytest.mark.databases("executions.engine.following")
+@pytest.mark.databases("executions.runner.follow")
 def test_an_engine_that_has_told_of_another_run_is_believed_to_be_able_to(
     engine: WireEngine, workflow: Workflow, answer: Behaviour
 ) -> None:
@@ -501,7 +501,7 @@ def test_workers_that_were_away_at_the_deadline_give_the_run_its_whole_grace(
     assert "was cancelled at the engine" in tick(running, after=2).error
 
 
-@pytest.mark.databases("executions.engine.following")
+@pytest.mark.databases("executions.runner.follow")
 def test_a_worker_that_is_killed_within_the_grace_leaves_it_to_another(
     engine: WireEngine, running: Execution
 ) -> None:
@@ -529,7 +529,7 @@ def test_whether_somebody_or_the_timeout_cancelled_a_run_is_told_by_who_was_firs
     assert engine.count("cancel") == 1
 
 
-@pytest.mark.databases("executions.engine.following")
+@pytest.mark.databases("executions.runner.follow")
 def test_only_one_of_two_processes_notices_that_the_timeout_has_passed(
     engine: WireEngine, running: Execution
 ) -> None:
@@ -577,7 +577,7 @@ def test_the_interval_grows_with_the_age_of_the_run(engine: WireEngine, running:
     assert [round(wait, -1) for wait in waits] == [0, 10, 60] or waits == [4, 9, 59]
 
 
-@pytest.mark.databases("executions.engine.following")
+@pytest.mark.databases("executions.runner.follow")
 def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) -> None:
     """B8: its lease runs out, and another worker goes on."""
     engine.on_status = replies(200, completed())
@@ -590,7 +590,7 @@ def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) ->
     assert read(running).succeeded
 
 
-@pytest.mark.databases("executions.engine.following")
+@pytest.mark.databases("executions.runner.follow")
 def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> None:
     """The slower one finds the row settled: what the faster one recorded stays."""
     gate = Gate(replies(200, completed({"by": "the slow one"})))
@@ -608,7 +608,7 @@ def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> N
     assert timeline(running).count("completed") == 1
 
 
-@pytest.mark.databases("executions.engine.following")
+@pytest.mark.databases("executions.runner.follow")
 def test_many_readers_cause_no_poll(engine: WireEngine, running: Execution) -> None:
     """B7: status is read from the record that workers keep."""
     for _ in range(20):
@@ -635,7 +635,7 @@ def make_due(count: int, workflow: Workflow) -> list[Execution]:
     return [make_active(workflow, State.RUNNING) for _ in range(count)]
 
 
-@pytest.mark.databases("executions.engine.claiming")
+@pytest.mark.databases("executions.runner.lease")
 def test_several_workers_claim_each_execution_once() -> None:
     """Two workers, two databases: compare-and-set, no locks that SQLite does not have."""
     executions, workflow = 60, make_workflow()
@@ -665,7 +665,7 @@ def test_several_workers_claim_each_execution_once() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 30])
-@pytest.mark.databases("executions.engine.claiming")
+@pytest.mark.databases("executions.runner.lease")
 def test_a_claim_costs_few_queries_however_many_are_due(
     count: int, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -681,7 +681,7 @@ def test_a_claim_costs_few_queries_however_many_are_due(
         assert claim_due_executions(limit=100) == []
 
 
-@pytest.mark.databases("executions.engine.claiming")
+@pytest.mark.databases("executions.runner.lease")
 def test_only_what_is_due_active_and_free_is_claimed() -> None:
     """A8.1: the earliest first, those of busy sources not at all."""
     workflow, busy = make_workflow(), make_workflow(make_source("busy"))

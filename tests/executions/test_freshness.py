@@ -10,7 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from executions.freshness import want_fresh
+from executions.dispatch import want_fresh
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
 from executions.reading import find_execution
@@ -21,7 +21,7 @@ from tests.executions.steps import ALICE, make_active, read
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.freshness", "executions.nudging"),
+    pytest.mark.databases("executions.dispatch", "executions.dispatch"),
 ]
 
 LATER = timedelta(minutes=10)

@@ -62,7 +62,7 @@ async def test_the_answer_to_the_start_is_the_result(held: Workflow, patient: Pa
     assert (await in_database(payload_of, execution)).output == {"pages": 3}
 
 
-@pytest.mark.databases("executions.engine.lasting_starts")
+@pytest.mark.databases("executions.runner.start")
 async def test_progress_is_recorded_and_told_while_the_start_lasts(
     held: Workflow, patient: PatientEngine
 ) -> None:
@@ -96,7 +96,7 @@ async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(
     assert patient.count("broken off") == 1
 
 
-@pytest.mark.databases("executions.engine.lasting_starts")
+@pytest.mark.databases("executions.runner.start")
 async def test_a_cancel_that_another_process_recorded_is_seen_too(
     held: Workflow, patient: PatientEngine
 ) -> None:

@@ -17,10 +17,11 @@ from catalogue.sources import update_source
 from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
 from connectors.testing import free_port
+from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.queue.queueing import admit_queued
-from executions.starting import StartRequest, create_execution
+from executions.queue import admit_queued
+from executions.starting import create_execution
 from tests import plain_http
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
@@ -275,7 +276,7 @@ async def test_a_start_that_is_never_answered_is_left_to_a_human(
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever patience a connector's settings have, a start ends before its lease does."""
-    monkeypatch.setattr("executions.engine.launching.START_SECONDS", 0.2)
+    monkeypatch.setattr("executions.runner.start.START_SECONDS", 0.2)
     engine.on_start = stays_silent_after()
     execution = await call("report")
     assert execution.state == State.UNCONFIRMED
@@ -286,7 +287,7 @@ async def test_the_start_of_a_synchronous_workflow_may_last_as_long_as_its_timeo
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A7.1: it answers when it is done; other starts only tell that there is a run."""
-    monkeypatch.setattr("executions.engine.launching.START_SECONDS", 0.0)
+    monkeypatch.setattr("executions.runner.start.START_SECONDS", 0.0)
     workflow.source.config |= {"request_timeout_seconds": 900}
     await in_database(workflow.source.save)
     engine.on_start = replies(200, completed() | receipt())
@@ -352,7 +353,7 @@ def killed_while_starting(workflow: Workflow) -> Execution:
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
-@pytest.mark.databases("executions.engine.launching")
+@pytest.mark.databases("executions.runner.start")
 def test_a_killed_start_is_found_out_where_the_engine_knows_our_key(
     example_engine: ExampleEngine, sent: bool
 ) -> None:
@@ -384,7 +385,7 @@ def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(
     assert len(forgetful_engine.runs()) == before
 
 
-@pytest.mark.databases("executions.engine.launching")
+@pytest.mark.databases("executions.runner.start")
 async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:
@@ -399,7 +400,7 @@ async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
     assert engine.count("start") == 1
 
 
-@pytest.mark.databases("executions.engine.launching")
+@pytest.mark.databases("executions.runner.start")
 async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -432,7 +433,7 @@ async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
     ],
     ids=["as not started", "as the same run", "as another run"],
 )
-@pytest.mark.databases("executions.engine.launching")
+@pytest.mark.databases("executions.runner.start")
 async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
     engine: WireEngine, workflow: Workflow, resolve: Any, state: State, noted: bool
 ) -> None:
@@ -459,7 +460,7 @@ async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")
-@pytest.mark.databases("executions.engine.launching", "config.postgresql.base")
+@pytest.mark.databases("executions.runner.start", "config.postgresql.base")
 def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine, workflow: Workflow) -> None:
     """A process that knows the run's id tries until it is recorded: nobody else could find it out."""
     gate = Gate(replies(200, receipt()))
@@ -498,7 +499,7 @@ def end_other_sessions() -> None:
         )
 
 
-@pytest.mark.databases("executions.engine.launching")
+@pytest.mark.databases("executions.runner.start")
 async def test_both_answers_to_a_repeated_start_are_the_same_run(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:

@@ -11,11 +11,10 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.advancing import advance_and_let_go
-from executions.engine import leases
-from executions.engine.claiming import claim_due_executions
-from executions.engine.leases import keep
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, poll_due_executions
+from executions.runner import lease
+from executions.runner.lease import claim_due_executions, keep
 from tests.connectors.scripted import replies
 from tests.executions.engines import (
     RUN_ID,
@@ -40,7 +39,7 @@ from tests.executions.steps import (
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.engine.leases"),
+    pytest.mark.databases("executions.runner.lease"),
 ]
 
 OTHER = "another worker"
@@ -48,7 +47,7 @@ OTHER = "another worker"
 
 @pytest.fixture(autouse=True)
 def _renewed_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "RENEWAL_SECONDS", 0.02)
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -166,7 +165,7 @@ async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> No
             await in_database(run_out, claimed)
             await until(lambda: is_held(claimed), "it is renewed")
         await asyncio.wait({renewing})
-    assert asyncio.all_tasks() == before and not leases._kept
+    assert asyncio.all_tasks() == before and not lease._kept
 
 
 # The dead.

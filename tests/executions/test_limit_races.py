@@ -9,7 +9,7 @@ from django.db import connection
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
-from executions.queue.queueing import admit_queued
+from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests.executions.engines import in_thread
 from tests.executions.queueing import LIMITS, make_queued
@@ -23,7 +23,7 @@ from tests.executions.steps import (
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.queue.queueing", "executions.queue.limits"),
+    pytest.mark.databases("executions.queue", "executions.limits"),
 ]
 
 

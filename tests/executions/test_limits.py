@@ -14,13 +14,12 @@ from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
+from executions import admission
+from executions.admission import forget_admissions
+from executions.limits import Place, Room, expected
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.queue import admission
-from executions.queue.admission import forget_admissions
-from executions.queue.expectation import expected
-from executions.queue.limits import Place, Room
-from executions.queue.queueing import admit_queued
+from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, receipt, until
@@ -50,7 +49,7 @@ __all__ = ["other_workflow", "runs"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.queue.admission", "executions.queue.limits"),
+    pytest.mark.databases("executions.admission", "executions.limits"),
 ]
 
 
@@ -259,7 +258,7 @@ def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow: Workf
 
 def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, workflow: Workflow) -> None:
     """The look at everything and the count of one agree, for every kind of room."""
-    from executions.queue.limits import _number_in, read_occupancy
+    from executions.limits import _number_in, read_occupancy
 
     update_source(source, max_concurrent=50)
     other = make_workflow(make_source(), name="elsewhere")

@@ -15,14 +15,14 @@ from catalogue.curation import override_workflow
 from catalogue.models import Workflow
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.queue.queueing import admit_queued
+from executions.queue import admit_queued
 from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns
 from tests.processes import ROOT, database_url
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.queue.queueing"),
+    pytest.mark.databases("executions.queue"),
 ]
 
 PROCESSES, CALLS = 2, 12
@@ -34,7 +34,7 @@ django.setup()
 from catalogue.connections import close_connectors
 from executions.callers import Caller
 from executions.models import Execution
-from executions.starting import StartRequest
+from executions.creating import StartRequest
 from executions.waiting import start_and_wait
 
 async def call_all(name, calls):

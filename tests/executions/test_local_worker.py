@@ -3,9 +3,8 @@
 import pytest
 
 from catalogue.models import DiscoveryRun, Workflow
-from executions.local_worker import LocalWorker, stands_in_for_workers
+from executions.local_worker import LocalWorker, note_worker, stands_in_for_workers
 from executions.models import State, WorkerPresence
-from executions.presence import note_worker
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, wait_until
 from tests.executions.steps import make_active, read

@@ -11,10 +11,10 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from executions import polling
-from executions.engine.claiming import LANE_ROOM, Lane, claim_due_executions
-from executions.engine.recording import record
 from executions.models import Execution, State
 from executions.polling import advance_due_executions, finish_polling, poll_due_executions
+from executions.runner.batch import record
+from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
 from executions.tasks import finish_what_is_under_way
 from tests.connectors.scripted import replies
 from tests.executions.engines import (
@@ -32,7 +32,7 @@ from tests.factories import make_source, make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.polling", "executions.engine.claiming", "executions.models.polls"),
+    pytest.mark.databases("executions.polling", "executions.runner.lease", "executions.runner.follow"),
 ]
 
 

@@ -7,11 +7,11 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
+from executions.local_worker import SILENCE, note_worker, stand_down, stand_in
 from executions.models import WorkerPresence
-from executions.presence import SILENCE, note_worker, stand_down, stand_in
 from executions.tasks import poll_due_executions
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.presence")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.local_worker")]
 
 
 def let_pass(time: timedelta) -> None:

@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Workflow
+from executions.limits import CALLER, PRODUCT, Occupancy, Place, Room
 from executions.models import Execution
-from executions.queue.limits import CALLER, PRODUCT, Occupancy, Place, Room
-from executions.queue.turns import Waiting, choose
+from executions.queue import Waiting, choose
 from executions.refusals import Busy
 from executions.starting import create_execution
 from tests.executions.held import HeldRuns
@@ -34,7 +34,7 @@ __all__ = ["other_workflow", "runs"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.queue.queueing"),
+    pytest.mark.databases("executions.queue"),
 ]
 
 

@@ -319,7 +319,7 @@ async def test_a_heartbeat_does_not_bring_back_a_caller_that_is_gone(
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long step goes on under its lease, which is renewed; that somebody waits for it is not."""
-    monkeypatch.setattr("executions.engine.leases.RENEWAL_SECONDS", 0.01)
+    monkeypatch.setattr("executions.runner.lease.RENEWAL_SECONDS", 0.01)
     gate = Gate(replies(200, completed() | receipt()))
     engine.on_start = gate
     waiting = asyncio.create_task(ask())

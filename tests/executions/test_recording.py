@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from catalogue.models import Workflow
-from executions.engine.recording import record, record_together
 from executions.models import Execution, State
 from executions.polling import poll_due_executions
+from executions.runner.batch import record, record_together
 from tests.connectors.scripted import Received, response
 from tests.executions.engines import Gate, WireEngine, status, wait_until
 from tests.executions.steps import make_active, read, told
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.engine.recording", "executions.models.polls"),
+    pytest.mark.databases("executions.runner.batch", "executions.runner.follow"),
 ]
 
 

@@ -40,7 +40,7 @@ from tests.factories import make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.result_cache", "executions.models.keeping"),
+    pytest.mark.databases("executions.result_cache", "executions.models.cache_store"),
 ]
 
 DIGEST = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"

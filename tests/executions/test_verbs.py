@@ -27,7 +27,7 @@ from tests.tables import table_row
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("executions.models.execution", "executions.models.moves"),
+    pytest.mark.databases("executions.models.execution", "executions.models.transitions"),
 ]
 
 SOON = timezone.now() + timedelta(hours=1)

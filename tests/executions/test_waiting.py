@@ -16,10 +16,9 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
-from executions import advancing
+from executions import admission, advancing
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.polling import advance_due_executions
-from executions.queue import admission
 from executions.reading import describe_execution
 from executions.refusals import InvalidArguments, UnknownTool
 from tests.connectors.scripted import replies
@@ -609,7 +608,8 @@ def test_a_poll_costs_few_statements(engine: WireEngine, workflow: Workflow, sta
 
 def test_every_execution_has_its_payload_and_its_first_event(workflow: Workflow) -> None:
     """B8: the audit trail begins with the record itself."""
-    from executions.starting import StartRequest, create_execution
+    from executions.creating import StartRequest
+    from executions.starting import create_execution
 
     execution = create_execution(
         StartRequest(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)

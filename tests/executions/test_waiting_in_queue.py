@@ -14,10 +14,10 @@ from catalogue.sources import disable_sources, update_source
 from executions import waiting
 from executions.models import Execution, State
 from executions.polling import advance_due_executions
-from executions.queue.queueing import admit_queued
+from executions.queue import admit_queued
 from executions.reading import describe_execution
 from executions.tasks import poll_due_executions
-from executions.waking import wake
+from executions.wakeups import wake
 from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, until
 from tests.executions.held import HeldRuns
@@ -118,7 +118,7 @@ async def test_the_timeout_begins_with_the_place(workflow: Workflow) -> None:
     assert await in_database(told, admitted, "admitted") != []
 
 
-@pytest.mark.databases("executions.queue.queueing")
+@pytest.mark.databases("executions.queue")
 async def test_who_waits_longer_than_its_timeout_is_given_up(
     engine: WireEngine, workflow: Workflow, configured: Any
 ) -> None:
@@ -158,7 +158,7 @@ async def delete_source(workflow: Workflow) -> None:
         (delete_source, "its workflow was deleted"),
     ],
 )
-@pytest.mark.databases("executions.queue.queueing")
+@pytest.mark.databases("executions.queue")
 async def test_what_may_not_run_any_more_leaves_the_queue(
     runs: HeldRuns,
     workflow: Workflow,
@@ -226,7 +226,7 @@ async def test_a_source_that_changed_while_it_was_queued_is_the_one_that_it_is_s
     assert (await in_database(read, queued)).succeeded
 
 
-@pytest.mark.databases("executions.queue.queueing")
+@pytest.mark.databases("executions.queue")
 async def test_what_a_killed_process_queued_is_started_by_a_worker(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -240,7 +240,7 @@ async def test_what_a_killed_process_queued_is_started_by_a_worker(
     await until(lambda: read(queued).succeeded)
 
 
-@pytest.mark.databases("executions.queue.queueing")
+@pytest.mark.databases("executions.queue")
 def test_hundreds_are_let_in_once_there_is_room(workflow: Workflow, configured: Any) -> None:
     """A limit that is lifted: in several transactions, since others want to be admitted too."""
     configured(max_concurrent_per_caller=0)
@@ -251,7 +251,7 @@ def test_hundreds_are_let_in_once_there_is_room(workflow: Workflow, configured: 
     assert not Execution.objects.queued().exists()
 
 
-@pytest.mark.databases("executions.queue.queueing")
+@pytest.mark.databases("executions.queue")
 def test_giving_places_costs_as_much_however_many_wait(
     workflow: Workflow, configured: Any, django_assert_max_num_queries: Any
 ) -> None:

@@ -11,19 +11,18 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions import watching as rooms
-from executions.listing import UnknownCursor, list_own_executions
+from executions import change_feed as rooms
+from executions.change_feed import Watch, watch_until_settled, watching
 from executions.models import Execution, State
-from executions.reading import UnknownExecution
-from executions.waking import wake
-from executions.watching import Watch, watch_until_settled, watching
+from executions.reading import UnknownCursor, UnknownExecution, list_own_executions
+from executions.wakeups import wake
 from tests.executions.engines import in_thread, until
 from tests.executions.steps import ALICE, BOB, in_database, make_active, read
 from tests.factories import make_execution
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.watching", "executions.listing"),
+    pytest.mark.databases("executions.change_feed", "executions.reading"),
 ]
 
 PATIENCE_SECONDS = 20

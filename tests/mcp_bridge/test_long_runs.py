@@ -10,7 +10,7 @@ from django.utils import timezone
 from mcp import Client, MCPError
 
 from catalogue.models import Workflow
-from executions import watching
+from executions import change_feed
 from executions.models import Execution, State
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import admin_client
@@ -346,7 +346,7 @@ async def test_waiting_for_a_status_ends_with_the_run(
         waiting = asyncio.create_task(
             client.call_tool("get_execution_status", asking, progress_callback=hear)
         )
-        await until(lambda: watching._watchers, "the request waits")
+        await until(lambda: change_feed._watchers, "the request waits")
         wire_engine.on_status = replies(200, status(progress=40))
         await in_thread(work_on)
         await until(lambda: heard, "the client hears of the progress")
@@ -368,9 +368,9 @@ async def test_whoever_gives_up_waiting_for_a_status_ends_the_wait_only(
         await until(is_free, "a worker could go on")
         asking = {"execution_id": execution_id, "wait_seconds": 50}
         waiting = asyncio.create_task(client.call_tool("get_execution_status", asking))
-        await until(lambda: watching._watchers, "the request waits")
+        await until(lambda: change_feed._watchers, "the request waits")
         waiting.cancel()
-        await until(lambda: not watching._watchers, "nobody waits any more")
+        await until(lambda: not change_feed._watchers, "nobody waits any more")
     execution = await in_database(only)()
     assert (execution.state, execution.cancel_requested_at) == (State.RUNNING, None)
     assert wire_engine.count("cancel") == 0

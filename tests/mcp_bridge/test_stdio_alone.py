@@ -19,8 +19,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import DiscoveryRun, Source, Workflow
 from connectors.testing.harness import eventually
+from executions.local_worker import SILENCE, note_worker
 from executions.models import Execution, WorkerPresence
-from executions.presence import SILENCE, note_worker
 from tests.connectors.scripted import replies
 from tests.executions.engines import PATIENCE_SECONDS, Gate, WireEngine, wait_until
 from tests.executions.steps import expire_lease, read

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from catalogue import watching as catalogue_watching
 from catalogue.models import Workflow
-from executions import watching as executions_watching
+from executions import change_feed as executions_watching
 from executions.models import State
 from mcp_bridge.models import AccessToken
 from mcp_bridge.notifications import notifier

@@ -5,9 +5,13 @@ holds up nobody else's single one. Who waits for a room that is full does not bl
 """
 
 import asyncio
+import heapq
 import threading
 import time
+import uuid
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,13 +22,63 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from executions.engine.conversing import log_of
-from executions.engine.launching import switched_off
+from executions.limits import PRODUCT, Occupancy, Place, Room, expected, read_occupancy
 from executions.models import ErrorKind, Execution
-from executions.queue.expectation import expected
-from executions.queue.limits import Place, read_occupancy
-from executions.queue.turns import Waiting, choose
-from executions.waking import wake
+from executions.runner.engine_calls import log_of
+from executions.runner.start import switched_off
+from executions.wakeups import wake
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One that has no place yet."""
+
+    key: uuid.UUID
+    place: Place
+
+
+@dataclass(slots=True)
+class Choice:
+    chosen: list[uuid.UUID] = field(default_factory=list)
+    full: set[Room] = field(default_factory=set)
+    """What the others wait for."""
+    is_cut: bool = False
+    """It has as many as it may have; there may be room for others too."""
+
+
+def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> Choice:
+    """Who of the queue, which is in the order in which they came, gets a place.
+
+    The occupancy is counted on with them.
+    """
+    choice = Choice()
+    lines: dict[str, deque[tuple[int, Waiting]]] = defaultdict(deque)
+    for position, waiting in enumerate(queue):
+        lines[waiting.place.caller].append((position, waiting))
+    heads = [_turn(line, occupancy) for line in lines.values()]
+    heapq.heapify(heads)
+    while heads and not choice.is_cut:
+        line = lines[heapq.heappop(heads)[2]]
+        _, waiting = line.popleft()
+        full = set(occupancy.full(waiting.place.limits))
+        if not full:
+            choice.chosen.append(waiting.key)
+            choice.is_cut = len(choice.chosen) >= at_most
+            occupancy.take(waiting.place)
+        # What is full now stays full for the rest of this choice, so nobody has to be looked at twice.
+        choice.full |= full
+        if PRODUCT in full:
+            break
+        if line and waiting.place.callers_room not in full:
+            heapq.heappush(heads, _turn(line, occupancy))
+    return choice
+
+
+def _turn(line: deque[tuple[int, Waiting]], occupancy: Occupancy) -> tuple[int, int, str]:
+    """Sorts callers: who has the fewest running, then whose call came first."""
+    position, waiting = line[0]
+    return occupancy.number_in(waiting.place.callers_room), position, waiting.place.caller
+
 
 AT_A_TIME = 100
 """Places that are given away in one transaction, while which nobody else can be admitted."""
@@ -151,7 +205,7 @@ def _why_in_vain(execution: Execution) -> tuple[ErrorKind, str]:
 
 def _set_going(admitted: Iterable[Execution]) -> None:
     """A request of this process that waits starts its own; workers start the others."""
-    from executions.nudging import ask_for_a_poll
+    from executions.dispatch import ask_for_a_poll
 
     for_workers = [execution for execution in admitted if not (wake(execution.pk) and execution.is_awaited)]
     if for_workers:

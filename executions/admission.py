@@ -11,10 +11,9 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.callers import Caller
+from executions.limits import Limits, Occupancy, Place, expected, has_room, read_occupancy
 from executions.models import Execution
-from executions.queue.expectation import expected
-from executions.queue.limits import Limits, Occupancy, Place, has_room, read_occupancy
-from executions.queue.queueing import give_places, lock_admissions
+from executions.queue import give_places, lock_admissions
 from executions.refusals import Busy
 
 MAX_AGE_SECONDS = 0.2

@@ -8,8 +8,8 @@ from django.utils import timezone
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
 from connectors.protocol import Connector, Started
-from executions.engine.conversing import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 from executions.models import Execution
+from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 
 LOOKING_UP = timedelta(seconds=60)
 """How long a start that the engine knows nothing of may still be on its way there."""

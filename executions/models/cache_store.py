@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, models, transaction
@@ -13,10 +13,8 @@ from loguru import logger
 from catalogue.models import Workflow
 from catalogue.schemas import find_argument_problems
 from executions.models.payload import size_of
+from executions.models.record import ExecutionRecord
 from executions.models.result_cache import CachedResult, CachePolicy, CacheUse, cache_key
-
-if TYPE_CHECKING:
-    from executions.models.moves import Moves
 
 BATCH = 200
 """Results of a transaction: SQLite has one writer, which must not be kept from others for long."""
@@ -26,7 +24,7 @@ READ = (
 )  # fmt: skip
 
 
-def keep_result(execution: Moves, output: Any, content: Any) -> None:
+def keep_result(execution: ExecutionRecord, output: Any, content: Any) -> None:
     """Cache what an execution came to, in the transaction that records it as completed.
 
     Only of one that began when its workflow's results were cached, if they still are and nothing of what the
@@ -39,7 +37,7 @@ def keep_result(execution: Moves, output: Any, content: Any) -> None:
         logger.bind(execution=execution.pk).warning("The result could not be cached: {}", error)
 
 
-def _keep(execution: Moves, output: Any, content: Any) -> None:
+def _keep(execution: ExecutionRecord, output: Any, content: Any) -> None:
     # Not the workflow in memory: a curator may have decided otherwise while it ran.
     known = Workflow.objects.filter(executions=execution.pk)
     workflow, policy = known.select_related("source").only(*READ).first(), CachePolicy.current()
@@ -58,7 +56,7 @@ def _keep(execution: Moves, output: Any, content: Any) -> None:
             transaction.on_commit(evict_excess, robust=True)
 
 
-def _is_worth_keeping(execution: Moves, workflow: Workflow, output: Any, content: Any) -> bool:
+def _is_worth_keeping(execution: ExecutionRecord, workflow: Workflow, output: Any, content: Any) -> bool:
     """Whether it answers the same call again: whole, as promised, and of what the workflow is now."""
     if workflow.effective_cache_seconds is None or (output is None and content is None):
         return False

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import cache
 from threading import Event
 
+from celery import current_app
 from django.db import transaction
+from django.utils import timezone
 from loguru import logger
 
-from executions.tasks import poll_due_executions
+from executions.models import Execution, State
 
+POLL_TASK = "executions.poll_due_executions"
 MESSAGE_LIFETIME_SECONDS = 5
 _on_its_way = Event()
 _here: list[Callable[[], None]] = []
@@ -42,7 +46,7 @@ def _publish() -> None:
         poll()
         return
     try:
-        poll_due_executions.apply_async(expires=MESSAGE_LIFETIME_SECONDS, retry=False)
+        current_app.send_task(POLL_TASK, expires=MESSAGE_LIFETIME_SECONDS, retry=False)
     except Exception as error:  # noqa: BLE001 - each broker's library raises its own
         logger.warning("The broker cannot be reached; the schedule starts what is due: {}", error)
 
@@ -50,4 +54,28 @@ def _publish() -> None:
 @cache
 def _publisher() -> ThreadPoolExecutor:
     """A thread of its own, since connecting to a dead broker takes seconds."""
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="nudging")
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
+
+
+FRESH_SECONDS = 2.0
+"""A status that is no older is good enough for anybody."""
+
+
+def want_fresh(execution: Execution) -> None:
+    """Have a worker ask the engine soon, if the status that was just read is old and nobody waits for it.
+
+    For database threads. Costs nothing where it is not needed, and of many readers one causes the poll.
+    """
+    now = timezone.now()
+    if execution.state != State.RUNNING or execution.workflow_id is None or execution.next_attempt_at <= now:
+        return
+    if (execution.polled_at or execution.started_at or execution.created_at) > now - _shortest(execution):
+        return
+    if execution.bring_poll_forward(unless_since=now - _shortest(execution)):
+        ask_for_a_poll()
+
+
+def _shortest(execution: Execution) -> timedelta:
+    """Between two polls. Whoever polls keeps the engine's minimum; here it only saves asking in vain."""
+    minimum = execution.workflow.source.config.get("min_poll_seconds") if execution.workflow else None
+    return timedelta(seconds=max(FRESH_SECONDS, minimum or 0.0))

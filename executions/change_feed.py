@@ -18,10 +18,10 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from executions.callers import Caller
-from executions.freshness import want_fresh
+from executions.dispatch import want_fresh
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.waking import woken_by
+from executions.wakeups import woken_by
 
 LOOK_SECONDS = 1.0
 """Between two looks; a change that this process makes itself is looked at at once."""

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from connectors.protocol import RunSnapshot, RunState
 from connectors.redaction import printable
+from executions.models.cache_store import keep_result
 from executions.models.event import ExecutionEvent
-from executions.models.keeping import keep_result
 from executions.models.payload import ExecutionPayload, size_of
 from executions.models.record import ExecutionRecord
 from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
@@ -20,13 +20,9 @@ Event = tuple[str, str]
 """A line for the timeline: its kind and what it says."""
 
 
-class Moves(ExecutionRecord):
+class Transitions(ExecutionRecord):
     class Meta(ExecutionRecord.Meta):
         abstract = True
-
-    def note(self, kind: str, message: str) -> None:
-        """Add a line to the timeline that changes no state."""
-        ExecutionEvent.objects.create(execution_id=self.pk, kind=kind, message=printable(message))
 
     def _finish_as_reported(
         self,

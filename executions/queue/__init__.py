@@ -1,1 +1,0 @@
-"""The limits, and the queue in front of them."""
