@@ -13,8 +13,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
+from catalogue.changes import Change
 from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
 from catalogue.exposure import Placement
+from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
 from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
@@ -131,16 +133,18 @@ def reconcile(
     is_whole: bool = True,
     enable: bool | None = None,
     by_hand: bool = False,
+    by: Actor | None = None,
 ) -> None:
     """Add, update, hold, bring back and mark missing, and count and name it all on the run.
 
     A listing that is not the whole one leaves alone what it does not mention. `enable` decides on new
     workflows in place of the source's policy. `by_hand`: somebody declared these workflows here, so that
-    nothing of it has to be reviewed. Raises Superseded and ListingHeld, and changes nothing then.
+    nothing of it has to be reviewed; the history tells who (`by`), and the old and the new values. Raises
+    Superseded and ListingHeld, and changes nothing then.
     """
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
-        changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand)
+        changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
     except ListingHeld as held:
         run.missing, run.vanishing_digest = len(held.missing), held.digest
         run.changes = _named(missing=held.missing)
@@ -264,7 +268,13 @@ class _Changes:
 
 @transaction.atomic
 def _apply(
-    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool
+    source: Source,
+    listing: Listing,
+    *,
+    is_whole: bool,
+    enable: bool | None,
+    by_hand: bool,
+    by: Actor | None,
 ) -> _Changes:
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()
@@ -286,8 +296,44 @@ def _apply(
     _look_for_imitations(looks, listing, changes, hide=by_itself)
     if not is_whole:
         changes.missing = []
+    replaced = [] if by is None else [*changes.updated, *changes.returned]
+    before = _rows_as_stored(current, replaced)
     _write(current, changes)
+    if by is not None:
+        _record(by, changes, before)
     return changes
+
+
+def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Workflow]:
+    """By the engine's ids."""
+    read = source.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
+    ids, rows = [workflow.upstream_id for workflow in replacing], dict[str, Workflow]()
+    for start in range(0, len(ids), BATCH):
+        rows |= {row.upstream_id: row for row in read.filter(upstream_id__in=ids[start : start + BATCH])}
+    return rows
+
+
+def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
+    """What somebody declared, with the old and the new values of what engines say otherwise."""
+    told: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
+        (row, f"Declared: {Change.ADDED}.", {name: [None, value] for name, value in _declared(row) if value})
+        for row in changes.new
+    ]
+    for what, rows in ((Change.UPDATED, changes.updated), (Change.RETURNED, changes.returned)):
+        for row in rows:
+            old = before[row.upstream_id]
+            values = {
+                name: [getattr(old, name), value]
+                for name, value in _declared(row)
+                if getattr(old, name) != value
+            }
+            told.append((old, f"Declared: {what}.", values))
+    told += [(row, f"Declared: {Change.REMOVED}.", {}) for row in changes.missing]
+    record_values(by, told)
+
+
+def _declared(workflow: Workflow) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in layer_of(workflow).items() if name != "content_hash"]
 
 
 def _compare(

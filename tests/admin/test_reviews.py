@@ -140,8 +140,6 @@ def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_dec
     assert "accept_selected" not in viewer.get(list_url(Review)).content.decode()
     assert press(viewer, review, "accept").status_code == 403
     assert 'name="field"' not in page.content.decode()
-        page.content
-    )
     User.objects.all().delete()
     assert curator("view_source").get(list_url(Review)).status_code == 403
     User.objects.all().delete()
