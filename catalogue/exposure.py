@@ -60,6 +60,11 @@ def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
     return next((workflow for workflow in had_it if name in workflow.live_aliases), None)
 
 
+def find_named(workflows: Workflows, name: str) -> Workflow | None:
+    """The one of this tool name, else the one whose former name it is, as long as that still works."""
+    return workflows.get(name) or find_by_alias(workflows, name)
+
+
 class Placement:
     """Where workflows are shown for what filters and rules read of them: three queries, for however many."""
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
+from django.http import Http404
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import mixins, status
 from rest_framework.decorators import action
@@ -191,7 +192,11 @@ def _change(source: Source, asked: dict[str, Any]) -> None:
         "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
         "than that shows.",
     ),
-    retrieve=extend_schema(summary="Read a workflow", responses=WorkflowDetailSerializer),
+    retrieve=extend_schema(
+        summary="Read a workflow",
+        description="By its tool name, or by a former one as long as calls by that still run.",
+        responses=WorkflowDetailSerializer,
+    ),
 )
 @extend_schema(tags=["Workflows"])
 class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Workflow]):
@@ -217,6 +222,17 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
             return workflows
         seen = confirmed_catalogue().seen_through(toolset_of(self.request))
         return workflows.filter(tool_name__in=list(seen))
+
+    def get_object(self) -> Workflow:
+        """Reading knows former names while calls by them still run; changes name the present one."""
+        try:
+            return super().get_object()
+        except Http404:
+            name = self.kwargs[self.lookup_field]
+            if self.action != "retrieve" or (alias := Workflow.objects.live_aliases().get(name)) is None:
+                raise
+            self.kwargs[self.lookup_field], _ = alias
+            return super().get_object()
 
     def get_serializer_class(self) -> type[WorkflowSerializer]:
         return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer
