@@ -18,6 +18,7 @@ from catalogue.curation import (
     UnknownWorkflows,
     choose_workflows,
     disable_workflows,
+    enable_as_seen,
     enable_workflows,
     override_workflow,
 )
@@ -41,6 +42,7 @@ from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflow_serializers import (
     ChangedSerializer,
     OverridesSerializer,
+    SeenSerializer,
     SelectionSerializer,
     WorkflowDetailSerializer,
     WorkflowSerializer,
@@ -267,13 +269,24 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @extend_schema(
         operation_id="workflows_enable",
         summary="Enable a workflow",
-        request=None,
-        responses=WorkflowDetailSerializer,
+        description="Hidden workflows follow their engine. With the `content_hash` that was looked at "
+        "(`upstream.content_hash`), one that says something else by now stays hidden.",
+        request=SeenSerializer,
+        responses={
+            200: WorkflowDetailSerializer,
+            409: OpenApiResponse(ProblemSerializer, "The engine has changed it; nothing was changed."),
+        },
     )
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, tool_name: str) -> Response:
         workflow = self.get_object()
-        enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
+        asked = SeenSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        seen, by = asked.validated_data.get("content_hash"), actor_of(request)
+        if seen is None:
+            enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
+        elif told := enable_as_seen({workflow.pk: seen}, by=by).tell_unseen():
+            raise Refusal(status.HTTP_409_CONFLICT, told)
         return self._shown(workflow)
 
     @extend_schema(

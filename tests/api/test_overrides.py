@@ -118,7 +118,7 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
 
 
 def test_a_workflow_is_read_by_a_former_name_while_calls_by_it_run():
-    """By the rule of these: of what the caller sees, until its time is over. Changes need the present name."""
+    """By the rule of these: of what the caller sees, until its time is over. Changes need the new name."""
     later = (timezone.now() + timedelta(days=1)).isoformat()
     ended = (timezone.now() - timedelta(seconds=1)).isoformat()
     make_workflow(tool_name="hail", tool_aliases={"greet": later, "salute": ended})
