@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
+from unfold.views import ChangeList
 
 from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.rendering import (
@@ -29,13 +30,21 @@ from catalogue.admin.rendering import (
     wrapped,
 )
 from catalogue.drift import Difference, tell_differences
+from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
-from catalogue.review import Decided, accept_offers, differences_of, keep_accepted
+from catalogue.review import (
+    Decided,
+    UnknownFields,
+    accept_offers,
+    differences_of,
+    fields_together,
+    keep_accepted,
+)
 from catalogue.suspicious_words import find_suspicious, show_unseen
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
-OFFER = "offer"
+OFFER, FIELD, IN_PART = "offer", "field", "in_part"
 SHOWN_DONE = 5
 LONGEST_COMPARED = 400
 """Words of two texts that are compared one by one, which takes the third power of their number at worst."""
@@ -55,6 +64,17 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         if self.value() == "kept":
             return queryset.exclude(kept_at=None)
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
+
+
+class ReviewChangeList(ChangeList):  # type: ignore[misc]
+    """Reads once what the differences of all rows are judged by."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows: list[Any] = list(self.result_list)
+        self.result_list, placement = rows, Placement()
+        for review in rows:
+            review.placement = placement
 
 
 @admin.register(Review)
@@ -95,6 +115,9 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         return self.has_decide_permission(request)
 
     # The list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ReviewChangeList]:
+        return ReviewChangeList
 
     @admin.display(description="tool name", ordering="workflow__tool_name")
     def tool(self, review: Review) -> SafeString:
@@ -139,8 +162,17 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @button("Accept", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, review: Review) -> None:
-        offers = {review.pk: request.POST.get(OFFER, "")}
-        _tell(request, accept_offers(offers, by=actor_of(request)), "Accepted")
+        """All of it, or the fields that were chosen below the differences."""
+        offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
+        if IN_PART in request.POST and not fields:
+            messages.warning(request, "Nothing was changed: choose at least one of the differences.")
+            return
+        try:
+            decided = accept_offers(offers, by=actor_of(request), fields=fields)
+        except UnknownFields as unknown:
+            messages.error(request, str(unknown))
+        else:
+            _tell(request, decided, "Accepted in part" if fields else "Accepted")
 
     @button("Keep", icon="block", records=True)
     def keep(self, request: HttpRequest, review: Review) -> None:
@@ -172,8 +204,24 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
                 ("Turned down", exactly(obj.kept_at)),
             ],
             "shown_differences": [_ShownDifference(one) for one in differences],
+            "parts": self._parts(request, obj, differences),
+            "offer": obj.offer_hash,
             "new_workflow": _shown_new(workflow) if obj.kind == Review.Kind.NEW else (),
         }
+
+    def _parts(
+        self, request: HttpRequest, review: Review, differences: list[Difference]
+    ) -> list[tuple[str, str]]:
+        """What can be accepted alone, with its name; nothing where that would be all of it."""
+        parts: dict[tuple[str, ...], list[str]] = {}
+        for field in dict.fromkeys(one.field for one in differences):
+            parts.setdefault(fields_together(field, review.workflow.source), []).append(field)
+        shown = [(fields[0], ", ".join(map(_name_of_field, fields))) for fields in parts.values()]
+        return shown if len(shown) > 1 and self.may_press_buttons(request) else []
+
+
+def _name_of_field(field: str) -> str:
+    return field.removeprefix("upstream_").replace("_", " ")
 
 
 def _label(one: Button, review: Review) -> str:
@@ -190,10 +238,10 @@ def _headline(review: Review) -> SafeString:
     return side_by_side([kind, told])
 
 
-def _told(review: Review) -> SafeString:
+def _told(review: Any) -> SafeString:
     if review.kind == Review.Kind.NEW:
         return paragraphs(shortened(show_unseen(review.workflow.description) or "No description.", 120))
-    differences = differences_of(review)
+    differences = differences_of(review, review.placement)
     suspicious = any(difference.warning for difference in differences)
     marks = [badge("may be meant to command agents", "danger")] if suspicious else []
     return side_by_side([*marks, _with_code(tell_differences(differences))])

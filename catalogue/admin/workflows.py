@@ -53,12 +53,13 @@ from catalogue.admin.workflow_filters import (
     ToolsetFilter,
     VisibilityFilter,
 )
-from catalogue.admin.workflow_form import WorkflowForm
+from catalogue.admin.workflow_form import SEEN, WorkflowForm
 from catalogue.curation import (
     OVERRIDABLE,
     add_tags,
     clear_hints,
     disable_workflows,
+    enable_as_seen,
     enable_workflows,
     mark_read_only,
     override_workflow,
@@ -161,7 +162,7 @@ class WorkflowAdmin(ToolPagesMixin):
         "upstream_hints", "upstream_type", "upstream_timeout", "upstream_cache",
     )  # fmt: skip
     fieldsets = (
-        (None, {"fields": ("enabled", ("tool_name", "alias_days"))}),
+        (None, {"fields": ("enabled", ("tool_name", "alias_days"), SEEN)}),
         (
             "What agents read: on the left our words, on the right the engine's",
             {
@@ -205,7 +206,13 @@ class WorkflowAdmin(ToolPagesMixin):
         if self.has_change_permission(request, obj):
             return fieldsets
         return [
-            (title, options | {"fields": tuple(FOR_READERS.get(name, name) for name in options["fields"])})
+            (
+                title,
+                options
+                | {
+                    "fields": tuple(FOR_READERS.get(name, name) for name in options["fields"] if name != SEEN)
+                },
+            )
             for title, options in fieldsets
         ]
 
@@ -250,10 +257,16 @@ class WorkflowAdmin(ToolPagesMixin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        decide = enable_workflows if request.POST.get("enabled") == "true" else disable_workflows
-        decide(Workflow.objects.filter(pk=key), by=actor_of(request))
+        enabled, seen = None, request.POST.get(SEEN, "")
+        if request.POST.get("enabled") == "true":
+            enabled = enable_as_seen({key: seen}, by=actor_of(request))
+        else:
+            disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
+        if enabled and enabled.unseen:
+            # The rest of the row still shows what it was, so its switch goes on standing for that.
+            workflow.content_hash, workflow.has_changed = seen, True
         cells = format_html("{}{}", self.switch(workflow), _state_cell(workflow, is_beside=True))
         return HttpResponse(cells)
 
@@ -279,12 +292,28 @@ class WorkflowAdmin(ToolPagesMixin):
             told = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
             messages.warning(request, f"{told} are told to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
-            switch = enable_workflows if form.cleaned_data["enabled"] else disable_workflows
-            switch(Workflow.objects.filter(pk=obj.pk))
+            if not form.cleaned_data["enabled"]:
+                disable_workflows(Workflow.objects.filter(pk=obj.pk))
+            elif told := enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).tell_unseen():
+                raise ValidationError(told)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Enabled: {enable_workflows(queryset, by=actor_of(request))}.")
+        """As the page showed them; rows of other pages, chosen with all, as they are."""
+        by, keys = actor_of(request), list(queryset.values_list("pk", flat=True))
+        seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
+        enabled = enable_as_seen(seen, by=by)
+        others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
+        messages.success(request, f"Enabled: {enabled.changed + enable_workflows(others, by=by)}.")
+        if told := enabled.tell_unseen():
+            messages.warning(request, told)
+
+    def action_checkbox(self, obj: Workflow) -> str:
+        """With what the row shows of the workflow, for whoever enables it."""
+        seen = '<input type="hidden" name="{}-{}" value="{}">'
+        return format_html("{}" + seen, super().action_checkbox(obj), SEEN, obj.pk, obj.content_hash)
+
+    action_checkbox.short_description = ToolPagesMixin.action_checkbox.short_description  # type: ignore[attr-defined]
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
@@ -490,6 +519,9 @@ def _state_cell(workflow: Any, *, is_beside: bool = False) -> SafeString:
 
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     badges = [badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
+    if getattr(workflow, "has_changed", False):
+        told = "The engine has changed it since this page was made. Load the page again, and look at it."
+        badges.append(badge("changed meanwhile", "danger", title=told))
     if workflow.schema_problem:
         badges.append(badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
     if workflow.resembles:
