@@ -200,6 +200,7 @@ LONGEST_FIRST = (
     "test_conformance",
     "test_evaluation",
     "test_client_frameworks",
+    "test_rest_fuzzed",
     "test_chaos",
     "test_several_processes",
     "test_say_it_in_words",

@@ -187,6 +187,7 @@ class Execution(Moves):
             [State.UNCONFIRMED],
             (State.FAILED.value, why),
             state=State.FAILED,
+            error_kind=ErrorKind.EXECUTION,
             finished_at=timezone.now(),
             error=printable(why),
         )
