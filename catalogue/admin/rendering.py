@@ -21,9 +21,10 @@ SHOWN_CHARACTERS = 100_000
 DASH = "-"
 
 
-def badge(text: str, kind: str = "", *, title: str = "") -> SafeString:
-    """A coloured label; kinds are success, warning, danger, info and the plain default."""
-    return render_to_string("unfold/helpers/label.html", {"text": text, "type": kind, "label_title": title})
+def badge(text: str, kind: str = "", *, title: str = "", href: str = "") -> SafeString:
+    """A coloured label, with `href` a link. Kinds: success, warning, danger, info and the plain default."""
+    look = {"text": text, "type": kind, "label_title": title, "href": href}
+    return render_to_string("unfold/helpers/label.html", look)
 
 
 def chip(text: str) -> SafeString:
