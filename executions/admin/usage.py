@@ -30,7 +30,6 @@ from executions.statistics import (
     last_calls_of,
     uncalled_workflows,
     usage_by,
-    usage_since,
 )
 
 MAY_LOOK = "executions.view_execution"
@@ -103,7 +102,7 @@ def show_usage(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     form = UsageForm(request.GET)
     subject, period, order = form.chosen
-    uses = usage_by(subject, usage_since(period.start()))
+    uses = usage_by(subject, period)
     uses.sort(key=lambda use: use.name)
     uses.sort(key=ORDERS[order.lstrip("-")][1], reverse=order.startswith("-"))
     page = Paginator(uses, ROWS).get_page(request.GET.get("page"))
