@@ -27,6 +27,7 @@ from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
 from catalogue.product_settings import keep_settings
 from executions.queue.admission import forget_admissions
+from executions.statistics import forget_past_days
 from mcp_bridge.lists.tool_lists import forget_tool_lists
 from mcp_bridge.lists.toolset_costs import forget_costs
 from mcp_bridge.throttling import forget_pauses
@@ -50,6 +51,7 @@ def _nothing_remembered() -> Iterator[None]:
 
 def _forget() -> None:
     forget_catalogue()
+    forget_past_days()
     # Not read again: tests count queries, and many of them have no database.
     keep_settings({}, seconds=math.inf)
     forget_outages()

@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import SWITCH_CLASSES, UnfoldAdminTextareaWidget
@@ -34,7 +34,7 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
-from catalogue.admin.reviews import tell_of_review
+from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, tell_of_review
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     HINT_WORDS,
@@ -110,6 +110,7 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
         chain, may_switch = _present_chain(), self.model_admin.has_change_permission(request)
         for workflow in rows:
             workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, chain), may_switch
+        note_reviews(rows)
         for prepare in self.model_admin.prepare_rows:
             prepare(rows)
 
@@ -132,7 +133,11 @@ class WorkflowAdmin(ToolPagesMixin):
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
     """Cards below the form, likewise: a title with a text or a table; empty: none."""
     form = WorkflowForm
-    list_display = ("tool", "switch", "state", "shown_title", "labels", "origin", "changed")
+
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/workflows.css",)}
+
+    list_display = ("tool", "state", "shown_title", "origin", "changed")
     list_filter = (
         VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter,
         ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
@@ -152,8 +157,8 @@ class WorkflowAdmin(ToolPagesMixin):
     )
     search_help_text = "Words, or names such as billing_*"
     actions = (
-        "enable_selected", "disable_selected", "tag_selected", "untag_selected", "add_selected_to_toolset",
-        "mark_selected_read_only", "clear_selected_hints",
+        "enable_selected", "disable_selected", "accept_selected", "tag_selected", "untag_selected",
+        "add_selected_to_toolset", "mark_selected_read_only", "clear_selected_hints",
     )  # fmt: skip
     change_form_outer_before_template = "catalogue/admin/workflow_panel.html"
     change_form_outer_after_template = "catalogue/admin/workflow_schema.html"
@@ -264,11 +269,11 @@ class WorkflowAdmin(ToolPagesMixin):
             disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
+        note_reviews([workflow])
         if enabled and enabled.unseen:
             # The rest of the row still shows what it was, so its switch goes on standing for that.
             workflow.content_hash, workflow.has_changed = seen, True
-        cells = format_html("{}{}", self.switch(workflow), _state_cell(workflow, is_beside=True))
-        return HttpResponse(cells)
+        return HttpResponse(self.state(workflow))
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name in AREAS:
@@ -319,6 +324,10 @@ class WorkflowAdmin(ToolPagesMixin):
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         messages.success(request, f"Disabled: {disable_workflows(queryset, by=actor_of(request))}.")
 
+    @admin.action(description="Accept changes…", permissions=["change"])
+    def accept_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        return accept_for_workflows(self, request, queryset)
+
     @admin.action(description="Mark as read-only: clients may call them unasked", permissions=["change"])
     def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         messages.success(request, f"Marked as read-only: {mark_read_only(queryset, by=actor_of(request))}.")
@@ -363,9 +372,8 @@ class WorkflowAdmin(ToolPagesMixin):
     def tool(self, workflow: Workflow) -> SafeString:
         return wrapped(workflow.tool_name)
 
-    @admin.display(description="tags and hints")
     def labels(self, workflow: Workflow) -> SafeString:
-        """With the engine's or the curator's word alike."""
+        """Tags and hints, with the engine's or the curator's word alike."""
         hints = workflow.effective_hints
         told = [
             badge(words[0], HINT_BADGES.get(name, ""))
@@ -376,13 +384,11 @@ class WorkflowAdmin(ToolPagesMixin):
         more = workflow.shown_tags[SHOWN_TAGS:]
         if more:
             tags.append(format_html('<span title="{}">+{}</span>', ", ".join(more), len(more)))
-        return format_html(
-            '<div style="min-width: 7rem; white-space: normal">{}</div>', side_by_side([*told, *tags])
-        )
+        return side_by_side([*told, *tags])
 
     @admin.display(description="source, category", ordering="source__name")
     def origin(self, workflow: Workflow) -> SafeString:
-        look = "overflow-wrap: anywhere; white-space: normal; min-width: 6rem"
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 5.5rem"
         kind = Workflow.ExecutionType(workflow.effective_execution_type).label
         told = workflow.source, f"{workflow.category}, {kind}"
         return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *told)
@@ -394,23 +400,29 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
         title, description = shortened(workflow.title), workflow.shown_description
-        look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem; max-width: 22rem"
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 11rem"
         return format_html(
-            '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div></div>',
+            '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div>{}</div>',
             look,
             title,
             shortened(description, SHOWN_DESCRIPTION) if description else "",
+            self.labels(workflow),
         )
 
-    @admin.display(description="state")
-    def state(self, workflow: Any) -> SafeString:
-        return _state_cell(workflow)
-
     @admin.display(description="enabled", ordering="enabled")
-    def switch(self, workflow: Any) -> SafeString:
+    def state(self, workflow: Any) -> SafeString:
+        """The switch, and what agents see of it."""
+        badges = side_by_side(
+            filter(None, [_state_badges(workflow, workflow.explanation), review_badge(workflow)])
+        )
         return render_to_string(
             "catalogue/admin/switch.html",
-            {"workflow": workflow, "classes": " ".join(SWITCH_CLASSES), "may": workflow.may_be_switched},
+            {
+                "workflow": workflow,
+                "classes": " ".join(SWITCH_CLASSES),
+                "may": workflow.may_be_switched,
+                "badges": badges,
+            },
         )
 
     @admin.display(description="arguments")
@@ -506,15 +518,6 @@ def _told_aliases(workflow: Workflow) -> SafeString:
 
 def _present_chain() -> FilterChain[WorkflowFilter]:
     return FilterChain(WorkflowFilter.objects.filter(enabled=True))
-
-
-def _state_cell(workflow: Any, *, is_beside: bool = False) -> SafeString:
-    """`is_beside`: of an answer that replaces another cell of the row, for htmx to put in its own place."""
-    badges = _state_badges(workflow, workflow.explanation)
-    swap = mark_safe('hx-swap-oob="true"') if is_beside else ""
-    return format_html(
-        '<div id="state-{}" style="white-space: normal" {}>{}</div>', workflow.pk, swap, badges
-    )
 
 
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:

@@ -1,5 +1,6 @@
 """Changes to review: the list, the page of one with its differences, and what may be decided there."""
 
+import re
 from typing import Any
 
 import pytest
@@ -122,6 +123,56 @@ def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(
     assert Workflow.objects.get(upstream_id="wf-1").description.startswith("Ignore")
     names = {entry.actor_name for entry in HistoryEntry.of(review.workflow)}
     assert names == {"admin"} and HistoryEntry.of(review.workflow).count() == 2
+
+
+def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_shown(
+    admin_client: Client, engine: Engine, source: Source
+) -> None:
+    """A5.2: as in the list of changes to review, a decision names the offer that was on the page."""
+    review, workflows = Review.objects.get(), Workflow.objects.order_by("pk")
+    page = admin_client.get(list_url(Workflow)).content.decode()
+    assert page.count("change to review") == 1 and f'href="{page_url(review)}"' in page
+
+    def confirm(asked: Any) -> str:
+        sent = [*asked.context["sent"], *offers_on(asked)]
+        return told(admin_client.post(list_url(Workflow), multi(sent)))
+
+    asked = run_action(admin_client, "accept_selected", *workflows)
+    assert "Held of the selected workflows: 1" in (shown := text_of(asked))
+    assert "report_1" in shown and "another description" in shown and "report_2" not in shown
+    change(engine, source, "Yet another.")
+    assert "Changed again, look at it once more: report_1." in confirm(asked)
+    assert Review.objects.awaiting().exists()
+    accepted = confirm(run_action(admin_client, "accept_selected", *workflows))
+    assert accepted.endswith("Accepted: report_1.")
+    assert Workflow.objects.get(upstream_id="wf-1").description == "Yet another."
+    assert "change to review" not in admin_client.get(list_url(Workflow)).content.decode()
+    assert "Nothing is held" in told(run_action(admin_client, "accept_selected", *workflows))
+    assert HistoryEntry.of(review.workflow).get().actor_name == "admin"
+
+
+def test_what_the_page_did_not_show_is_not_accepted_from_the_list_of_workflows(
+    admin_client: Client, source: Source
+) -> None:
+    """A5.2."""
+    sent = {"action": "accept_selected", "_selected_action": [Review.objects.get().pk], "post": "yes"}
+    assert "did not show them: 1" in told(admin_client.post(list_url(Workflow), sent))
+    assert Review.objects.awaiting().exists()
+    viewer = curator("view_workflow")
+    assert "accept_selected" not in viewer.get(list_url(Workflow)).content.decode()
+    viewer.post(
+        list_url(Workflow), sent | {f"offer-{Review.objects.get().pk}": Review.objects.get().offer_hash}
+    )
+    assert Review.objects.awaiting().exists()
+
+
+def offers_on(page: Any) -> list[tuple[str, str]]:
+    """What its hidden fields send of the offers that it shows."""
+    return re.findall(r'name="(offer-\d+)" value="(\w+)"', page.content.decode())
+
+
+def multi(sent: list[tuple[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [value for known, value in sent if known == name] for name, _ in sent}
 
 
 def test_the_list_is_searched_in_any_case_of_letters(admin_client: Client, source: Source) -> None:
