@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from catalogue.models import Source
-from catalogue.reconciliation import Listing
+
+if TYPE_CHECKING:
+    # It tells the history of these changes.
+    from catalogue.reconciliation import Listing
 
 
 class Change(StrEnum):
@@ -26,7 +30,7 @@ def tell_counts(count: Callable[[Change], int]) -> str:
     return ", ".join(f"{number} {change}" for change in Change if (number := count(change)))
 
 
-def foresee_changes(source: Source | None, listing: Listing) -> dict[str, Change]:
+def foresee_changes(source: Source | None, listing: "Listing") -> dict[str, Change]:
     """By the engine's ids: of what is listed, in its order, then of what would be missing as a whole listing.
 
     None: a source that is new.

@@ -1,6 +1,7 @@
 """What curators do to workflows, for every door."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +35,23 @@ OVERRIDABLE = (
 
 MOST_FORMER_NAMES = 20
 MOST_ALIAS_DAYS = 365
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Enabled:
+    changed: int
+    """How many were not enabled before."""
+    unseen: list[str]
+    """The tool names of those that say something else by now, and stay hidden."""
+
+    def tell_unseen(self) -> str:
+        """Empty where everything is as it was seen."""
+        if not self.unseen:
+            return ""
+        more = f" and {len(self.unseen) - NAMED} more" if len(self.unseen) > NAMED else ""
+        told = f"{', '.join(self.unseen[:NAMED])}{more}"
+        return f"Changed by the engine since it was shown, and still hidden: {told}. Look again."
 
 
 class UnknownWorkflows(Exception):
@@ -63,6 +81,20 @@ def choose_workflows(source: Source, names: Iterable[str] | None = None) -> Quer
 def enable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     """Let agents see them, filters permitting. Returns how many were not enabled before."""
     return _decide(workflows, by, "Enabled.", enabled=True)
+
+
+@transaction.atomic
+def enable_as_seen(seen: Mapping[int, str], *, by: Actor | None = None) -> Enabled:
+    """Enable workflows that still say what somebody has seen of them: their content hashes by key.
+
+    Hidden workflows follow their engine, so that one may say something else by the time of the click.
+    """
+    Revision.lock()
+    hidden = Workflow.objects.filter(pk__in=seen, enabled=False).order_by("tool_name")
+    told = list(hidden.values_list("pk", "tool_name", "content_hash"))
+    unseen = {key: name for key, name, content_hash in told if content_hash != seen[key]}
+    chosen = Workflow.objects.filter(pk__in=seen.keys() - unseen.keys())
+    return Enabled(enable_workflows(chosen, by=by), list(unseen.values()))
 
 
 def disable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from catalogue.changes import Change, foresee_changes
+from catalogue.changes import Change, foresee_changes, tell_counts
 from catalogue.connections import secret_fields
+from catalogue.history import Actor, record_change
 from catalogue.models import DiscoveryRun, Revision, Source
 from catalogue.reconciliation import Listing, read_listing, reconcile
 from catalogue.secrets import CredentialsUnreadable
@@ -68,6 +69,8 @@ class ImportRequest:
     """Workflows that the source has from earlier files, and this one has not, go."""
     expose_new: bool = False
     """Agents see what a new source brings at once, without a curator who enables it."""
+    by: Actor | None = None
+    """In whose name the history tells of it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -113,7 +116,10 @@ def import_file(request: ImportRequest) -> Import:
         prepared = _prepare(request)
         source = prepared.write()
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, prepared.listing, run, by_hand=True)
+        reconcile(source, prepared.listing, run, by_hand=True, by=request.by)
+        if request.by is not None:
+            counts = tell_counts(prepared.outcome.count) or "no workflows"
+            record_change(request.by, [source], f"Imported a Temporal file: {counts}.")
         prepared.outcome.run = run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         _take_cache(prepared.declared, apply=True)
     prepared.outcome.health = check_source(source)

@@ -19,7 +19,7 @@ class Difference:
     """One thing that the engine says otherwise than what was accepted."""
 
     field: str
-    """Such as `description` or `input_schema`."""
+    """Such as `description` or `input_schema`: by this name it can be accepted alone."""
     told: str
     """Such as "new required argument `password`"."""
     old: Any = ABSENT
@@ -111,8 +111,9 @@ def _of_caching(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iter
 def _of_resemblance(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
     new = offered.get("resembles", "")
     if new and new != accepted["resembles"]:
+        is_of_title = accepted["upstream_title"] != offered["upstream_title"]
         yield Difference(
-            field="resembles",
+            field="upstream_title" if is_of_title else "name",
             told=f"its name or title can be mistaken for {new}",
             old=accepted["resembles"],
             new=new,
@@ -123,7 +124,7 @@ def _of_schema_problem(accepted: Mapping[str, Any], offered: Mapping[str, Any]) 
     problem = offered["schema_problem"]
     if problem and not accepted["schema_problem"]:
         told = "its input schema cannot be used and would be replaced by one that takes any object"
-        yield Difference(field="schema_problem", told=told, new=problem)
+        yield Difference(field="input_schema", told=told, new=problem)
 
 
 HINTS = {
@@ -178,7 +179,7 @@ def _of_interactions(
         yield Difference(field=field, told=told, old=before, new=after, harmless=before is None)
 
 
-UNREAD = {"icons", "resembles", "upstream_timeout_seconds", "upstream_cache_seconds"}
+UNREAD = {"icons", "upstream_timeout_seconds", "upstream_cache_seconds"}
 """No text of the engine that agents read."""
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -59,13 +60,53 @@ def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
     return next((workflow for workflow in had_it if name in workflow.live_aliases), None)
 
 
+def find_named(workflows: Workflows, name: str) -> Workflow | None:
+    """The one of this tool name, else the one whose former name it is, as long as that still works."""
+    return workflows.get(name) or find_by_alias(workflows, name)
+
+
+class Placement:
+    """Where workflows are shown for what filters and rules read of them: three queries, for however many."""
+
+    @cached_property
+    def _filters(self) -> FilterChain[WorkflowFilter]:
+        return FilterChain(WorkflowFilter.objects.filter(enabled=True))
+
+    @cached_property
+    def _rules(self) -> dict[str, FilterChain[ToolsetRule]]:
+        toolsets = Toolset.objects.filter(enabled=True).prefetch_related("rules")
+        with_rules = {
+            toolset.slug: [rule for rule in toolset.rules.all() if rule.enabled] for toolset in toolsets
+        }
+        return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
+
+    def tell_move(self, old: Workflow, new: Workflow) -> str:
+        """What becomes of it if it is as `new`: "it would come into the toolset finance"; empty: nothing."""
+        was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
+        if was_shown != is_shown:
+            return "agents would see it" if is_shown else "agents would no longer see it"
+        if not is_shown:
+            return ""
+        moves = {
+            slug: chain.lets_through(new)
+            for slug, chain in self._rules.items()
+            if chain.lets_through(new) != chain.lets_through(old)
+        }
+        told = [
+            f"{'come into' if comes else 'leave'} the toolset {slug}" for slug, comes in sorted(moves.items())
+        ]
+        return f"it would {' and '.join(told)}" if told else ""
+
+
 def load_exposed_catalogue() -> ExposedCatalogue:
-    """Read it from the database: at most six queries, whatever its size."""
+    """Read it from the database: at most seven queries, whatever its size."""
     # The revision first: rows that change while we read then belong to a later one, which is noticed.
     revision = Revision.current()
     chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
     # Not by the database, whose alphabet depends on its locale: cursors compare names.
-    candidates = sorted(Workflow.objects.runnable().select_related("source"), key=attrgetter("tool_name"))
+    # Each source once: joined, its columns would be read and converted again with each workflow.
+    runnable = Workflow.objects.runnable().order_by().prefetch_related("source")
+    candidates = sorted(runnable, key=attrgetter("tool_name"))
     shown = {workflow.tool_name: workflow for workflow in candidates if chain.lets_through(workflow)}
     toolsets = Toolset.objects.filter(enabled=True).prefetch_related("rules")
     picked = _picked_workflows()

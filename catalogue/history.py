@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
 
 LONGEST_NAME = 255
+BATCH = 500
 SECRET = "(secret)"  # noqa: S105 - no password
 """Stands for what is never kept here."""
 EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -70,11 +71,26 @@ def record_changes(
     _add_entries(actor, told, _find_changes([obj for obj, _ in told]), reverts=reverts)
 
 
-def record_deletion(actor: Actor, objects: Iterable[models.Model]) -> None:
+def record_deletion(
+    actor: Actor,
+    objects: Iterable[models.Model],
+    message: str = "Deleted.",
+    *,
+    reverts: HistoryEntry | None = None,
+) -> None:
     """Call it in the transaction of the deletion, before it."""
     rows = list(objects)
-    gone = {id(row): {name: [old, None] for name, old in _values(row).items()} for row in rows}
-    _add_entries(actor, [(row, "Deleted.") for row in rows], gone, are_deleted=True)
+    gone = {id(row): {name: [old, None] for name, old in values_of(row).items()} for row in rows}
+    _add_entries(actor, [(row, message) for row in rows], gone, reverts=reverts, are_deleted=True)
+
+
+def record_values(actor: Actor, told: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]]) -> None:
+    """For changes of what curators do not change otherwise: `{field: [old value, new value]}` of each row."""
+    changes = {
+        id(row): {name: [plain(old), plain(new)] for name, (old, new) in values.items()}
+        for row, _, values in told
+    }
+    _add_entries(actor, [(row, message) for row, message, _ in told], changes)
 
 
 def _add_entries(
@@ -104,7 +120,8 @@ def _add_entries(
                 reverts=reverts,
             )
             for row, message in told
-        ]
+        ],
+        batch_size=BATCH,
     )
 
 
@@ -118,7 +135,7 @@ def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]
     recorded = [row for row in rows if isinstance(row, Recorded)]
     for model in {type(row) for row in recorded}:
         ours = [row for row in recorded if type(row) is model]
-        names = {field.attname for field in _recorded_fields(model)}
+        names = {field.attname for field in recorded_fields(model)}
         if all(row.as_read is not None for row in ours):
             names &= {name for row in ours if row.as_read for name in row.as_read[0]}
         now = model._base_manager.only(*names).in_bulk([row.pk for row in ours])
@@ -132,7 +149,7 @@ def _compare(row: Recorded, present: Recorded) -> dict[str, list[Any]]:
     """What the row was when it was read, and what it is; of one that was made since, what is not empty."""
     read = None if row.as_read is None else dict(zip(*row.as_read, strict=True))
     changes: dict[str, list[Any]] = {}
-    for field in _recorded_fields(type(row)):
+    for field in recorded_fields(type(row)):
         if read is not None and field.attname not in read:
             continue
         old = None if read is None else read[field.attname]
@@ -152,12 +169,12 @@ def _compare(row: Recorded, present: Recorded) -> dict[str, list[Any]]:
     return changes
 
 
-def _values(row: models.Model) -> dict[str, Any]:
-    """What is kept of a row that goes."""
+def values_of(row: models.Model) -> dict[str, Any]:
+    """What is kept of a row that goes: all that is not empty; of secrets that there are any."""
     if not isinstance(row, Recorded):
         return {}
     deferred = row.get_deferred_fields()
-    fields = [field for field in _recorded_fields(type(row)) if field.attname not in deferred]
+    fields = [field for field in recorded_fields(type(row)) if field.attname not in deferred]
     values = {
         field.name: SECRET if field.name in row.recorded_as_secret else plain(getattr(row, field.attname))
         for field in fields
@@ -166,7 +183,7 @@ def _values(row: models.Model) -> dict[str, Any]:
     return values | {name: value for name, value in row.recorded_relations().items() if value}
 
 
-def _recorded_fields(model: type[Recorded]) -> list[Any]:
+def recorded_fields(model: type[Recorded]) -> list[Any]:
     named = {*model.recorded_besides, *model.recorded_as_secret}
     return [
         field

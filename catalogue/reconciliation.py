@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
+from catalogue.changes import Change
 from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
+from catalogue.exposure import Placement
+from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
 from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
@@ -130,16 +133,18 @@ def reconcile(
     is_whole: bool = True,
     enable: bool | None = None,
     by_hand: bool = False,
+    by: Actor | None = None,
 ) -> None:
     """Add, update, hold, bring back and mark missing, and count and name it all on the run.
 
     A listing that is not the whole one leaves alone what it does not mention. `enable` decides on new
     workflows in place of the source's policy. `by_hand`: somebody declared these workflows here, so that
-    nothing of it has to be reviewed. Raises Superseded and ListingHeld, and changes nothing then.
+    nothing of it has to be reviewed; the history tells who (`by`), and the old and the new values. Raises
+    Superseded and ListingHeld, and changes nothing then.
     """
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
-        changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand)
+        changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
     except ListingHeld as held:
         run.missing, run.vanishing_digest = len(held.missing), held.digest
         run.changes = _named(missing=held.missing)
@@ -263,7 +268,13 @@ class _Changes:
 
 @transaction.atomic
 def _apply(
-    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool
+    source: Source,
+    listing: Listing,
+    *,
+    is_whole: bool,
+    enable: bool | None,
+    by_hand: bool,
+    by: Actor | None,
 ) -> _Changes:
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()
@@ -285,8 +296,44 @@ def _apply(
     _look_for_imitations(looks, listing, changes, hide=by_itself)
     if not is_whole:
         changes.missing = []
+    replaced = [] if by is None else [*changes.updated, *changes.returned]
+    before = _rows_as_stored(current, replaced)
     _write(current, changes)
+    if by is not None:
+        _record(by, changes, before)
     return changes
+
+
+def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Workflow]:
+    """By the engine's ids."""
+    read = source.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
+    ids, rows = [workflow.upstream_id for workflow in replacing], dict[str, Workflow]()
+    for start in range(0, len(ids), BATCH):
+        rows |= {row.upstream_id: row for row in read.filter(upstream_id__in=ids[start : start + BATCH])}
+    return rows
+
+
+def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
+    """What somebody declared, with the old and the new values of what engines say otherwise."""
+    told: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
+        (row, f"Declared: {Change.ADDED}.", {name: [None, value] for name, value in _declared(row) if value})
+        for row in changes.new
+    ]
+    for what, rows in ((Change.UPDATED, changes.updated), (Change.RETURNED, changes.returned)):
+        for row in rows:
+            old = before[row.upstream_id]
+            values = {
+                name: [getattr(old, name), value]
+                for name, value in _declared(row)
+                if getattr(old, name) != value
+            }
+            told.append((old, f"Declared: {what}.", values))
+    told += [(row, f"Declared: {Change.REMOVED}.", {}) for row in changes.missing]
+    record_values(by, told)
+
+
+def _declared(workflow: Workflow) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in layer_of(workflow).items() if name != "content_hash"]
 
 
 def _compare(
@@ -506,16 +553,16 @@ def _judge(
     source: Source, listing: Listing, changes: _Changes, looks: _Lookalikes, policy: Source.ChangePolicy
 ) -> None:
     """Follow what is harmless, and hold the rest for a curator."""
-    by_metadata = starts_by_metadata(source.kind)
+    placement = Placement()
     for start in range(0, len(changes.doubtful), BATCH):
         batch = changes.doubtful[start : start + BATCH]
-        accepted = Workflow.objects.only(*LAYER_FIELDS).in_bulk([workflow.pk for workflow, _ in batch])
+        read = Workflow.objects.only("upstream_id", "tags_override", *LAYER_FIELDS)
+        accepted = read.in_bulk([workflow.pk for workflow, _ in batch])
         for workflow, upstream in batch:
             row = _row(workflow, upstream, changed_at=workflow.changed_at)
             offered = upstream | {"resembles": looks.find(row)}
-            differences = find_differences(
-                layer_of(accepted[workflow.pk]), offered, starts_by_metadata=by_metadata
-            )
+            accepted[workflow.pk].source = source
+            differences = judge_offer(accepted[workflow.pk], offered, placement)
             if policy == Source.ChangePolicy.CAREFUL and is_harmless(differences):
                 _follow(workflow, upstream, None, changes)
                 changes.settled.append(workflow.pk)
@@ -526,6 +573,89 @@ def _judge(
 def layer_of(workflow: Workflow) -> dict[str, Any]:
     """What is accepted of it."""
     return {name: getattr(workflow, name) for name in LAYER_FIELDS}
+
+
+CHOSEN_BY = ("name", "category", "tags")
+"""What filters and the rules of toolsets may read of an engine's words."""
+
+
+def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
+    """Between what is accepted of the workflow and what is offered, as the policy `careful` sees it.
+
+    What would show the workflow, hide it, or move it between toolsets is not harmless. Reads its source.
+    """
+    by_metadata = starts_by_metadata(workflow.source.kind)
+    differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
+    if not any(one.field in CHOSEN_BY for one in differences):
+        return differences
+    then = Workflow(
+        source=workflow.source,
+        upstream_id=workflow.upstream_id,
+        tags_override=workflow.tags_override,
+        **{name: offered[name] for name in CHOSEN_BY},
+    )
+    if not (moved := placement.tell_move(workflow, then)):
+        return differences
+    return [
+        replace(one, harmless=False, told=f"{one.told}, by which {moved}") if one.field in CHOSEN_BY else one
+        for one in differences
+    ]
+
+
+def hash_layer(upstream_id: str, layer: Mapping[str, Any]) -> str:
+    """The content hash that a listing of exactly this would have."""
+    listed = {name: value for name, value in layer.items() if name not in ("content_hash", "resembles")}
+    return _content_hash({"upstream_id": upstream_id, **listed})
+
+
+def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
+    """Accept of each workflow what its layer says, with queries per batch; the curator's decisions stay."""
+    now = timezone.now()
+    Workflow.objects.bulk_create(
+        [
+            Workflow(
+                source=workflow.source,
+                upstream_id=workflow.upstream_id,
+                tool_name=workflow.tool_name,
+                changed_at=now,
+                **{name: layer[name] for name in LAYER_FIELDS if name in layer},
+            )
+            for workflow, layer in layers
+        ],
+        update_conflicts=True,
+        unique_fields=("source", "upstream_id"),
+        update_fields=(*LAYER_FIELDS, "changed_at"),
+        batch_size=BATCH,
+    )
+
+
+def judge_anew(source: Source) -> int:
+    """Decide by the source's policy on what is held of it; what a curator turned down stays turned down.
+
+    Returns how many of the changes are served now. Call it in a transaction that holds `Revision.lock`.
+    """
+    served = 0
+    held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
+    keys, placement = list(held.order_by("pk").values_list("pk", flat=True)), Placement()
+    for start in range(0, len(keys), BATCH):
+        reviews = held.select_related("workflow__source").filter(pk__in=keys[start : start + BATCH])
+        followed = [review for review in reviews if _is_followed(review, source, placement)]
+        serve_layers((review.workflow, review.offered or {}) for review in followed)
+        Review.objects.filter(pk__in=[review.pk for review in followed]).delete()
+        served += len(followed)
+    if served:
+        Revision.bump()
+    return served
+
+
+def _is_followed(review: Review, source: Source, placement: Placement) -> bool:
+    workflow, offered = review.workflow, layer_of(Workflow()) | (review.offered or {})
+    if source.change_policy == Source.ChangePolicy.FOLLOW:
+        # An imitation may have to be hidden, which the next listing decides.
+        return not offered["resembles"] or offered["resembles"] == workflow.resembles
+    if source.change_policy == Source.ChangePolicy.CAREFUL:
+        return not workflow.enabled or is_harmless(judge_offer(workflow, offered, placement))
+    return False
 
 
 def _hold(

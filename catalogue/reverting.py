@@ -5,15 +5,36 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
+from django.utils.text import capfirst
 
 from catalogue.curation import OVERRIDABLE, override_workflow
-from catalogue.history import SECRET, Actor, plain, record_change, recorded_model, remember_relations
-from catalogue.models import HistoryEntry, ProductSettings, Revision, Source, Toolset, Workflow
+from catalogue.history import (
+    SECRET,
+    Actor,
+    plain,
+    record_change,
+    record_deletion,
+    recorded_model,
+    remember_relations,
+    values_of,
+)
+from catalogue.models import (
+    HistoryEntry,
+    ProductSettings,
+    Revision,
+    Source,
+    Toolset,
+    Workflow,
+    WorkflowFilter,
+)
 from catalogue.product_settings import InvalidSettings, change_settings
-from catalogue.sources import UPDATABLE, configure_source, update_source
+from catalogue.reconciliation import LAYER_FIELDS
+from catalogue.sources import UPDATABLE, configure_source, create_source, update_source
 from catalogue.toolsets import UnknownPicks, write_toolset
 
 SHOWN_CHARACTERS = 60
+DECLARED = frozenset(LAYER_FIELDS)
+"""Of workflows that are declared here."""
 
 
 class RevertRefused(Exception):
@@ -22,37 +43,74 @@ class RevertRefused(Exception):
 
 def why_not_revertible(entry: HistoryEntry) -> str:
     """By what the entry itself says; empty where it can be tried."""
-    if entry.kind == HistoryEntry.Kind.ADDED:
-        return f"{entry.object_name} was added: delete it instead."
-    if entry.kind == HistoryEntry.Kind.DELETED:
-        return f"{entry.object_name} was deleted: add it again with the values that it had."
-    if not entry.changes or recorded_model(entry.model) is None:
+    model = recorded_model(entry.model)
+    if model is None or not entry.changes:
         return "The entry does not say from what value to what value it changed anything."
+    if entry.kind == HistoryEntry.Kind.ADDED and model not in removers:
+        return f"{entry.object_name} was added, which its history does not take back: its own page may."
+    if entry.kind == HistoryEntry.Kind.DELETED and model not in restorers:
+        return f"{entry.object_name} was deleted, and the history does not keep all of it: add it again."
+    if entry.kind == HistoryEntry.Kind.ADDED:
+        return ""
     if any(SECRET in values for values in entry.changes.values()):
         return "It changed secrets, which the history does not keep: enter them again."
+    if model is Workflow and entry.changes.keys() & DECLARED:
+        return "It was declared: declare it again with the values from before, which stand here."
     return ""
 
 
+def permission_to_revert(entry: HistoryEntry) -> str:
+    """What takes this back is itself a change, a deletion or an addition: `catalogue.delete_toolset`."""
+    kinds = HistoryEntry.Kind
+    verb = {kinds.ADDED: "delete", kinds.DELETED: "add"}.get(kinds(entry.kind), "change")
+    app, _, model = entry.model.partition(".")
+    return f"{app}.{verb}_{model}"
+
+
 @transaction.atomic
-def revert_change(entry: HistoryEntry, *, by: Actor) -> None:
-    """Give back the values from before. Raises RevertRefused where others have changed them since."""
+def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
+    """Give back the values from before, what was deleted, or nothing for what was added.
+
+    Returns the entry that tells of it. Raises RevertRefused where others have changed it since.
+    """
     model = recorded_model(entry.model)
     if (problem := why_not_revertible(entry)) or model is None:
         raise RevertRefused(problem)
     Revision.lock()
     row: Any = model._default_manager.filter(pk=entry.object_id).first()
-    if row is None:
-        raise RevertRefused(f"{entry.object_name} does not exist any more.")
-    remember_relations(row)
-    _check_is_as_left(row, entry)
-    wanted = {name: _value_for(row, name, old) for name, (old, _) in entry.changes.items()}
+    message = f"Reverted: {entry.message}"
     try:
-        reverters.get(model, _write)(row, wanted, by)
+        if entry.kind == HistoryEntry.Kind.DELETED:
+            if row is not None:
+                raise RevertRefused(f"{entry.object_name} exists: somebody has brought it back already.")
+            restored = restorers[model](entry.object_id, _old_values(model, entry))
+            record_change(by, [restored], message, reverts=entry)
+        elif row is None:
+            raise RevertRefused(f"{entry.object_name} does not exist any more.")
+        elif entry.kind == HistoryEntry.Kind.ADDED:
+            _check_is_as_added(row, entry)
+            record_deletion(by, [row], message, reverts=entry)
+            removers[model](row)
+        else:
+            remember_relations(row)
+            _check_is_as_left(row, entry)
+            reverters.get(model, _write)(row, _old_values(model, entry), by)
+            record_change(by, [row], message, reverts=entry)
     except ValidationError as error:
         raise RevertRefused(" ".join(error.messages)) from None
     except (UnknownPicks, InvalidSettings) as error:
         raise RevertRefused(f"{error}.") from None
-    record_change(by, [row], f"Reverted: {entry.message}", reverts=entry)
+    return entry.reverted_by.latest("pk")
+
+
+def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:
+    """What somebody has worked on since is not thrown away."""
+    added = {name: new for name, (_, new) in entry.changes.items()}
+    now = values_of(row)
+    differing = sorted(name for name in added.keys() | now.keys() if added.get(name) != now.get(name))
+    if differing:
+        told = f"{', '.join(differing)} of {entry.object_name} changed since it was added"
+        raise RevertRefused(f"{told}. Revert that change first, or delete it by hand.")
 
 
 def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
@@ -73,10 +131,14 @@ def _attribute(row: models.Model, name: str) -> str:
     return next((field.attname for field in row._meta.concrete_fields if field.name == name), name)
 
 
-def _value_for(row: models.Model, name: str, value: Any) -> Any:
-    field = next((field for field in row._meta.concrete_fields if field.name == name), None)
+def _old_values(model: type[models.Model], entry: HistoryEntry) -> dict[str, Any]:
+    """As the model has them."""
+    fields = {field.name: field for field in model._meta.concrete_fields}
     # What is no text is JSON already.
-    return value if field is None or not isinstance(value, str) else field.to_python(value)
+    return {
+        name: fields[name].to_python(old) if name in fields and isinstance(old, str) else old
+        for name, (old, _) in entry.changes.items()
+    }
 
 
 Reverter = Callable[[Any, dict[str, Any], Actor], None]
@@ -122,3 +184,53 @@ reverters: dict[type[models.Model], Reverter] = {
     ProductSettings: _write_settings,
 }
 """What is written otherwise than field by field; the rooms above add theirs."""
+
+
+# What was added and deleted
+
+
+def _restore(key: str, values: dict[str, Any]) -> Any:
+    """Under the key that it had, by which its history and links know it."""
+    rule = WorkflowFilter(pk=int(key), **values)
+    rule.full_clean()
+    rule.save(force_insert=True)
+    return rule
+
+
+def _restore_toolset(key: str, values: dict[str, Any]) -> Any:
+    return write_toolset(Toolset(pk=int(key)), **values)
+
+
+def _restore_source(key: str, values: dict[str, Any]) -> Any:
+    """Its workflows come with its next listing; what was curated of them went with it."""
+    known = {name: value for name, value in values.items() if name in ("name", "kind", "config", *UPDATABLE)}
+    return create_source(**{"credentials": {}, "config": {}} | known)
+
+
+def _remove(row: Any) -> None:
+    try:
+        row.delete()
+    except models.ProtectedError as error:
+        users = sorted(
+            {capfirst(str(type(one)._meta.verbose_name_plural)) for one in error.protected_objects}
+        )
+        raise RevertRefused(f"{row} is used: {', '.join(users)} belong to it.") from None
+
+
+def _remove_source(source: Source) -> None:
+    if count := source.workflows.count():
+        raise RevertRefused(f"{source} has {count:,} workflows by now: delete it by hand.")
+    _remove(source)
+
+
+removers: dict[type[models.Model], Callable[[Any], None]] = {
+    WorkflowFilter: _remove,
+    Toolset: _remove,
+    Source: _remove_source,
+}
+restorers: dict[type[models.Model], Callable[[str, dict[str, Any]], Any]] = {
+    WorkflowFilter: _restore,
+    Toolset: _restore_toolset,
+    Source: _restore_source,
+}
+"""By the object's key and its values; a source with secrets is refused before."""

@@ -3,23 +3,50 @@
 Whoever decides says which offer they saw: an engine that changes its mind meanwhile is looked at again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import Difference, find_differences, tell_differences
+from catalogue.drift import Difference, tell_differences
+from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.reconciliation import BATCH, LAYER_FIELDS, layer_of
+from catalogue.reconciliation import (
+    BATCH,
+    LAYER_FIELDS,
+    hash_layer,
+    judge_offer,
+    layer_of,
+    serve_layers,
+)
 
 Offers = Mapping[int, str]
 """By the workflow's key the hash of the offer that was seen."""
+
+
+RUN_BY = ("name", "input_schema", "metadata")
+"""By these a run is started where an engine's metadata says how."""
+NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
+"""What was found out about a field goes with it."""
+ACCEPTABLE = tuple(
+    name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
+)
+"""The fields that can be accepted alone, as differences name them."""
+
+
+class UnknownFields(ValueError):
+    """Nothing was changed."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"No such fields: {', '.join(names)}. There are {', '.join(ACCEPTABLE)}.")
 
 
 class ReviewRefused(Exception):
@@ -35,6 +62,8 @@ class Decided:
     """The engine says something else than what was seen: look again."""
     nothing_held: list[str] = field(default_factory=list)
     """Somebody else decided, or the engine says again what was accepted."""
+    only_whole: list[str] = field(default_factory=list)
+    """New workflows, of which fields were to be accepted."""
 
     def tell_refused(self) -> str:
         """Empty where everything was decided."""
@@ -43,22 +72,25 @@ class Decided:
             told.append(f"Changed again, look at it once more: {_named(self.changed_again)}.")
         if self.nothing_held:
             told.append(f"Nothing is held any more: {_named(self.nothing_held)}.")
+        if self.only_whole:
+            told.append(f"New workflows are accepted as a whole: {_named(self.only_whole)}.")
         return " ".join(told)
 
 
-def differences_of(review: Review) -> list[Difference]:
+def differences_of(review: Review, placement: Placement | None = None) -> list[Difference]:
     """Between what agents see and what the engine says now; none for a new workflow.
 
-    Reads the workflow with its source, unless they were selected.
+    Reads the workflow with its source, unless they were selected. `placement` is shared between several.
     """
     if review.offered is None:
         return []
-    workflow = review.workflow
-    return find_differences(
-        layer_of(workflow),
-        layer_of(Workflow()) | review.offered,
-        starts_by_metadata=starts_by_metadata(workflow.source.kind),
-    )
+    offered = layer_of(Workflow()) | review.offered
+    return judge_offer(review.workflow, offered, placement or Placement())
+
+
+def fields_together(field: str, source: Source) -> tuple[str, ...]:
+    """What is accepted with this field: a call made by one schema must not be sent as another demands."""
+    return RUN_BY if field in RUN_BY and starts_by_metadata(source.kind) else (field,)
 
 
 def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
@@ -66,9 +98,15 @@ def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
     return dict(reviews.order_by("pk").values_list("pk", "offer_hash"))
 
 
-def accept_offers(offers: Offers, *, by: Actor) -> Decided:
-    """Serve what the engine says now; a new workflow is enabled."""
-    return _decide(offers, by, _accept)
+def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) -> Decided:
+    """Serve what the engine says now; a new workflow is enabled.
+
+    `fields`: of each change these alone, and what goes together with them; the rest stays held. Raises
+    UnknownFields.
+    """
+    if unknown := sorted(set(fields) - set(ACCEPTABLE)):
+        raise UnknownFields(unknown)
+    return _decide(offers, by, partial(_accept, fields=fields), fields)
 
 
 def keep_accepted(offers: Offers, *, by: Actor) -> Decided:
@@ -76,8 +114,13 @@ def keep_accepted(offers: Offers, *, by: Actor) -> Decided:
     return _decide(offers, by, _keep)
 
 
-def _decide(offers: Offers, by: Actor, decide: Callable[[list[Review], Actor], None]) -> Decided:
-    decided = Decided()
+def _decide(
+    offers: Offers,
+    by: Actor,
+    decide: Callable[[list[Review], Actor, Placement], None],
+    fields: Collection[str] = (),
+) -> Decided:
+    decided, placement = Decided(), Placement()
     for keys in _batches(offers):
         with transaction.atomic():
             # As listings do: so neither works on what the other is about to write.
@@ -94,27 +137,54 @@ def _decide(offers: Offers, by: Actor, decide: Callable[[list[Review], Actor], N
                     decided.nothing_held.append(names[key])
                 elif held[key].offer_hash != offers[key]:
                     decided.changed_again.append(names[key])
+                elif fields and held[key].kind == Review.Kind.NEW:
+                    decided.only_whole.append(names[key])
+                elif fields and not _split(held[key], fields, placement)[0]:
+                    decided.nothing_held.append(names[key])
                 else:
                     agreed.append(held[key])
                     decided.done.append(names[key])
-            decide(agreed, by)
+            decide(agreed, by, placement)
     return decided
 
 
-def _accept(reviews: list[Review], by: Actor) -> None:
+def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: Collection[str] = ()) -> None:
     changed, new = _by_kind(reviews)
-    Workflow.objects.bulk_create(
-        [_as_offered(review) for review in changed],
-        update_conflicts=True,
-        unique_fields=("source", "upstream_id"),
-        update_fields=(*LAYER_FIELDS, "changed_at"),
-    )
+    splits = {review: _split(review, fields, placement) for review in changed} if fields else {}
+    in_part = {review: split for review, split in splits.items() if split[1]}
+    whole = [review for review in changed if review not in in_part]
+    serve_layers((review.workflow, review.offered or {}) for review in whole)
+    serve_layers((review.workflow, _layer_in_part(review, fields)) for review in in_part)
     Workflow.objects.filter(pk__in=[review.pk for review in new]).update(enabled=True)
-    Review.objects.filter(pk__in=[review.pk for review in reviews]).delete()
+    Review.objects.filter(pk__in=[review.pk for review in [*whole, *new]]).delete()
     if reviews:
         Revision.bump()
-    _record(by, changed, "Accepted the engine's change: {}.")
-    _record(by, new, "Accepted as a new workflow, and enabled.")
+    _record(by, whole, placement, "Accepted the engine's change: {}.")
+    _record(by, new, placement, "Accepted as a new workflow, and enabled.")
+    told = "Accepted of the engine's change: {}. Still held: {}."
+    parts = [(one.workflow, told.format(*map(tell_differences, split))) for one, split in in_part.items()]
+    record_changes(by, parts)
+
+
+def _split(
+    review: Review, fields: Collection[str], placement: Placement
+) -> tuple[list[Difference], list[Difference]]:
+    """The differences that go with the fields, and the others."""
+    source = review.workflow.source
+    chosen = {one for field in fields for one in fields_together(field, source)}
+    accepted, held = [], []
+    for difference in differences_of(review, placement):
+        (accepted if difference.field in chosen else held).append(difference)
+    return accepted, held
+
+
+def _layer_in_part(review: Review, fields: Collection[str]) -> dict[str, Any]:
+    """What is accepted, with the chosen fields as they are offered, and the hash of exactly that."""
+    workflow, offered = review.workflow, layer_of(Workflow()) | (review.offered or {})
+    chosen = {one for field in fields for one in fields_together(field, workflow.source)}
+    columns = [column for field in chosen for column in (field, *NOTED_WITH.get(field, ()))]
+    layer = layer_of(workflow) | {column: offered[column] for column in columns}
+    return layer | {"content_hash": hash_layer(workflow.upstream_id, layer)}
 
 
 def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
@@ -123,31 +193,21 @@ def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
     return changed, [review for review in reviews if review.kind == Review.Kind.NEW]
 
 
-def _record(by: Actor, reviews: list[Review], message: str) -> None:
+def _record(by: Actor, reviews: list[Review], placement: Placement, message: str) -> None:
     """After the change, with the workflows as they were before it."""
-    told = [(review.workflow, message.format(tell_differences(differences_of(review)))) for review in reviews]
+    told = [
+        (review.workflow, message.format(tell_differences(differences_of(review, placement))))
+        for review in reviews
+    ]
     record_changes(by, told)
 
 
-def _as_offered(review: Review) -> Workflow:
-    """For an upsert, which leaves alone what the curator decided."""
-    workflow, offered = review.workflow, review.offered or {}
-    layer = {name: offered[name] for name in LAYER_FIELDS if name in offered}
-    return Workflow(
-        source=workflow.source,
-        upstream_id=workflow.upstream_id,
-        tool_name=workflow.tool_name,
-        changed_at=timezone.now(),
-        **layer,
-    )
-
-
-def _keep(reviews: list[Review], by: Actor) -> None:
+def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
     changed, new = _by_kind(reviews)
     Review.objects.filter(pk__in=[review.pk for review in changed]).update(kept_at=timezone.now())
     Review.objects.filter(pk__in=[review.pk for review in new]).delete()
-    _record(by, changed, "Turned down the engine's change: {}.")
-    _record(by, new, "Looked at as a new workflow, and left hidden.")
+    _record(by, changed, placement, "Turned down the engine's change: {}.")
+    _record(by, new, placement, "Looked at as a new workflow, and left hidden.")
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:

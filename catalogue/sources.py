@@ -16,6 +16,7 @@ from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source
 from catalogue.models.source import TOLERATED_LOSS
+from catalogue.reconciliation import judge_anew
 from catalogue.secrets import CredentialsUnreadable
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
@@ -125,8 +126,8 @@ def reencrypt_credentials() -> tuple[int, list[str]]:
 def update_source(source: Source, **changes: Any) -> Source:
     """Change what is ours to say about a source, which UPDATABLE names.
 
-    Switched on, or with another interval, it is due at once unless it is refreshed by hand only. Raises
-    ValidationError keyed by field.
+    Switched on, or with another interval, it is due at once unless it is refreshed by hand only. By another
+    policy for changes, what is held is judged anew. Raises ValidationError keyed by field.
     """
     if unknown := set(changes) - set(UPDATABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
@@ -136,7 +137,12 @@ def update_source(source: Source, **changes: Any) -> Source:
     if "refresh_interval" in changes or changes.get("enabled"):
         source.next_refresh_at = None if source.refresh_interval == 0 else timezone.now()
         changes["next_refresh_at"] = source.next_refresh_at
-    source.save(update_fields=[*changes, "updated_at"])
+    with transaction.atomic():
+        Revision.lock()
+        stored = Source.objects.only("change_policy").get(pk=source.pk).change_policy
+        source.save(update_fields=[*changes, "updated_at"])
+        if source.change_policy != stored and "change_policy" in changes:
+            judge_anew(source)
     return source
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager  # noqa: E402 - the rooms need Django
 from typing import cast  # noqa: E402
 
 from django.conf import settings  # noqa: E402
+from django.urls import reverse  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Route  # noqa: E402
@@ -42,6 +43,8 @@ def build_application() -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with endpoint.session_manager.run():
+            # Imports the admin and REST, and compiles their addresses, before the first request asks for it.
+            reverse("admin:index")
             # What is there by now stays: going through it again and again, the garbage collector would keep
             # requests waiting.
             gc.collect()

@@ -18,7 +18,7 @@ from loguru import logger
 
 from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import in_turn
-from catalogue.exposure import current_catalogue, find_by_alias
+from catalogue.exposure import current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
@@ -54,7 +54,7 @@ def read_idempotency_key(sent: Any) -> str:
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """The workflow behind a tool name. Raises UnknownTool, also for one outside the caller's toolset."""
     shown = current_catalogue().seen_through(caller.toolset)
-    if (workflow := shown.get(tool_name) or find_by_alias(shown, tool_name)) is None:
+    if (workflow := find_named(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
         raise UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow

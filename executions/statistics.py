@@ -16,14 +16,14 @@ Ends of executions are counted in the transaction that records them (`models.usa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connection, transaction
-from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
+from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
@@ -49,6 +49,7 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 FOLDED_AT_ONCE = 500
 PRUNED_AT_ONCE = 500
+Read = TypeVar("Read")
 
 
 # Reading
@@ -150,8 +151,6 @@ class Figures:
             self.timed += row["calls"]
             self.milliseconds += row["milliseconds"]
             self._add_durations(duration_class, row["calls"], row["milliseconds"])
-        if self.last_at is None or row["last_at"] > self.last_at:
-            self.last_at = row["last_at"]
 
     def include(self, other: Figures) -> None:
         for name in ("timed", *ADDED):
@@ -176,9 +175,15 @@ def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
 def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], Figures]:
     """The figures for each combination of values of these columns, in one query."""
     figures: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
-    sums = {name: Sum(name) for name in ADDED} | {"last_at": Max("last_at")}
+    lasts: defaultdict[tuple[Any, ...], str] = defaultdict(str)
+    # As text, in UTC: to read a time takes longer than all else that is done with a row.
+    sums = {name: Sum(name) for name in ADDED} | {"last": Cast(Max("last_at"), TextField())}
     for row in rows.order_by().values(*by, "outcome", "duration_class").annotate(**sums):
-        figures[tuple(row[name] for name in by)].add(row["outcome"], row["duration_class"], row)
+        key = tuple(row[name] for name in by)
+        figures[key].add(row["outcome"], row["duration_class"], row)
+        lasts[key] = max(lasts[key], row["last"])
+    for key, last in lasts.items():
+        figures[key].last_at = datetime.fromisoformat(last).replace(tzinfo=UTC)
     return dict(figures)
 
 
@@ -194,6 +199,53 @@ def figures_over_time(
         (datetime.fromisoformat(f"{day}T00:00:00+00:00"), *rest): figures
         for (day, *rest), figures in daily.items()
     }
+
+
+_of_past_days: dict[tuple[Period, str], tuple[Any, Any]] = {}
+"""By period and what was read: the state of the rows it was read from, and what was read."""
+
+
+def forget_past_days() -> None:
+    """For tests, whose databases begin again with the same keys."""
+    _of_past_days.clear()
+
+
+def _read_by_days(
+    period: Period, name: str, read: Callable[[UsageQuerySet], Read]
+) -> tuple[Read | None, Read]:
+    """What `read` makes of the period's days before today, if it has any, and of today.
+
+    The past is remembered until a row of it is added or removed, which the database tells from an index
+    alone: folding, late ends, counting again and pruning all do one of these.
+    """
+    start, now = period.start(), timezone.now()
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period is Period.DAY:
+        return None, read(usage_since(start))
+    past = usage_since(start, today)
+    counted = past.order_by().aggregate(rows=Count("pk"), keys=Sum("pk"), last=Max("pk"))
+    state = (start, today, *counted.values())
+    known = _of_past_days.get((period, name))
+    if known is None or known[0] != state:
+        known = _of_past_days[period, name] = (state, read(past))
+    return known[1], read(usage_since(today))
+
+
+def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dict[tuple[Any, ...], Figures]:
+    """Like `figures_by`, or with a bucket like `figures_over_time`, of the period's time until now."""
+
+    def read(rows: UsageQuerySet) -> dict[tuple[Any, ...], Figures]:
+        return figures_by(rows, *by) if bucket is None else figures_over_time(rows, *by, bucket=bucket)
+
+    past, present = _read_by_days(period, f"{by} {bucket}", read)
+    if past is None:
+        return present
+    joined = past | present
+    for key in past.keys() & present.keys():
+        joined[key] = Figures()
+        joined[key].include(past[key])
+        joined[key].include(present[key])
+    return joined
 
 
 class Subject(StrEnum):
@@ -228,21 +280,27 @@ class Use:
     """Of a tool whose workflow is still there."""
 
 
-def usage_by(subject: Subject, rows: UsageQuerySet) -> list[Use]:
-    """In no order; at most two queries."""
+def usage_by(subject: Subject, period: Period) -> list[Use]:
+    """In no order; at most six queries."""
     if subject is Subject.TOOL:
-        return _usage_by_tool(rows)
+        return _usage_by_tool(period)
     column = COLUMN_OF[subject]
-    figures = figures_by(rows, column)
-    names: dict[str, str] = {}
-    if subject is Subject.CALLER:
-        names = dict(rows.order_by().values_list(column).annotate(Max("caller_name")))
+    figures = figures_in(period, column)
+    names = _names_of_callers(period) if subject is Subject.CALLER else {}
     return [Use(names.get(key) or key, key, found) for (key,), found in figures.items()]
 
 
-def _usage_by_tool(rows: UsageQuerySet) -> list[Use]:
+def _names_of_callers(period: Period) -> dict[str, str]:
+    def read(rows: UsageQuerySet) -> dict[str, str]:
+        return dict(rows.order_by().values_list("caller").annotate(Max("caller_name")))
+
+    past, present = _read_by_days(period, "names of callers", read)
+    return (past or {}) | {caller: name for caller, name in present.items() if name}
+
+
+def _usage_by_tool(period: Period) -> list[Use]:
     """A workflow that was renamed meanwhile is one; what is left of deleted ones goes by the tool's name."""
-    found = figures_by(rows, "workflow", "tool_name")
+    found = figures_in(period, "workflow", "tool_name")
     known = Workflow.objects.filter(pk__in={workflow for workflow, _ in found if workflow is not None})
     names = dict(known.order_by().values_list("pk", "tool_name"))
     merged: dict[tuple[int | None, str], Figures] = {}
@@ -269,11 +327,6 @@ def called_since(start: datetime | None = None) -> Exists:
     ended = HourlyUsage.objects.filter(workflow=OuterRef("pk"))
     active = Execution.objects.admitted().filter(workflow=OuterRef("pk"))
     return Exists(ended if start is None else ended.filter(hour__gte=start)) | Exists(active)  # type: ignore[return-value]
-
-
-def failed_since(start: datetime) -> Exists:
-    """A condition for workflows: a call of theirs has failed or timed out."""
-    return Exists(usage_since(start).filter(workflow=OuterRef("pk"), outcome__in=FAILURES))
 
 
 def uncalled_workflows(*, days: int) -> WorkflowQuerySet:

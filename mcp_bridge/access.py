@@ -23,6 +23,8 @@ class Access:
     """None for callers that need no token."""
     inline_wait_seconds: int | None = None
     """What the token says of its client's patience; None: what the toolset or the product says."""
+    learned_wait_seconds: int | None = None
+    """Where the token says nothing: what the calls that its clients gave up have taught."""
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -40,7 +42,7 @@ class Access:
             raise OtherToolset
         if toolset is not None:
             caller = replace(caller, toolset=toolset)
-        return cls(caller, token.granted, token.pk, token.inline_wait_seconds)
+        return cls(caller, token.granted, token.pk, token.inline_wait_seconds, token.learned_wait_seconds)
 
     def is_still_granted(self) -> bool:
         """Asks the database, for what goes on after the request was let in."""

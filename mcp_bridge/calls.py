@@ -80,14 +80,14 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
 
 
 async def patience_of(access: Access) -> int | None:
-    """Seconds that the client waits, as its token or its toolset says; None: nothing is known."""
+    """Seconds that the client waits: as its token says, else its toolset and what was learned; else None."""
     if access.inline_wait_seconds is not None or access.toolset is None:
-        return access.inline_wait_seconds
+        return access.inline_wait_seconds or access.learned_wait_seconds
     if (catalogue := fresh_catalogue()) is None:
         catalogue = await run_in_database(current_catalogue)
     entry = catalogue.toolsets.get(access.toolset)
-    seconds: int | None = None if entry is None else entry.toolset.inline_wait_seconds
-    return seconds
+    decided = None if entry is None else entry.toolset.inline_wait_seconds
+    return min((known for known in (decided, access.learned_wait_seconds) if known), default=None)
 
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:

@@ -15,6 +15,8 @@ from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.scopes import Scope
 from executions.callers import Caller
 
+MARGIN_OF_PATIENCE = 5
+"""Calls are answered a fifth of their client's patience before it ends, and a second at least."""
 DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
 
 
@@ -54,6 +56,15 @@ class AccessToken(Recorded):
         help_text="Seconds that a tool call waits before it gets a handle: less than the client waits. "
         "Empty: its toolset's, else the product's default.",
     )
+    patience_seconds = models.PositiveIntegerField(
+        "patience",
+        null=True,
+        editable=False,
+        help_text="After how many seconds its clients were seen to give calls up; the shortest.",
+    )
+    gave_up_after = models.PositiveIntegerField(null=True, editable=False)
+    """Seconds of the last call whose connection its client closed: a patience if that happens again."""
+    gave_up_at = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
@@ -90,6 +101,12 @@ class AccessToken(Recorded):
     def granted(self) -> frozenset[str]:
         """Its scopes, and those that they include: `catalogue:admin` allows everything."""
         return frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
+
+    @property
+    def learned_wait_seconds(self) -> int | None:
+        """An inline wait that its clients survive; None: none was seen to give up."""
+        patience = self.patience_seconds
+        return None if patience is None else patience - max(patience // MARGIN_OF_PATIENCE, 1)
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.granted

@@ -13,7 +13,7 @@ from catalogue.exposure import (
     ExposedToolset,
     current_catalogue,
     expose,
-    find_by_alias,
+    find_named,
     fresh_catalogue,
     shown_by,
 )
@@ -66,8 +66,7 @@ class PortableView:
         return read.arguments
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
-        shown = self.entry.workflows
-        workflow = shown.get(name) or find_by_alias(shown, name)
+        workflow = find_named(self.entry.workflows, name)
         return None if workflow is None else workflow.offered_input_schema
 
     def tell_invalid(

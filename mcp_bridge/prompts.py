@@ -21,7 +21,7 @@ from mcp_types import (
 from pydantic_core import from_json
 
 from catalogue.database import run_in_database
-from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue
+from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, find_named
 from catalogue.inputs import describe_inputs
 from catalogue.models import Workflow
 from catalogue.portable_schemas import make_portable
@@ -72,7 +72,7 @@ def find_offered(access: Access, name: str) -> Workflow:
             INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
         )
     offered = offered_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
-    if (workflow := offered.get(name)) is None:
+    if (workflow := find_named(offered, name)) is None:
         raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are.")
     return workflow
 
@@ -125,7 +125,7 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResu
     shown = workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
     if portable is not None:
         arguments = make_portable(workflow.offered_input_schema).plan.write(arguments)
-    message = _ask_to_run(workflow, shown, arguments, has_own_tool=name in tools)
+    message = _ask_to_run(workflow, shown, arguments, has_own_tool=workflow.tool_name in tools)
     return GetPromptResult(
         description=workflow.shown_description or None,
         messages=[PromptMessage(role="user", content=TextContent(text=message))],

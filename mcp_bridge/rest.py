@@ -357,8 +357,9 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     class Meta:
         model = AccessToken
         fields = (
-            "id", "name", "caller", "prefix", "scopes", "toolset", "inline_wait_seconds", "usable",
-            "created_at", "created_by", "expires_at", "revoked_at", "last_used_at",
+            "id", "name", "caller", "prefix", "scopes", "toolset", "inline_wait_seconds",
+            "patience_seconds", "usable", "created_at", "created_by", "expires_at", "revoked_at",
+            "last_used_at",
         )  # fmt: skip
         read_only_fields = fields
 

@@ -16,6 +16,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
 from django.http import parse_cookie
 from django.utils import timezone
+from loguru import logger
 from starlette.datastructures import Headers
 
 from catalogue.database import run_in_database
@@ -119,6 +120,35 @@ def _note_use(token: AccessToken) -> None:
     now = timezone.now()
     if token.last_used_at is None or now - token.last_used_at > USE_NOTED_EVERY:
         AccessToken.objects.filter(pk=token.pk).update(last_used_at=now)
+
+
+@transaction.atomic
+def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_certain: bool) -> None:
+    """Remember the shortest patience of a token's clients, one of which gave up a call that began then.
+
+    What is not certain has to be seen twice, and the second call has to have begun after the end of the
+    first: one interruption of the network, or one restart, teaches nothing, however many calls it ends.
+    """
+    token = AccessToken.objects.select_for_update().get(pk=token_id)
+    known = token.patience_seconds
+    if token.inline_wait_seconds is not None or (known is not None and known <= after_seconds):
+        return
+    is_repeated = (
+        token.gave_up_after == after_seconds and token.gave_up_at is not None and token.gave_up_at < begun_at
+    )
+    found = AccessToken.objects.filter(pk=token_id)
+    if not (is_certain or is_repeated):
+        found.update(gave_up_after=after_seconds, gave_up_at=timezone.now())
+        return
+    found.update(patience_seconds=after_seconds, gave_up_after=None, gave_up_at=None)
+    token.patience_seconds = after_seconds
+    logger.warning(
+        "A client of the token {!r} gives calls up after {} s: from now on they get a handle after {} s. An "
+        "inline wait that is set for the token counts instead.",
+        token.name,
+        after_seconds,
+        token.learned_wait_seconds,
+    )
 
 
 def resource_url(slug: str | None = None) -> str:

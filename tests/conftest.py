@@ -27,6 +27,7 @@ from catalogue.exposure import forget_catalogue
 from catalogue.outages import forget_outages
 from catalogue.product_settings import keep_settings
 from executions.admission import forget_admissions
+from executions.statistics import forget_past_days
 from mcp_bridge.throttling import forget_pauses
 from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists
@@ -50,6 +51,7 @@ def _nothing_remembered() -> Iterator[None]:
 
 def _forget() -> None:
     forget_catalogue()
+    forget_past_days()
     # Not read again: tests count queries, and many of them have no database.
     keep_settings({}, seconds=math.inf)
     forget_outages()
@@ -200,6 +202,7 @@ LONGEST_FIRST = (
     "test_conformance",
     "test_evaluation",
     "test_client_frameworks",
+    "test_rest_fuzzed",
     "test_chaos",
     "test_several_processes",
     "test_say_it_in_words",

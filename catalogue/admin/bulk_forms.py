@@ -1,6 +1,6 @@
 """Bulk actions that ask for something before they are done: one page between the list and the change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from django import forms
@@ -50,24 +50,30 @@ def ask_for_selected(
     form_class: type[Form],
     title: str,
     apply: Callable[[Form], None],
+    *,
+    note: str = "",
+    shown: Iterable[Any] | None = None,
 ) -> HttpResponse | None:
-    """The page with the form, until that is sent and valid; then it is applied, and the list comes again."""
+    """The page with the form, until that is sent and valid; then it is applied, and the list comes again.
+
+    `note` says in place of their number, and `shown` in place of their names, what is selected.
+    """
     form = form_class(request.POST) if "post" in request.POST else form_class()
     if form.is_bound and form.is_valid():
         apply(form)
         return None
     count = queryset.count()
+    selected = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
+    across = request.POST.get("select_across", "0")
     context = pages.admin_site.each_context(request) | {
         "title": title,
         "opts": pages.opts,
         "form": form,
-        "count": count,
-        "names": [chip(str(row)) for row in queryset[:SHOWN_NAMES]],
-        "more": max(0, count - SHOWN_NAMES),
-        "action": request.POST["action"],
-        "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
-        "selected_name": ACTION_CHECKBOX_NAME,
-        "select_across": request.POST.get("select_across", "0"),
+        "note": note or f"{count:,} workflow{'' if count == 1 else 's'} selected",
+        "shown": shown,
+        "names": [] if shown else [chip(str(row)) for row in queryset[:SHOWN_NAMES]],
+        "more": 0 if shown else max(0, count - SHOWN_NAMES),
+        "sent": [("action", request.POST["action"]), ("select_across", across), ("post", "yes"), *selected],
         "back": request.get_full_path(),
     }
     return TemplateResponse(request, "catalogue/admin/bulk_form.html", context)

@@ -20,12 +20,17 @@ from catalogue.admin.changes import field_label, tell_changes, value_in_full
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed, side_by_side, wrapped
 from catalogue.history import actor_of
 from catalogue.models import HistoryEntry
-from catalogue.reverting import RevertRefused, revert_change, why_not_revertible
+from catalogue.reverting import RevertRefused, permission_to_revert, revert_change, why_not_revertible
 
 KIND_BADGES = {
     HistoryEntry.Kind.ADDED: "success",
     HistoryEntry.Kind.CHANGED: "info",
     HistoryEntry.Kind.DELETED: "danger",
+}
+REVERTED = {
+    HistoryEntry.Kind.ADDED: "is gone again",
+    HistoryEntry.Kind.CHANGED: "has its earlier values again",
+    HistoryEntry.Kind.DELETED: "is there again",
 }
 MOST_ACTORS, MOST_REVERTED, SHOWN_REFUSALS = 500, 500, 5
 
@@ -133,17 +138,18 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
         return self.has_view_permission(request)
 
     def _may_revert(self, request: HttpRequest, entry: HistoryEntry) -> bool:
-        app, _, model = entry.model.partition(".")
-        return not why_not_revertible(entry) and request.user.has_perm(f"{app}.change_{model}")
+        return not why_not_revertible(entry) and request.user.has_perm(permission_to_revert(entry))
 
-    @button("Revert", icon="undo", confirm="Give back the values from before this change?")
+    @button("Revert", icon="undo", confirm="Make it as it was before this change?")
     def revert(self, request: HttpRequest, entry: HistoryEntry) -> None:
         if not self._may_revert(request, entry):
             raise PermissionDenied
         if problem := self._try_to_revert(request, entry):
             messages.error(request, f"Nothing was changed: {problem}")
         else:
-            messages.success(request, f"Reverted: {entry.object_name} has its earlier values again.")
+            messages.success(
+                request, f"Reverted: {entry.object_name} {REVERTED[HistoryEntry.Kind(entry.kind)]}."
+            )
 
     def has_revert_permission(self, request: HttpRequest) -> bool:
         """Of what, each entry's object decides."""
@@ -168,7 +174,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
         if problem := why_not_revertible(entry):
             return problem
         if not self._may_revert(request, entry):
-            return "You may not change it."
+            return f"You lack the permission {permission_to_revert(entry)}."
         try:
             revert_change(entry, by=actor_of(request))
         except RevertRefused as refused:

@@ -1,6 +1,6 @@
 """Importing an OpenAPI document in the admin: choose it, look at what would come, import it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from django import forms
@@ -19,6 +19,7 @@ from unfold.widgets import (
 from catalogue.admin.rendering import chip, table
 from catalogue.admin.sealed import seal, unseal
 from catalogue.changes import tell_counts
+from catalogue.history import actor_of
 from catalogue.http_tools.configs import KIND
 from catalogue.models import Source
 from catalogue.openapi.grouping import group_refusals, rank_notes, tools_by_tag
@@ -33,8 +34,6 @@ from catalogue.openapi.importing import (
 from connectors.http_tools.openapi.document_text import MAX_BYTES
 
 SHOWN = 8
-
-Log = Callable[[HttpRequest, Source, str], Any]
 
 
 class OpenApiImportForm(forms.Form):
@@ -99,10 +98,10 @@ class OpenApiImportForm(forms.Form):
         return {"source": given["source"], "base_url": given["base_url"]} | lines | switches
 
 
-def show_openapi_import(request: HttpRequest, log: Log) -> HttpResponse:
+def show_openapi_import(request: HttpRequest) -> HttpResponse:
     """The form; with a document, what it would bring; with what was looked at, the import itself."""
     if request.method == "POST" and "sealed" in request.POST:
-        return _import(request, *unseal(request.POST["sealed"]), log)
+        return _import(request, *unseal(request.POST["sealed"]))
     bound = request.method == "POST"
     initial = {"source": request.GET.get("source", "")}
     form = OpenApiImportForm(request.POST, request.FILES) if bound else OpenApiImportForm(initial=initial)
@@ -135,11 +134,12 @@ def _carry_out(
             expose=asked["expose"],
             prune=asked["prune"],
             dry_run=dry_run,
+            by=actor_of(request),
         )
     )
 
 
-def _import(request: HttpRequest, content: bytes, asked: dict[str, Any], log: Log) -> HttpResponse:
+def _import(request: HttpRequest, content: bytes, asked: dict[str, Any]) -> HttpResponse:
     try:
         outcome = _carry_out(request, content, asked, dry_run=False)
     except ImportRefused as refused:
@@ -148,7 +148,6 @@ def _import(request: HttpRequest, content: bytes, asked: dict[str, Any], log: Lo
     for note in outcome.notes:
         messages.info(request, note)
     source = Source.objects.get(name=outcome.source)
-    log(request, source, f"Imported an OpenAPI document: {_counts(outcome)}.")
     return HttpResponseRedirect(reverse("admin:catalogue_source_change", args=[source.pk]))
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from django.http import HttpRequest
@@ -21,9 +22,11 @@ SHOWN_CHARACTERS = 100_000
 DASH = "-"
 
 
-def badge(text: str, kind: str = "", *, title: str = "") -> SafeString:
-    """A coloured label; kinds are success, warning, danger, info and the plain default."""
-    return render_to_string("unfold/helpers/label.html", {"text": text, "type": kind, "label_title": title})
+@lru_cache(maxsize=1_000, typed=True)  # Typed: what is marked as safe is another text.
+def badge(text: str, kind: str = "", *, title: str = "", href: str = "") -> SafeString:
+    """A coloured label, with `href` a link. Kinds: success, warning, danger, info and the plain default."""
+    look = {"text": text, "type": kind, "label_title": title, "href": href}
+    return render_to_string("unfold/helpers/label.html", look)
 
 
 def chip(text: str) -> SafeString:

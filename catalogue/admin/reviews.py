@@ -6,15 +6,18 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, ClassVar
 
+from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
+from unfold.views import ChangeList
 
-from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button
+from catalogue.admin.bulk_forms import ask_for_selected
 from catalogue.admin.rendering import (
     ago,
     badge,
@@ -29,14 +32,24 @@ from catalogue.admin.rendering import (
     wrapped,
 )
 from catalogue.drift import Difference, tell_differences
+from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
-from catalogue.review import Decided, accept_offers, differences_of, keep_accepted
+from catalogue.review import (
+    Decided,
+    UnknownFields,
+    accept_offers,
+    differences_of,
+    fields_together,
+    keep_accepted,
+)
 from catalogue.suspicious_words import find_suspicious, show_unseen
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
-OFFER = "offer"
+OFFER, FIELD, IN_PART = "offer", "field", "in_part"
 SHOWN_DONE = 5
+SHOWN_AT_ONCE = 50
+"""Reviews that one page shows, and so the most that are decided on with one click."""
 LONGEST_COMPARED = 400
 """Words of two texts that are compared one by one, which takes the third power of their number at worst."""
 
@@ -57,6 +70,17 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
 
 
+class ReviewChangeList(ChangeList):  # type: ignore[misc]
+    """Reads once what the differences of all rows are judged by."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows: list[Any] = list(self.result_list)
+        self.result_list, placement = rows, Placement()
+        for review in rows:
+            review.placement = placement
+
+
 @admin.register(Review)
 class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     class Media:
@@ -69,7 +93,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         DecisionFilter,
     )
     list_select_related = ("workflow__source",)
-    list_per_page = 50
+    list_per_page = SHOWN_AT_ONCE
     list_disable_select_all = True
     """Nobody decides on what stands on other pages."""
     search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
@@ -96,6 +120,9 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     # The list
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ReviewChangeList]:
+        return ReviewChangeList
+
     @admin.display(description="tool name", ordering="workflow__tool_name")
     def tool(self, review: Review) -> SafeString:
         return wrapped(review.workflow.tool_name)
@@ -110,11 +137,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="what the engine says now")
     def told(self, review: Review) -> SafeString:
-        """With the offer that the page shows, which a decision names."""
-        seen = format_html(
-            '<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash
-        )
-        return format_html("<div>{}{}</div>", seen, _told(review))
+        return _with_offer(review, review.placement)
 
     @admin.display(description="held", ordering="held_since")
     def since(self, review: Review) -> str:
@@ -139,8 +162,17 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @button("Accept", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, review: Review) -> None:
-        offers = {review.pk: request.POST.get(OFFER, "")}
-        _tell(request, accept_offers(offers, by=actor_of(request)), "Accepted")
+        """All of it, or the fields that were chosen below the differences."""
+        offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
+        if IN_PART in request.POST and not fields:
+            messages.warning(request, "Nothing was changed: choose at least one of the differences.")
+            return
+        try:
+            decided = accept_offers(offers, by=actor_of(request), fields=fields)
+        except UnknownFields as unknown:
+            messages.error(request, str(unknown))
+        else:
+            _tell(request, decided, "Accepted in part" if fields else "Accepted")
 
     @button("Keep", icon="block", records=True)
     def keep(self, request: HttpRequest, review: Review) -> None:
@@ -172,8 +204,30 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
                 ("Turned down", exactly(obj.kept_at)),
             ],
             "shown_differences": [_ShownDifference(one) for one in differences],
+            "parts": self._parts(request, obj, differences),
+            "offer": obj.offer_hash,
             "new_workflow": _shown_new(workflow) if obj.kind == Review.Kind.NEW else (),
         }
+
+    def _parts(
+        self, request: HttpRequest, review: Review, differences: list[Difference]
+    ) -> list[tuple[str, str]]:
+        """What can be accepted alone, with its name; nothing where that would be all of it."""
+        parts: dict[tuple[str, ...], list[str]] = {}
+        for field in dict.fromkeys(one.field for one in differences):
+            parts.setdefault(fields_together(field, review.workflow.source), []).append(field)
+        shown = [(fields[0], ", ".join(map(_name_of_field, fields))) for fields in parts.values()]
+        return shown if len(shown) > 1 and self.may_press_buttons(request) else []
+
+
+def _name_of_field(field: str) -> str:
+    return field.removeprefix("upstream_").replace("_", " ")
+
+
+def _with_offer(review: Review, placement: Placement) -> SafeString:
+    """What it is about, with the offer that the page shows, which a decision names."""
+    seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
+    return format_html("<div>{}{}</div>", seen, _told(review, placement))
 
 
 def _label(one: Button, review: Review) -> str:
@@ -190,10 +244,10 @@ def _headline(review: Review) -> SafeString:
     return side_by_side([kind, told])
 
 
-def _told(review: Review) -> SafeString:
+def _told(review: Review, placement: Placement) -> SafeString:
     if review.kind == Review.Kind.NEW:
         return paragraphs(shortened(show_unseen(review.workflow.description) or "No description.", 120))
-    differences = differences_of(review)
+    differences = differences_of(review, placement)
     suspicious = any(difference.warning for difference in differences)
     marks = [badge("may be meant to command agents", "danger")] if suspicious else []
     return side_by_side([*marks, _with_code(tell_differences(differences))])
@@ -292,6 +346,63 @@ def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
         ("May be meant to command agents", suspicious),
         ("Can be mistaken for", workflow.resembles),
         ("Input schema", pretty_json(workflow.input_schema)),
+    )
+
+
+# In the list and on the pages of workflows and sources
+
+
+REVIEW_WORDS = {Review.Kind.CHANGED: "change to review", Review.Kind.NEW: "new, to review"}
+
+
+def note_reviews(workflows: list[Any]) -> None:
+    """On each row of a page which kind of review awaits a decision: one query."""
+    awaiting = Review.objects.awaiting().filter(pk__in=[workflow.pk for workflow in workflows]).order_by()
+    kinds = dict(awaiting.values_list("pk", "kind"))
+    for workflow in workflows:
+        workflow.awaited_review = kinds.get(workflow.pk)
+
+
+def review_badge(workflow: Any) -> SafeString:
+    """Leads to the review; nothing where none awaits a decision."""
+    if workflow.awaited_review is None:
+        return mark_safe("")
+    kind = Review.Kind(workflow.awaited_review)
+    page = reverse("admin:catalogue_review_change", args=[workflow.pk])
+    return badge(REVIEW_WORDS[kind], KIND_BADGES[kind], href=page)
+
+
+def accept_for_workflows(
+    pages: CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
+) -> HttpResponse | None:
+    """The page that shows what is held of them, until it is sent; then that is accepted."""
+    reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
+    awaiting = reviews.count()
+    if not awaiting:
+        messages.warning(request, "Nothing is held of the selected workflows.")
+        return None
+    held, placement = list(reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]), Placement()
+
+    def accept(_: forms.Form) -> None:
+        _tell(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
+
+    first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
+    note = f"Held of the selected workflows: {awaiting:,}{first}"
+    shown = (
+        format_html(
+            '<div class="mb-1">{}</div>{}',
+            side_by_side(
+                [
+                    link(review.workflow.tool_name, "catalogue_review_change", review.pk),
+                    badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)]),
+                ]
+            ),
+            _with_offer(review, placement),
+        )
+        for review in held
+    )
+    return ask_for_selected(
+        pages, request, workflows, forms.Form, "Accept changes", accept, note=note, shown=shown
     )
 
 

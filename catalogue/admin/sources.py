@@ -238,7 +238,7 @@ class SourceAdmin(ButtonsMixin):
         permissions=["import"],
     )
     def import_temporal(self, request: HttpRequest) -> HttpResponse:
-        return show_import(request, self.log_change)
+        return show_import(request)
 
     @action(  # type: ignore[untyped-decorator]
         description="Import OpenAPI document",
@@ -247,7 +247,7 @@ class SourceAdmin(ButtonsMixin):
         permissions=["import"],
     )
     def import_openapi(self, request: HttpRequest) -> HttpResponse:
-        return show_openapi_import(request, self.log_change)
+        return show_openapi_import(request)
 
     def has_import_permission(self, request: HttpRequest) -> bool:
         return self.has_add_permission(request) or self.has_change_permission(request)

@@ -1,6 +1,6 @@
 """Importing a file of Temporal workflows in the admin: choose it, look at what would change, import it."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django import forms
@@ -30,6 +30,7 @@ from catalogue.declared_workflows import (
     permission_to_import,
     plan_import,
 )
+from catalogue.history import actor_of
 from catalogue.models import Source
 from connectors.temporal.yaml_document import MAX_BYTES
 
@@ -104,13 +105,10 @@ class ImportForm(forms.Form):
         )
 
 
-Log = Callable[[HttpRequest, Source, str], Any]
-
-
-def show_import(request: HttpRequest, log: Log) -> HttpResponse:
+def show_import(request: HttpRequest) -> HttpResponse:
     """The form; with a file, what it would change; with what was looked at, the import itself."""
     if request.method == "POST" and "sealed" in request.POST:
-        return _import(request, _unseal(request.POST["sealed"]), log)
+        return _import(request, _unseal(request.POST["sealed"]))
     bound = request.method == "POST"
     form = ImportForm(request.POST, request.FILES) if bound else ImportForm(initial=_initial(request))
     plan, sealed, problems = None, "", []
@@ -149,15 +147,14 @@ def _check_permission(request: HttpRequest, name: str) -> None:
         raise ImportRefused([f"You may not {what}."])
 
 
-def _import(request: HttpRequest, asked: ImportRequest, log: Log) -> HttpResponse:
+def _import(request: HttpRequest, asked: ImportRequest) -> HttpResponse:
     try:
         _check_permission(request, asked.source)
-        outcome = import_file(asked)
+        outcome = import_file(replace(asked, by=actor_of(request)))
     except ImportRefused as refused:
         return _page(request, ImportForm(initial={"source": asked.source}), problems=refused.reasons)
     _tell(request, outcome)
     source = Source.objects.get(name=outcome.source)
-    log(request, source, f"Imported a Temporal file: {_counts(outcome)}.")
     return HttpResponseRedirect(reverse("admin:catalogue_source_change", args=[source.pk]))
 
 

@@ -13,6 +13,7 @@ from unfold.decorators import action
 
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.tool_form import ToolForm, http_sources
+from catalogue.history import actor_of
 from catalogue.http_tools.configs import KIND, tool_config_of
 from catalogue.http_tools.refusals import ToolsRefused
 from catalogue.http_tools.registry import remove_tool, replace_tool, store_tools
@@ -55,7 +56,11 @@ class ToolPagesMixin(ButtonsMixin):
             given = form.cleaned_data
             try:
                 stored = store_tools(
-                    [form.tool], source=given["source"], expose=given["expose"], may_add_source=False
+                    [form.tool],
+                    source=given["source"],
+                    expose=given["expose"],
+                    may_add_source=False,
+                    by=actor_of(request),
                 )
             except ToolsRefused as refused:
                 form.show(refused)
@@ -63,7 +68,6 @@ class ToolPagesMixin(ButtonsMixin):
                 change = stored.tools[0]
                 messages.success(request, f"{change.tool_id}: {change.change}. {change.note}".strip())
                 workflow = Workflow.objects.get(tool_name=change.tool_id)
-                self.log_change(request, workflow, f"Declared the tool: {change.change}.")
                 return _to_workflow(workflow)
         return self._page(request, form, title="Add HTTP tool")
 
@@ -79,12 +83,11 @@ class ToolPagesMixin(ButtonsMixin):
         form = ToolForm(request.POST or None, tool=tool_config_of(workflow))
         if form.is_valid() and form.tool is not None:
             try:
-                change = replace_tool(workflow, form.tool).tools[0].change
+                change = replace_tool(workflow, form.tool, by=actor_of(request)).tools[0].change
             except ToolsRefused as refused:
                 form.show(refused)
             else:
                 messages.success(request, f"{workflow.tool_name}: {change}.")
-                self.log_change(request, workflow, f"Declared the tool anew: {change}.")
                 return _to_workflow(workflow)
         return self._page(request, form, title=f"Change {workflow.tool_name}", workflow=workflow)
 

@@ -13,7 +13,7 @@ from catalogue.curation import MOST_ALIAS_DAYS, OVERRIDABLE
 from catalogue.models import Workflow
 from catalogue.presentation import CURATORS_HINTS
 
-NO_TAGS = "-"
+NO_TAGS, SEEN = "-", "seen"
 USUAL_ALIAS_DAYS = 30
 TOLD = {True: "yes", False: "no", None: "unknown"}
 
@@ -61,12 +61,17 @@ class WorkflowForm(WorkflowModelForm):
         widget=UnfoldAdminIntegerFieldWidget,
     )
 
+    seen = forms.CharField(required=False, widget=forms.HiddenInput)
+    """The content hash of what the page shows, for whoever enables it."""
+
     class Meta:
         model = Workflow
         fields = (*OVERRIDABLE, "enabled")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if SEEN in self.fields:
+            self.initial[SEEN] = self.instance.content_hash
         if isinstance(arguments := self.fields.get("argument_overrides"), ArgumentsField):
             row = self.instance
             arguments.offer(row.input_schema, row.argument_overrides, row.argument_problems)

@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import SWITCH_CLASSES, UnfoldAdminTextareaWidget
@@ -34,7 +34,7 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
-from catalogue.admin.reviews import tell_of_review
+from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, tell_of_review
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     HINT_WORDS,
@@ -53,12 +53,13 @@ from catalogue.admin.workflow_filters import (
     ToolsetFilter,
     VisibilityFilter,
 )
-from catalogue.admin.workflow_form import WorkflowForm
+from catalogue.admin.workflow_form import SEEN, WorkflowForm
 from catalogue.curation import (
     OVERRIDABLE,
     add_tags,
     clear_hints,
     disable_workflows,
+    enable_as_seen,
     enable_workflows,
     mark_read_only,
     override_workflow,
@@ -109,6 +110,7 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
         chain, may_switch = _present_chain(), self.model_admin.has_change_permission(request)
         for workflow in rows:
             workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, chain), may_switch
+        note_reviews(rows)
         for prepare in self.model_admin.prepare_rows:
             prepare(rows)
 
@@ -131,7 +133,11 @@ class WorkflowAdmin(ToolPagesMixin):
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
     """Cards below the form, likewise: a title with a text or a table; empty: none."""
     form = WorkflowForm
-    list_display = ("tool", "switch", "state", "shown_title", "labels", "origin", "changed")
+
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/workflows.css",)}
+
+    list_display = ("tool", "state", "shown_title", "origin", "changed")
     list_filter = (
         VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter,
         ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
@@ -151,8 +157,8 @@ class WorkflowAdmin(ToolPagesMixin):
     )
     search_help_text = "Words, or names such as billing_*"
     actions = (
-        "enable_selected", "disable_selected", "tag_selected", "untag_selected", "add_selected_to_toolset",
-        "mark_selected_read_only", "clear_selected_hints",
+        "enable_selected", "disable_selected", "accept_selected", "tag_selected", "untag_selected",
+        "add_selected_to_toolset", "mark_selected_read_only", "clear_selected_hints",
     )  # fmt: skip
     change_form_outer_before_template = "catalogue/admin/workflow_panel.html"
     change_form_outer_after_template = "catalogue/admin/workflow_schema.html"
@@ -161,7 +167,7 @@ class WorkflowAdmin(ToolPagesMixin):
         "upstream_hints", "upstream_type", "upstream_timeout", "upstream_cache",
     )  # fmt: skip
     fieldsets = (
-        (None, {"fields": ("enabled", ("tool_name", "alias_days"))}),
+        (None, {"fields": ("enabled", ("tool_name", "alias_days"), SEEN)}),
         (
             "What agents read: on the left our words, on the right the engine's",
             {
@@ -205,7 +211,13 @@ class WorkflowAdmin(ToolPagesMixin):
         if self.has_change_permission(request, obj):
             return fieldsets
         return [
-            (title, options | {"fields": tuple(FOR_READERS.get(name, name) for name in options["fields"])})
+            (
+                title,
+                options
+                | {
+                    "fields": tuple(FOR_READERS.get(name, name) for name in options["fields"] if name != SEEN)
+                },
+            )
             for title, options in fieldsets
         ]
 
@@ -250,12 +262,18 @@ class WorkflowAdmin(ToolPagesMixin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        decide = enable_workflows if request.POST.get("enabled") == "true" else disable_workflows
-        decide(Workflow.objects.filter(pk=key), by=actor_of(request))
+        enabled, seen = None, request.POST.get(SEEN, "")
+        if request.POST.get("enabled") == "true":
+            enabled = enable_as_seen({key: seen}, by=actor_of(request))
+        else:
+            disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
-        cells = format_html("{}{}", self.switch(workflow), _state_cell(workflow, is_beside=True))
-        return HttpResponse(cells)
+        note_reviews([workflow])
+        if enabled and enabled.unseen:
+            # The rest of the row still shows what it was, so its switch goes on standing for that.
+            workflow.content_hash, workflow.has_changed = seen, True
+        return HttpResponse(self.state(workflow))
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name in AREAS:
@@ -279,16 +297,36 @@ class WorkflowAdmin(ToolPagesMixin):
             told = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
             messages.warning(request, f"{told} are told to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
-            switch = enable_workflows if form.cleaned_data["enabled"] else disable_workflows
-            switch(Workflow.objects.filter(pk=obj.pk))
+            if not form.cleaned_data["enabled"]:
+                disable_workflows(Workflow.objects.filter(pk=obj.pk))
+            elif told := enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).tell_unseen():
+                raise ValidationError(told)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Enabled: {enable_workflows(queryset, by=actor_of(request))}.")
+        """As the page showed them; rows of other pages, chosen with all, as they are."""
+        by, keys = actor_of(request), list(queryset.values_list("pk", flat=True))
+        seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
+        enabled = enable_as_seen(seen, by=by)
+        others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
+        messages.success(request, f"Enabled: {enabled.changed + enable_workflows(others, by=by)}.")
+        if told := enabled.tell_unseen():
+            messages.warning(request, told)
+
+    def action_checkbox(self, obj: Workflow) -> str:
+        """With what the row shows of the workflow, for whoever enables it."""
+        seen = '<input type="hidden" name="{}-{}" value="{}">'
+        return format_html("{}" + seen, super().action_checkbox(obj), SEEN, obj.pk, obj.content_hash)
+
+    action_checkbox.short_description = ToolPagesMixin.action_checkbox.short_description  # type: ignore[attr-defined]
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         messages.success(request, f"Disabled: {disable_workflows(queryset, by=actor_of(request))}.")
+
+    @admin.action(description="Accept changes…", permissions=["change"])
+    def accept_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        return accept_for_workflows(self, request, queryset)
 
     @admin.action(description="Mark as read-only: clients may call them unasked", permissions=["change"])
     def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
@@ -334,9 +372,8 @@ class WorkflowAdmin(ToolPagesMixin):
     def tool(self, workflow: Workflow) -> SafeString:
         return wrapped(workflow.tool_name)
 
-    @admin.display(description="tags and hints")
     def labels(self, workflow: Workflow) -> SafeString:
-        """With the engine's or the curator's word alike."""
+        """Tags and hints, with the engine's or the curator's word alike."""
         hints = workflow.effective_hints
         told = [
             badge(words[0], HINT_BADGES.get(name, ""))
@@ -347,13 +384,11 @@ class WorkflowAdmin(ToolPagesMixin):
         more = workflow.shown_tags[SHOWN_TAGS:]
         if more:
             tags.append(format_html('<span title="{}">+{}</span>', ", ".join(more), len(more)))
-        return format_html(
-            '<div style="min-width: 7rem; white-space: normal">{}</div>', side_by_side([*told, *tags])
-        )
+        return side_by_side([*told, *tags])
 
     @admin.display(description="source, category", ordering="source__name")
     def origin(self, workflow: Workflow) -> SafeString:
-        look = "overflow-wrap: anywhere; white-space: normal; min-width: 6rem"
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 5.5rem"
         kind = Workflow.ExecutionType(workflow.effective_execution_type).label
         told = workflow.source, f"{workflow.category}, {kind}"
         return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *told)
@@ -365,23 +400,29 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
         title, description = shortened(workflow.title), workflow.shown_description
-        look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem; max-width: 22rem"
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 11rem"
         return format_html(
-            '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div></div>',
+            '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div>{}</div>',
             look,
             title,
             shortened(description, SHOWN_DESCRIPTION) if description else "",
+            self.labels(workflow),
         )
 
-    @admin.display(description="state")
-    def state(self, workflow: Any) -> SafeString:
-        return _state_cell(workflow)
-
     @admin.display(description="enabled", ordering="enabled")
-    def switch(self, workflow: Any) -> SafeString:
+    def state(self, workflow: Any) -> SafeString:
+        """The switch, and what agents see of it."""
+        badges = side_by_side(
+            filter(None, [_state_badges(workflow, workflow.explanation), review_badge(workflow)])
+        )
         return render_to_string(
             "catalogue/admin/switch.html",
-            {"workflow": workflow, "classes": " ".join(SWITCH_CLASSES), "may": workflow.may_be_switched},
+            {
+                "workflow": workflow,
+                "classes": " ".join(SWITCH_CLASSES),
+                "may": workflow.may_be_switched,
+                "badges": badges,
+            },
         )
 
     @admin.display(description="arguments")
@@ -479,17 +520,11 @@ def _present_chain() -> FilterChain[WorkflowFilter]:
     return FilterChain(WorkflowFilter.objects.filter(enabled=True))
 
 
-def _state_cell(workflow: Any, *, is_beside: bool = False) -> SafeString:
-    """`is_beside`: of an answer that replaces another cell of the row, for htmx to put in its own place."""
-    badges = _state_badges(workflow, workflow.explanation)
-    swap = mark_safe('hx-swap-oob="true"') if is_beside else ""
-    return format_html(
-        '<div id="state-{}" style="white-space: normal" {}>{}</div>', workflow.pk, swap, badges
-    )
-
-
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     badges = [badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
+    if getattr(workflow, "has_changed", False):
+        told = "The engine has changed it since this page was made. Load the page again, and look at it."
+        badges.append(badge("changed meanwhile", "danger", title=told))
     if workflow.schema_problem:
         badges.append(badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
     if workflow.resembles:

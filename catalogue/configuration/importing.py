@@ -35,7 +35,7 @@ from catalogue.configuration.fields import (
 from catalogue.configuration.plan import Plan, PlannedChange, Verb, compare
 from catalogue.configuration.workflows import LISTED_PREFIX, Workflows, name_of
 from catalogue.connections import secret_fields
-from catalogue.history import Actor, record_change
+from catalogue.history import Actor, record_changes, record_deletion, remember_relations
 from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.secrets import CredentialsUnreadable
@@ -104,14 +104,14 @@ class _Import:
         self._rights = rights
         self._file = request.file
         self._plan = Plan()
-        self._histories: dict[tuple[type[models.Model], str], list[models.Model]] = {}
+        self._histories: list[tuple[models.Model, str]] = []
 
     def carry_out(self, *, dry_run: bool = False, expected: str = "") -> Plan:
         with transaction.atomic():
             Revision.lock()
             before = Revision.current()
             self._write()
-            self._record()
+            record_changes(self._by, self._histories)
             if self._plan:
                 # Each row that was saved has moved it.
                 Revision.objects.filter(pk=1).update(number=before + 1)
@@ -151,19 +151,15 @@ class _Import:
         change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=tuple(fields))
         self._plan.changes.append(change)
         told = f"Import: {change.told or ('deleted' if verb is Verb.REMOVE else 'added')}."
-        if verb is Verb.REMOVE:
-            # Before its key is gone.
-            record_change(self._by, [row], told)
+        if verb is Verb.REMOVE and not isinstance(row, Workflow):
+            # Before it is gone; a workflow only leaves the list.
+            record_deletion(self._by, [row], told)
         else:
-            self._histories.setdefault((type(row), told), []).append(row)
+            self._histories.append((row, told))
         permission = permission or f"{row._meta.app_label}.{VERBS[verb]}_{row._meta.model_name}"
         if self._rights is not None and not self._rights(permission):
             told = f"this needs the permission {permission}; an administrator can grant it"
             self._file.refuse(path, GROUPS_REFUSED if permission.startswith("auth.") else told)
-
-    def _record(self) -> None:
-        for (_, told), rows in self._histories.items():
-            record_change(self._by, rows, told)
 
     # Settings.
 
@@ -442,6 +438,8 @@ class _Import:
         wanted = _toolset_as(slug, values, rules, picked)
         if toolset is not None and before == wanted:
             return
+        if toolset is not None:
+            remember_relations(toolset)
         try:
             written = write_toolset(toolset or Toolset(slug=slug), picked=picked, rules=rules, **values)
         except UnknownPicks as unknown:

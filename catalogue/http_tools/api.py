@@ -18,7 +18,7 @@ from catalogue.filters import FilterChain
 from catalogue.history import actor_of
 from catalogue.http_tools.configs import KIND, StoredTool, stored_tool_of, write_tool_config
 from catalogue.http_tools.refusals import ToolsRefused
-from catalogue.http_tools.registry import record_stored_tools, remove_tool, replace_tool, store_tools
+from catalogue.http_tools.registry import remove_tool, replace_tool, store_tools
 from catalogue.http_tools.serializers import StoredToolsSerializer
 from catalogue.http_tools.submissions import ToolSubmission, place_of, read_submission, read_tool
 from catalogue.models import Workflow, WorkflowFilter
@@ -130,11 +130,10 @@ class ToolViewSet(ApiViewSet[Workflow]):
                 expose=asked.expose,
                 dry_run=asked.dry_run,
                 may_add_source=request.auth is not None or request.user.has_perm("catalogue.add_source"),
+                by=actor_of(request),
             )
         except ToolsRefused as refused:
             raise _refusal(refused, request.data) from None
-        if not asked.dry_run:
-            record_stored_tools(actor_of(request), stored)
         answer = StoredToolsSerializer(stored).data
         is_new = stored.has_new and not asked.dry_run
         return Response(answer, status.HTTP_201_CREATED if is_new else status.HTTP_200_OK)
@@ -152,10 +151,10 @@ class ToolViewSet(ApiViewSet[Workflow]):
     def update(self, request: Request, id: str) -> Response:
         workflow = self.get_object()
         try:
-            stored = replace_tool(workflow, read_tool(_declared_part(request.data, _shown(workflow))))
+            tool = read_tool(_declared_part(request.data, _shown(workflow)))
+            replace_tool(workflow, tool, by=actor_of(request))
         except ToolsRefused as refused:
             raise _refusal(refused, None) from None
-        record_stored_tools(actor_of(request), stored)
         return Response(_shown(self.get_object()))
 
     @extend_schema(

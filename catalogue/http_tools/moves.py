@@ -11,6 +11,7 @@ from catalogue.changes import Change, foresee_changes
 from catalogue.connections import find_setting_problems
 from catalogue.exposure import Visibility, explain_exposure
 from catalogue.filters import FilterChain
+from catalogue.history import Actor, record_change
 from catalogue.http_tools.configs import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused, faults_of
 from catalogue.http_tools.sources import Home
@@ -109,19 +110,21 @@ class Move:
         ]
         return cls(home, listing, position_of)
 
-    def carry_out(self, stored: StoredTools, *, expose: bool, prune: bool, replace: bool) -> None:
+    def carry_out(
+        self, stored: StoredTools, *, expose: bool, prune: bool, replace: bool, by: Actor | None
+    ) -> None:
         """Raises ToolsRefused for a new source that cannot be."""
-        source = self.home.source or self._create(stored, expose=expose)
+        source = self.home.source or self._create(stored, expose=expose, by=by)
         changes = foresee_changes(source, self.listing)
         if not replace:
             self._keep(changes)
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
         if {*changes.values()} - {Change.UNCHANGED, Change.KEPT}:
-            self._reconcile(source, expose=expose, prune=prune)
+            self._reconcile(source, expose=expose, prune=prune, by=by)
         stored.tools += self._tell(source, changes)
 
-    def _create(self, stored: StoredTools, *, expose: bool) -> Source:
+    def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
         home, policies = self.home, Source.NewWorkflows
         config = {"base_url": home.base_url} | home.settings
         problems = find_setting_problems(KIND, config | home.secrets)
@@ -138,6 +141,8 @@ class Move:
         except ValidationError as error:
             raise ToolsRefused(self._settings_faults(error)) from None
         stored.new_sources.append(source.name)
+        if by is not None:
+            record_change(by, [source], "Added with its first tool.")
         stored.notes += _missing_secret(source.name, config, home.secrets)
         return source
 
@@ -163,9 +168,9 @@ class Move:
                 changes[name] = Change.KEPT
                 del self.listing.layers[name]
 
-    def _reconcile(self, source: Source, *, expose: bool, prune: bool) -> None:
+    def _reconcile(self, source: Source, *, expose: bool, prune: bool, by: Actor | None) -> None:
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True)
+        reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
         run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         # What the source offers is known, also while its API is not reached.
         Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())

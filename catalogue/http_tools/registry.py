@@ -9,12 +9,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.changes import Change
-from catalogue.history import Actor, record_change
+from catalogue.history import Actor
 from catalogue.http_tools.configs import KIND, tool_config_of, write_tool_config
 from catalogue.http_tools.moves import Move, StoredTools, ToolChange
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused
 from catalogue.http_tools.sources import Home, find_homes
-from catalogue.models import DiscoveryRun, Revision, Source, Workflow
+from catalogue.models import DiscoveryRun, Revision, Workflow
 from connectors.http_tools.tool_config import ToolConfig
 
 __all__ = [
@@ -32,15 +32,6 @@ __all__ = [
 ]
 
 
-def record_stored_tools(by: Actor, stored: StoredTools) -> None:
-    """In the history of each tool that became another, and of each source that is new."""
-    changed = [one for one in stored.tools if one.change != Change.UNCHANGED]
-    for what in {one.change for one in changed}:
-        names = [one.tool_id for one in changed if one.change == what]
-        record_change(by, Workflow.objects.filter(tool_name__in=names), f"Declared the tool: {what}.")
-    record_change(by, Source.objects.filter(name__in=stored.new_sources), "Added with its first tool.")
-
-
 def store_tools(
     tools: Sequence[ToolConfig],
     *,
@@ -50,13 +41,14 @@ def store_tools(
     replace: bool = True,
     may_add_source: bool = True,
     dry_run: bool = False,
+    by: Actor | None = None,
 ) -> StoredTools:
     """Add the tools, or make those that there are as declared. Raises ToolsRefused, and stores nothing then.
 
     `source` names where they belong, also a new source; without it their addresses decide. `expose` is for
     tools that are new: whether they are enabled. `prune` removes the other tools of the named source.
     Without `replace` a tool that is there already stays as it is. `may_add_source` is the caller's right to
-    have a source added. A dry run writes nothing.
+    have a source added. A dry run writes nothing. `by`: in whose name the history tells of it.
     """
     if prune and (source is None or not replace):
         raise ValueError("Pruning needs the name of a source, and replaces what it has.")
@@ -70,14 +62,14 @@ def store_tools(
             raise ToolsRefused(faults)
         stored = StoredTools(dry_run=dry_run)
         for move in moves:
-            move.carry_out(stored, expose=expose, prune=prune, replace=replace)
+            move.carry_out(stored, expose=expose, prune=prune, replace=replace, by=by)
         stored.tools.sort(key=lambda tool: len(tools) if tool.position is None else tool.position)
         if dry_run:
             transaction.set_rollback(True)
     return stored
 
 
-def replace_tool(workflow: Workflow, tool: ToolConfig) -> StoredTools:
+def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = None) -> StoredTools:
     """Make a tool as declared now; it keeps its name, its API and its id. Raises ToolsRefused."""
     with transaction.atomic():
         Revision.lock()
@@ -88,7 +80,7 @@ def replace_tool(workflow: Workflow, tool: ToolConfig) -> StoredTools:
             told = f"The tool is called {present.upstream_id}; submit another one for another name."
             raise ToolsRefused([ToolFault(position=0, path="/name", message=told)])
         name = present.source.name
-        return store_tools([tool], source=name, expose=present.enabled, may_add_source=False)
+        return store_tools([tool], source=name, expose=present.enabled, may_add_source=False, by=by)
 
 
 def remove_tool(workflow: Workflow) -> None:

@@ -6,7 +6,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.changes import tell_counts
+from catalogue.history import actor_of
 from catalogue.models import Source
 from catalogue.openapi.importing import (
     ImportRefused,
@@ -111,7 +111,9 @@ class OpenApiImportViewSet(ApiViewSet[Source]):
         )
         content = given.pop("document").encode("utf-8", "surrogatepass")
         try:
-            outcome = import_document(ImportRequest(content=content, selection=selection, **given))
+            outcome = import_document(
+                ImportRequest(content=content, selection=selection, by=actor_of(request), **given)
+            )
         except ImportRefused as refused:
             raise Refusal(
                 status.HTTP_400_BAD_REQUEST,
@@ -119,9 +121,6 @@ class OpenApiImportViewSet(ApiViewSet[Source]):
                 kind="configuration",
                 errors=[Problem("/document", reason) for reason in refused.reasons],
             ) from None
-        if not given["dry_run"]:
-            told = f"Imported an OpenAPI document: {tell_counts(outcome.count) or 'nothing'}."
-            self.record(told, *Source.objects.filter(name=outcome.source))
         return Response(OpenApiImportSerializer(outcome).data)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from catalogue.changes import Change
+from catalogue.changes import Change, tell_counts
 from catalogue.declared_workflows import ImportRefused, permission_to_import
+from catalogue.history import Actor, record_change
 from catalogue.http_tools.registry import KIND, StoredTools, ToolChange, ToolsRefused, store_tools
 from catalogue.models import Revision, Source
 from catalogue.openapi.sources import Target, find_target
@@ -59,6 +60,8 @@ class ImportRequest:
     prune: bool = False
     """The source's tools that the import does not bring go."""
     dry_run: bool = False
+    by: Actor | None = None
+    """In whose name the history tells of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,10 +183,11 @@ def _import(request: ImportRequest, document: Document, read: _Read) -> OpenApiI
             [f"Source {target.name} was changed meanwhile. Nothing was stored; import again."]
         )
     found = read.tools
+    source = _create(request, target) if target.source is None and found.tools else target.source
     stored = _store(request, target, found)
     by_name = {change.name: change for change in stored.tools}
     characters = sum(map(_size_in_list, found.tools))
-    return OpenApiImport(
+    outcome = OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),
         base_url=target.base_url,
@@ -202,12 +206,14 @@ def _import(request: ImportRequest, document: Document, read: _Read) -> OpenApiI
         ],
         dry_run=request.dry_run,
     )
+    if request.by is not None and source is not None:
+        counts = tell_counts(outcome.count) or "nothing"
+        record_change(request.by, [source], f"Imported an OpenAPI document: {counts}.")
+    return outcome
 
 
 def _store(request: ImportRequest, target: Target, found: ReadTools) -> StoredTools:
     """What the registry refuses goes from the tools to the refused ones."""
-    if target.source is None and found.tools:
-        _create(request, target)
     while found.tools:
         try:
             return store_tools(
@@ -215,16 +221,17 @@ def _store(request: ImportRequest, target: Target, found: ReadTools) -> StoredTo
                 source=target.name,
                 expose=request.expose,
                 prune=request.prune,
+                by=request.by,
             )
         except ToolsRefused as refusal:
             _move_refused(found, refusal)
     return StoredTools()
 
 
-def _create(request: ImportRequest, target: Target) -> None:
+def _create(request: ImportRequest, target: Target) -> Source:
     policies = Source.NewWorkflows
     try:
-        create_source(
+        return create_source(
             name=target.name,
             kind=KIND,
             config=target.config,

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
+from django.http import Http404
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import mixins, status
 from rest_framework.decorators import action
@@ -17,6 +18,7 @@ from catalogue.curation import (
     UnknownWorkflows,
     choose_workflows,
     disable_workflows,
+    enable_as_seen,
     enable_workflows,
     override_workflow,
 )
@@ -40,6 +42,7 @@ from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflow_serializers import (
     ChangedSerializer,
     OverridesSerializer,
+    SeenSerializer,
     SelectionSerializer,
     WorkflowDetailSerializer,
     WorkflowSerializer,
@@ -191,7 +194,11 @@ def _change(source: Source, asked: dict[str, Any]) -> None:
         "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
         "than that shows.",
     ),
-    retrieve=extend_schema(summary="Read a workflow", responses=WorkflowDetailSerializer),
+    retrieve=extend_schema(
+        summary="Read a workflow",
+        description="By its tool name, or by a former one as long as calls by that still run.",
+        responses=WorkflowDetailSerializer,
+    ),
 )
 @extend_schema(tags=["Workflows"])
 class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Workflow]):
@@ -217,6 +224,17 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
             return workflows
         seen = confirmed_catalogue().seen_through(toolset_of(self.request))
         return workflows.filter(tool_name__in=list(seen))
+
+    def get_object(self) -> Workflow:
+        """Reading knows former names while calls by them still run; changes name the present one."""
+        try:
+            return super().get_object()
+        except Http404:
+            name = self.kwargs[self.lookup_field]
+            if self.action != "retrieve" or (alias := Workflow.objects.live_aliases().get(name)) is None:
+                raise
+            self.kwargs[self.lookup_field], _ = alias
+            return super().get_object()
 
     def get_serializer_class(self) -> type[WorkflowSerializer]:
         return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer
@@ -251,13 +269,24 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @extend_schema(
         operation_id="workflows_enable",
         summary="Enable a workflow",
-        request=None,
-        responses=WorkflowDetailSerializer,
+        description="Hidden workflows follow their engine. With the `content_hash` that was looked at "
+        "(`upstream.content_hash`), one that says something else by now stays hidden.",
+        request=SeenSerializer,
+        responses={
+            200: WorkflowDetailSerializer,
+            409: OpenApiResponse(ProblemSerializer, "The engine has changed it; nothing was changed."),
+        },
     )
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, tool_name: str) -> Response:
         workflow = self.get_object()
-        enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
+        asked = SeenSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        seen, by = asked.validated_data.get("content_hash"), actor_of(request)
+        if seen is None:
+            enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
+        elif told := enable_as_seen({workflow.pk: seen}, by=by).tell_unseen():
+            raise Refusal(status.HTTP_409_CONFLICT, told)
         return self._shown(workflow)
 
     @extend_schema(

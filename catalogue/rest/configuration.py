@@ -130,7 +130,7 @@ class ConfigurationViewSet(ApiViewSet[Source]):
         "of workflows, as YAML that `POST /api/catalogue/import` reads. Members of staff get the sections "
         "that they may see.",
         parameters=[SECTION],
-        responses={(200, MEDIA_TYPE): OpenApiTypes.STR},
+        responses={(200, MEDIA_TYPE): OpenApiTypes.OBJECT},
     )
     @action(detail=False, methods=["get"], renderer_classes=[YAMLRenderer, JSONRenderer])
     def export(self, request: Request) -> HttpResponse:
@@ -154,7 +154,7 @@ class ConfigurationViewSet(ApiViewSet[Source]):
         parameters=[PLAN, PRUNE],
         request={
             "application/json": CatalogueImportSerializer,
-            MEDIA_TYPE: OpenApiTypes.STR,
+            MEDIA_TYPE: OpenApiTypes.OBJECT,
         },
         responses={
             200: PlanSerializer,

@@ -2,13 +2,21 @@
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
-from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
-from rest_framework import mixins, serializers
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field, extend_schema_view
+from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
 
+from catalogue.history import actor_of
 from catalogue.models import HistoryEntry
-from catalogue.permissions import Access
+from catalogue.permissions import Access, demand_of_staff, permissions_behind
+from catalogue.rest.description import ProblemSerializer
+from catalogue.rest.errors import Refusal
 from catalogue.rest.lists import StableOrdering
 from catalogue.rest.views import ApiViewSet
+from catalogue.reverting import RevertRefused, permission_to_revert, revert_change
 from catalogue.scopes import Scope
 
 
@@ -72,7 +80,38 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     access = {
         "list": Access(Scope.ADMIN, "catalogue.view_historyentry"),
         "retrieve": Access(Scope.ADMIN, "catalogue.view_historyentry"),
+        "revert": Access(Scope.ADMIN, "catalogue.view_historyentry"),
     }
 
     def get_queryset(self) -> QuerySet[HistoryEntry]:
         return HistoryEntry.objects.order_by("-at", "-pk")
+
+    @extend_schema(
+        operation_id="history_revert",
+        summary="Revert a change",
+        description="What was changed has its earlier values again, what was deleted is there again, and "
+        "what was added goes. The answer is the new entry, which can be reverted too. It needs the right to "
+        "do that otherwise; a token reverts what REST lets it change.",
+        request=None,
+        responses={
+            200: HistoryEntrySerializer,
+            409: OpenApiResponse(
+                ProblemSerializer,
+                "Somebody has changed it since, it is used, it held secrets, or the values are not kept: "
+                "`detail` says why. Nothing was changed.",
+            ),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def revert(self, request: Request, pk: str) -> Response:
+        entry = self.get_object()
+        needed = permission_to_revert(entry)
+        if request.auth is None:
+            demand_of_staff(request, needed)
+        elif needed not in permissions_behind(Scope.ADMIN):
+            raise PermissionDenied(f"No token reverts this: it needs a person with the permission {needed}.")
+        try:
+            reverted = revert_change(entry, by=actor_of(request))
+        except RevertRefused as refused:
+            raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refused}") from None
+        return Response(HistoryEntrySerializer(reverted).data)

@@ -16,7 +16,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.drift import tell_differences
+from catalogue.drift import Difference, tell_differences
+from catalogue.exposure import Placement
 from catalogue.history import Actor, actor_of
 from catalogue.models import Review, Source, Workflow
 from catalogue.permissions import Access
@@ -25,7 +26,15 @@ from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Refusal
 from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
 from catalogue.rest.views import ApiViewSet
-from catalogue.review import Decided, Offers, accept_offers, differences_of, keep_accepted, offers_of
+from catalogue.review import (
+    ACCEPTABLE,
+    Decided,
+    Offers,
+    accept_offers,
+    differences_of,
+    keep_accepted,
+    offers_of,
+)
 from catalogue.scopes import Scope
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
@@ -50,13 +59,18 @@ class ReviewSerializer(serializers.Serializer[Review]):
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
     def get_told(self, review: Review) -> str:
-        return tell_differences(differences_of(review))
+        return tell_differences(self._differences(review))
+
+    def _differences(self, review: Review) -> list[Difference]:
+        if "placement" not in self.context:
+            self.context["placement"] = Placement()
+        return differences_of(review, self.context["placement"])
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):
     """One thing that the engine says otherwise than what was accepted."""
 
-    field = serializers.CharField(help_text="Such as `description` or `input_schema`.")
+    field = serializers.CharField(help_text="Such as `description`: it can be accepted alone.")
     told = serializers.CharField(help_text="In words, such as: new required argument `password`.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
@@ -72,11 +86,25 @@ class ReviewDetailSerializer(ReviewSerializer):
 
     @extend_schema_field(DifferenceSerializer(many=True))
     def get_differences(self, review: Review) -> Any:
-        return DifferenceSerializer(differences_of(review), many=True).data
+        return DifferenceSerializer(self._differences(review), many=True).data
 
 
 class OfferSerializer(StrictSerializer):
     offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The `offer` that was looked at.")
+
+
+def _fields() -> serializers.Field[Any, Any, Any, Any]:
+    return serializers.ListField(
+        child=serializers.ChoiceField(choices=ACCEPTABLE),
+        required=False,
+        allow_empty=False,
+        help_text="Accept these alone; the rest stays held. Where an engine's metadata says how a run is "
+        "started, `name`, `input_schema` and `metadata` go together. Left out: everything.",
+    )
+
+
+class AcceptedOfferSerializer(OfferSerializer):
+    fields = _fields()  # type: ignore[assignment]
 
 
 class DecisionSerializer(StrictSerializer):
@@ -103,6 +131,12 @@ class DecisionSerializer(StrictSerializer):
         return attrs
 
 
+class AcceptanceSerializer(DecisionSerializer):
+    """Several at once, or single fields of several."""
+
+    fields = _fields()  # type: ignore[assignment]
+
+
 class DecidedSerializer(serializers.Serializer[Decided]):
     """Tool names, by what became of the decision."""
 
@@ -112,6 +146,9 @@ class DecidedSerializer(serializers.Serializer[Decided]):
     )
     nothing_held = serializers.ListField(
         child=serializers.CharField(), help_text="Decided by somebody else, taken back, or unknown."
+    )
+    only_whole = serializers.ListField(
+        child=serializers.CharField(), help_text="New workflows, of which no single fields are accepted."
     )
 
 
@@ -130,7 +167,7 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
 class Decision(Protocol):
     """`accept_offers` or `keep_accepted`."""
 
-    def __call__(self, offers: Offers, *, by: Actor) -> Decided: ...
+    def __call__(self, offers: Offers, *, by: Actor, **fields: Any) -> Decided: ...
 
 
 def _offers(asked: dict[str, Any]) -> tuple[Offers, list[str]]:
@@ -188,13 +225,14 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     @extend_schema(
         operation_id="reviews_accept",
         summary="Accept a change",
-        description="Agents see what the engine says now. A new workflow is enabled.",
-        request=OfferSerializer,
+        description="Agents see what the engine says now, or of it the `fields` alone, while the rest stays "
+        "held. A new workflow is enabled.",
+        request=AcceptedOfferSerializer,
         responses={200: DecidedSerializer, 409: REFUSED},
     )
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, workflow: str) -> Response:
-        return self._decide_one(accept_offers)
+        return self._decide_one(accept_offers, AcceptedOfferSerializer)
 
     @extend_schema(
         operation_id="reviews_keep",
@@ -206,13 +244,14 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @action(detail=True, methods=["post"])
     def keep(self, request: Request, workflow: str) -> Response:
-        return self._decide_one(keep_accepted)
+        return self._decide_one(keep_accepted, OfferSerializer)
 
     @extend_schema(
         operation_id="reviews_accept_many",
         summary="Accept changes",
-        description="What changed again since it was looked at is left alone and named.",
-        request=DecisionSerializer,
+        description="What changed again since it was looked at is left alone and named. With `fields` the "
+        "rest of each change stays held.",
+        request=AcceptanceSerializer,
         responses={
             200: DecidedSerializer,
             404: OpenApiResponse(ProblemSerializer, "There is no such source; nothing was changed."),
@@ -220,11 +259,16 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
             OpenApiExample("All of a source", {"source": "orders", "all": True}, request_only=True),
+            OpenApiExample(
+                "New words, not the new schema",
+                {"offers": {"report_1": "5f1d..."}, "fields": ["description"]},
+                request_only=True,
+            ),
         ],
     )
     @action(detail=False, methods=["post"], url_path="accept", url_name="accept-many")
     def accept_many(self, request: Request) -> Response:
-        return self._decide_many(accept_offers)
+        return self._decide_many(accept_offers, AcceptanceSerializer)
 
     @extend_schema(
         operation_id="reviews_keep_many",
@@ -238,21 +282,24 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")
     def keep_many(self, request: Request) -> Response:
-        return self._decide_many(keep_accepted)
+        return self._decide_many(keep_accepted, DecisionSerializer)
 
-    def _decide_one(self, decide: Decision) -> Response:
+    def _decide_one(self, decide: Decision, body: type[OfferSerializer]) -> Response:
         review = self.get_object()
-        asked = OfferSerializer(data=self.request.data)
+        asked = body(data=self.request.data)
         asked.is_valid(raise_exception=True)
-        decided = decide({review.pk: asked.validated_data["offer"]}, by=actor_of(self.request))
+        given = {**asked.validated_data}
+        decided = decide({review.pk: given.pop("offer")}, by=actor_of(self.request), **given)
         if told := decided.tell_refused():
             raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {told}")
         return Response(DecidedSerializer(decided).data)
 
-    def _decide_many(self, decide: Decision) -> Response:
-        asked = DecisionSerializer(data=self.request.data)
+    def _decide_many(self, decide: Decision, body: type[DecisionSerializer]) -> Response:
+        asked = body(data=self.request.data)
         asked.is_valid(raise_exception=True)
-        offers, unknown = _offers(asked.validated_data)
-        decided = decide(offers, by=actor_of(self.request))
+        given = asked.validated_data
+        offers, unknown = _offers(given)
+        of_each = {name: given[name] for name in ("fields",) if name in given}
+        decided = decide(offers, by=actor_of(self.request), **of_each)
         decided.nothing_held += unknown
         return Response(DecidedSerializer(decided).data)

@@ -8,7 +8,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.changes import Change, tell_counts
+from catalogue.changes import Change
 from catalogue.declared_workflows import (
     USUAL_NAME,
     Import,
@@ -18,6 +18,7 @@ from catalogue.declared_workflows import (
     permission_to_import,
     plan_import,
 )
+from catalogue.history import actor_of
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.rest.bodies import StrictSerializer
@@ -117,6 +118,7 @@ class TemporalImportViewSet(ApiViewSet[Source]):
                     secrets=given["secrets"],
                     prune=given["prune"],
                     expose_new=given["expose_new"],
+                    by=actor_of(request),
                 )
             )
         except ImportRefused as refused:
@@ -127,9 +129,6 @@ class TemporalImportViewSet(ApiViewSet[Source]):
                 kind="configuration",
                 errors=problems,
             ) from None
-        if not given["dry_run"]:
-            told = f"Imported a Temporal file: {tell_counts(outcome.count) or 'no workflows'}."
-            self.record(told, *Source.objects.filter(name=outcome.source))
         return Response(ImportSerializer(outcome).data)
 
 

@@ -74,6 +74,9 @@ class FilterEffectSerializer(serializers.Serializer[Any]):
 
 
 class WrittenFilterSerializer(FilterSerializer):
+    id = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Null in the preview of a new one."
+    )
     effect = FilterEffectSerializer(read_only=True)
 
 

@@ -322,6 +322,12 @@ class OverridesSerializer(StrictSerializer):
     )
 
 
+class SeenSerializer(StrictSerializer):
+    content_hash = serializers.CharField(
+        required=False, max_length=64, help_text="Of what was looked at. Left out: as it is by now."
+    )
+
+
 class SelectionSerializer(StrictSerializer):
     """Some or all workflows of one source."""
 

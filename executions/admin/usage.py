@@ -8,15 +8,18 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
-from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed
+from catalogue.admin.bulk_forms import SHOWN_NAMES
+from catalogue.admin.rendering import DASH, ago, chip, duration, link, link_if_allowed
 from catalogue.curation import disable_workflows
+from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
-from catalogue.models import Workflow
+from catalogue.models import Toolset, Workflow
 from executions.admin.callers import show_caller
 from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL
 from executions.statistics import (
@@ -27,7 +30,6 @@ from executions.statistics import (
     last_calls_of,
     uncalled_workflows,
     usage_by,
-    usage_since,
 )
 
 MAY_LOOK = "executions.view_execution"
@@ -100,7 +102,7 @@ def show_usage(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     form = UsageForm(request.GET)
     subject, period, order = form.chosen
-    uses = usage_by(subject, usage_since(period.start()))
+    uses = usage_by(subject, period)
     uses.sort(key=lambda use: use.name)
     uses.sort(key=ORDERS[order.lstrip("-")][1], reverse=order.startswith("-"))
     page = Paginator(uses, ROWS).get_page(request.GET.get("page"))
@@ -178,6 +180,59 @@ def _name(request: HttpRequest, subject: Subject, use: Use) -> Any:
     return link_if_allowed(request, use.name, "catalogue_workflow_change", use.workflow_id)
 
 
+def _disable_uncalled(request: HttpRequest, uncalled: QuerySet[Workflow]) -> HttpResponse:
+    """The page that tells the consequences, until it is sent; then they are disabled."""
+    chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()][:MOST_UNCALLED]
+    # Again among those that nobody has called: somebody may have since the page was shown.
+    workflows = {workflow.pk: workflow for workflow in uncalled.filter(pk__in=chosen).for_lists()}
+    if not workflows:
+        messages.warning(request, "Nothing to disable: choose workflows that nobody has called.")
+    elif "confirmed" in request.POST:
+        disabled = disable_workflows(Workflow.objects.filter(pk__in=list(workflows)), by=actor_of(request))
+        messages.success(request, f"Disabled: {disabled}.")
+    else:
+        return _ask_before_disabling(request, workflows)
+    return HttpResponseRedirect(request.get_full_path())
+
+
+def _ask_before_disabling(request: HttpRequest, workflows: dict[int, Workflow]) -> HttpResponse:
+    number = len(workflows)
+    losing = {
+        toolset: (len(lost), len(members))
+        for toolset, members in members_of_toolsets().items()
+        if (lost := members & workflows.keys())
+    }
+    keys = dict(Toolset.objects.filter(slug__in=losing).values_list("slug", "pk"))
+    consequences = [
+        format_html(
+            "{} loses {} of its {}",
+            link_if_allowed(request, toolset, "catalogue_toolset_change", keys[toolset]),
+            lost,
+            f"{whole:,} workflow{'' if whole == 1 else 's'}",
+        )
+        for toolset, (lost, whole) in losing.items()
+        if toolset in keys
+    ]
+    context = admin.site.each_context(request) | {
+        "title": f"Disable {number:,} workflow{'' if number == 1 else 's'}",
+        "note": "Agents no longer see them, and calls are refused, until somebody enables them again.",
+        "names": [chip(workflow.tool_name) for workflow in list(workflows.values())[:SHOWN_NAMES]],
+        "more": max(0, number - SHOWN_NAMES),
+        "consequences": [
+            (
+                f"Toolsets that lose some: {len(consequences)}"
+                if consequences
+                else "No toolset has any of them",
+                consequences,
+            )
+        ],
+        "sent": [("confirmed", "yes"), *(("workflow", key) for key in workflows)],
+        "back": request.get_full_path(),
+        "variant": "danger",
+    }
+    return TemplateResponse(request, "catalogue/admin/bulk_form.html", context)
+
+
 def show_uncalled(request: HttpRequest) -> HttpResponse:
     """The enabled workflows that nobody has called for so many days; they can be disabled together."""
     if not (request.user.has_perm(MAY_LOOK) and request.user.has_perm("catalogue.view_workflow")):
@@ -188,14 +243,7 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         if not may_disable:
             raise PermissionDenied
-        chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()]
-        # Again among those that nobody has called: somebody may have since the page was shown.
-        disabled = disable_workflows(
-            Workflow.objects.filter(pk__in=list(uncalled.filter(pk__in=chosen).values_list("pk", flat=True))),
-            by=actor_of(request),
-        )
-        messages.success(request, f"Disabled: {disabled}.")
-        return HttpResponseRedirect(request.get_full_path())
+        return _disable_uncalled(request, uncalled)
     number = uncalled.count()
     shown = list(uncalled.for_lists()[:MOST_UNCALLED])
     last_calls = last_calls_of(workflow.pk for workflow in shown)

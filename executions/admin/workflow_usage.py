@@ -20,7 +20,7 @@ from executions.statistics import (
     Figures,
     Period,
     called_since,
-    failed_since,
+    figures_in,
     figures_of_workflows,
     last_calls_of,
     usage_since,
@@ -31,12 +31,15 @@ EXECUTIONS = "executions_execution_changelist"
 
 
 def note_usage(workflows: list[Any]) -> None:
-    """On each row of a page, for the columns below: two queries."""
-    keys = [workflow.pk for workflow in workflows]
-    figures, last_calls = figures_of_workflows(keys, start=MONTH.start()), last_calls_of(keys)
+    """On each row of a page, for the columns below: four queries at most."""
+    figures = {workflow.pk: Figures() for workflow in workflows}
+    for (key, _), found in figures_in(MONTH, "workflow", "tool_name").items():
+        if key in figures:
+            figures[key].include(found)
+    last_calls = last_calls_of(key for key, found in figures.items() if not found.calls)
     for workflow in workflows:
-        workflow.figures = figures.get(workflow.pk, Figures())
-        workflow.last_call = last_calls.get(workflow.pk)
+        workflow.figures = figures[workflow.pk]
+        workflow.last_call = workflow.figures.last_at or last_calls.get(workflow.pk)
 
 
 def _usage_orders() -> dict[str, Any]:
@@ -110,7 +113,8 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
             case "never":
                 return queryset.exclude(called_since())
             case "failing":
-                return queryset.filter(failed_since(MONTH.start()))
+                recent = figures_in(MONTH, "workflow", "tool_name").items()
+                return queryset.filter(pk__in={key for (key, _), found in recent if found.failures})
         return queryset
 
 

@@ -188,6 +188,7 @@ class Execution(Transitions):
             [State.UNCONFIRMED],
             (State.FAILED.value, why),
             state=State.FAILED,
+            error_kind=ErrorKind.EXECUTION,
             finished_at=timezone.now(),
             error=printable(why),
         )

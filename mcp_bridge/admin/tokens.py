@@ -227,7 +227,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Scopes", self.scopes_shown(obj)),
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
                 ("Address", resource_url(obj.caller.toolset)),
-                ("Inline wait", f"{obj.inline_wait_seconds} s" if obj.inline_wait_seconds else "the usual"),
+                ("Inline wait", _describe_wait(obj)),
                 ("Created", exactly(obj.created_at)),
                 ("Created by", obj.created_by or DASH),
                 ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),
@@ -245,6 +245,14 @@ class AccessTokenAdmin(ButtonsMixin):
                 ),
             ],
         }
+
+
+def _describe_wait(token: AccessToken) -> str:
+    if token.inline_wait_seconds is not None:
+        return f"{token.inline_wait_seconds} s"
+    if (learned := token.learned_wait_seconds) is None:
+        return "the usual"
+    return f"{learned} s, since a client of it gives calls up after {token.patience_seconds} s"
 
 
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from mcp.shared.uri_template import UriTemplate
 
 from catalogue.describing import describe_workflow, summarise_inputs, unavailable_sources
-from catalogue.exposure import Workflows, current_catalogue
+from catalogue.exposure import Workflows, current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from catalogue.selection import Wish, select_workflows, tagged
@@ -64,7 +64,7 @@ def _read_schema(reading: Reading) -> Found:
 
 def _find_workflow(reading: Reading) -> Workflow:
     name = reading.variables["name"]
-    workflow = _seen_by(reading.access).get(name)
+    workflow = find_named(_seen_by(reading.access), name)
     if workflow is None:
         raise UnknownResource(
             f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} names those that there are."
@@ -81,7 +81,10 @@ def _split(text: str) -> list[str]:
 
 
 def _suggest_names(access: Access, typed: str) -> Iterable[str]:
-    return _seen_by(access)
+    """Former names that still work only where somebody types one: they are on their way out."""
+    seen = _seen_by(access)
+    former = (name for workflow in seen.values() for name in workflow.live_aliases if typed)
+    return [*seen, *(name for name in former if name.casefold().startswith(typed.casefold()))]
 
 
 def _suggest_tags(access: Access, typed: str) -> Iterable[str]:

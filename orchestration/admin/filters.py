@@ -6,18 +6,19 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.exposure import current_catalogue
 from orchestration.models import WorkflowRequest
 
 
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
-    """By what the model chose, of the tools that there are now; the search finds those that are gone."""
+    """By what the model chose in the newest requests; the search finds other tools, too."""
 
+    NEWEST = 2_000
     title = "tool"
     parameter_name = "tool"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in current_catalogue().workflows]
+        newest = WorkflowRequest.objects.order_by("-created_at").values_list("selected_tool", flat=True)
+        return [(name, name) for name in sorted({*newest[: self.NEWEST]} - {""})]
 
     def queryset(
         self, request: HttpRequest, queryset: QuerySet[WorkflowRequest]

@@ -1,9 +1,12 @@
 """Old and new values of every change, by every door, and the way back."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 from django.test import Client
@@ -12,14 +15,14 @@ from django.urls import reverse
 
 from catalogue.curation import disable_workflows
 from catalogue.exposure import load_exposed_catalogue
-from catalogue.history import command
+from catalogue.history import command, values_of
 from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.models.history_entry import HistoryIsKept
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, press, run_action, text_of, told
-from tests.api.clients import administrator
+from tests.api.clients import administrator, staff_session
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
@@ -201,7 +204,7 @@ def test_what_was_done_to_many_is_reverted_together(admin_client: Client) -> Non
     added = administrator().post("/api/toolsets/", {"slug": "finance"}, format="json")
     assert added.status_code == 201
     shown = told(run_action(admin_client, "revert_selected", *HistoryEntry.objects.all()))
-    assert "Reverted: 4." in shown and "finance was added: delete it instead." in shown
+    assert "Reverted: 5." in shown and not Toolset.objects.exists()
     assert Workflow.objects.filter(enabled=True).count() == 3
 
 
@@ -239,7 +242,7 @@ def test_what_was_added_is_told_with_its_values(admin_client: Client) -> None:
     entry = latest(Toolset.objects.get())
     assert entry.kind == "added" and entry.changes["picked"] == [None, ["report"]]
     assert entry.changes["slug"] == [None, "finance"] and "title" not in entry.changes
-    assert "delete it instead" in text_of(admin_client.get(page_url(entry)))
+    assert "finance is gone again" in told(press(admin_client, entry, "revert"))
 
 
 def test_the_history_is_only_added_to(admin_client: Client) -> None:
@@ -303,6 +306,203 @@ def test_a_change_of_many_costs_as_many_queries_as_one_of_few() -> None:
         counts.append(len(queries))
         assert all(latest(workflow).changes == {"enabled": [True, False]} for workflow in workflows)
     assert counts[0] == counts[1] <= 12
+
+
+# What was added and deleted
+
+
+FILTER_BODY = {"pattern": "draft*", "action": "exclude", "position": 5, "note": "Not yet."}
+TOOLSET_BODY = {
+    "slug": "finance",
+    "title": "Money",
+    "mode": "compact",
+    "picked": ["report"],
+    "rules": [{"pattern": "pay*", "note": "All."}],
+}
+ADDITIONS = {
+    "filters": (WorkflowFilter, FILTER_BODY),
+    "toolsets": (Toolset, TOOLSET_BODY),
+    "sources": (Source, {"name": "new", "kind": "simplified", "config": {"base_url": "http://127.0.0.1:9"}}),
+}
+
+
+def revert(client: Any, entry: HistoryEntry) -> Any:
+    return client.post(f"/api/history/{entry.pk}/revert/", {}, format="json")
+
+
+@pytest.mark.parametrize("kind", ADDITIONS)
+def test_what_was_added_goes_and_what_was_deleted_comes_back(kind: str) -> None:
+    """B8: whole, under the key that its history knows, and back again; each time as a change of its own."""
+    make_workflow(make_source("orders"), name="report")
+    model, body = ADDITIONS[kind]
+    client, known = administrator(), set(model.objects.values_list("pk", flat=True))
+    assert client.post(f"/api/{kind}/", body, format="json").status_code == 201
+    added = HistoryEntry.objects.latest("pk")
+    row = model.objects.exclude(pk__in=known).get()
+    described = values_of(row)
+    gone = revert(client, added)
+    assert (gone.status_code, gone.json()["kind"], gone.json()["reverts"]) == (200, "deleted", added.pk)
+    assert set(model.objects.values_list("pk", flat=True)) == known
+    back = revert(client, HistoryEntry.objects.latest("pk"))
+    assert (back.status_code, back.json()["kind"]) == (200, "added")
+    restored = model.objects.exclude(pk__in=known).get()
+    assert values_of(restored) == described and (kind == "sources" or restored.pk == row.pk)
+    again = revert(client, HistoryEntry.objects.get(pk=gone.json()["id"]))
+    assert again.status_code == 409
+    assert revert(client, HistoryEntry.objects.get(pk=back.json()["id"])).status_code == 200
+    assert set(model.objects.values_list("pk", flat=True)) == known
+
+
+def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client: Client) -> None:
+    toolset = make_toolset("finance", picked=[make_workflow(name="report")], rules=["pay*"])
+    described = values_of(toolset)
+    admin_client.post(page_url(toolset).replace("/change/", "/delete/"), {"post": "yes"})
+    assert not Toolset.objects.exists()
+    assert "finance is there again" in told(press(admin_client, latest(toolset), "revert"))
+    assert values_of(Toolset.objects.get()) == described
+    assert "exists: somebody has brought it back" in told(
+        press(admin_client, HistoryEntry.objects.get(kind="deleted"), "revert")
+    )
+
+
+def test_what_cannot_be_added_or_deleted_says_why(admin_client: Client) -> None:
+    """B8, B9: secrets are not kept, what is used stays, and nobody's later work is thrown away."""
+    client = administrator()
+
+    def add(address: str, body: dict[str, Any]) -> HistoryEntry:
+        assert client.post(f"/api/{address}/", body, format="json").status_code == 201
+        return HistoryEntry.objects.latest("pk")
+
+    def refusal(entry: HistoryEntry) -> str:
+        answer = revert(client, entry)
+        assert answer.status_code == 409, answer.json()
+        return str(answer.json()["detail"])
+
+    toolset = add("toolsets", {"slug": "finance"})
+    client.patch("/api/toolsets/finance/", {"title": "Money"}, format="json")
+    assert "title of finance changed since it was added. Revert that change first" in refusal(toolset)
+    assert revert(client, HistoryEntry.objects.latest("pk")).status_code == 200
+    create_token(name="agent", toolset=Toolset.objects.get())
+    assert "finance is used: Access tokens belong to it." in refusal(toolset)
+    rule = make_filter("a*")
+    rename = make_workflow(name="report")
+    source = make_source("secret", api_key="hidden")
+    client.delete("/api/sources/secret/")
+    assert "enter them again" in refusal(latest(source))
+    new = add("sources", ADDITIONS["sources"][1])
+    make_workflow(Source.objects.get(name="new"))
+    assert "new has 1 workflows by now: delete it by hand." in refusal(new)
+    other = add("toolsets", {"slug": "other", "picked": ["report"]})
+    client.delete("/api/toolsets/other/")
+    deleted = HistoryEntry.objects.latest("pk")
+    rename.source.delete()
+    assert "No such workflow: report." in refusal(deleted)
+    assert "does not exist any more" in refusal(other) and rule.pk
+
+
+def test_a_token_reverts_what_rest_lets_it_change_and_a_person_what_they_may(admin_client: Client) -> None:
+    """B8: by no entry does a token change tokens."""
+    token = change_wait_of_token(admin_client)
+    client = administrator()
+    refused = revert(client, latest(token))
+    assert refused.status_code == 403 and "mcp_bridge.change_accesstoken" in refused.json()["detail"]
+    entry = latest(disable_in_bulk(admin_client))
+    for permissions in (["view_historyentry"], ["change_workflow"]):
+        assert revert(staff_session(*permissions), entry).status_code == 403
+        User.objects.filter(username="curator").delete()
+    assert revert(staff_session("view_historyentry", "change_workflow"), entry).status_code == 200
+    assert Workflow.objects.get().enabled
+
+
+# Imports and what is declared here
+
+
+TOOL = {
+    "name": "get_order",
+    "description": "Reads one order.",
+    "api": {"endpoint": "https://api.example.com/orders/{order_id}", "method": "GET"},
+    "input_schema": {
+        "type": "object",
+        "properties": {"order_id": {"type": "string"}},
+        "required": ["order_id"],
+    },
+}
+
+
+def openapi(summary: str) -> dict[str, str]:
+    operation = {"operationId": "list_orders", "summary": summary, "responses": {"200": {"description": ""}}}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Shop", "version": "1"},
+        "servers": [{"url": "https://shop.example.com"}],
+        "paths": {"/orders": {"get": operation}},
+    }
+    return {"document": json.dumps(document)}
+
+
+def temporal(purpose: str) -> dict[str, str]:
+    connection = "temporal: {hostPort: '127.0.0.1:9', timeout: 1s}"
+    return {"file": f"{connection}\nworkflows: {{A: {{purpose: {purpose}, taskQueue: q}}}}"}
+
+
+DECLARATIONS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "tools": lambda words: TOOL | {"description": words},
+    "openapi-imports": openapi,
+    "temporal-imports": temporal,
+}
+
+
+@pytest.mark.parametrize("door", DECLARATIONS)
+def test_what_is_declared_anew_is_kept_with_its_values(door: str) -> None:
+    """B8: of the tool what its words were, of the source that it was added."""
+    client, declare = administrator(), DECLARATIONS[door]
+    assert client.post(f"/api/{door}/", declare("First words."), format="json").status_code in (200, 201)
+    workflow, source = Workflow.objects.get(), Source.objects.get()
+    added = latest(workflow)
+    assert (added.kind, added.message, added.door) == ("added", "Declared: added.", "rest")
+    nothing, first = added.changes["description"]
+    assert nothing is None and first.startswith("First words.") and "input_schema" in added.changes
+    assert latest(source).kind == "added" and latest(source).changes["name"] == [None, source.name]
+    assert client.post(f"/api/{door}/", declare("Other words."), format="json").status_code == 200
+    changed = latest(workflow)
+    assert (changed.kind, changed.message) == ("changed", "Declared: updated.")
+    assert changed.changes["description"] == [first, first.replace("First", "Other")]
+    assert "input_schema" not in changed.changes and changed.revision == Revision.current()
+    assert "declare it again" in revert(client, changed).json()["detail"]
+    count = HistoryEntry.of(workflow).count()
+    client.post(f"/api/{door}/", declare("Other words."), format="json")
+    assert HistoryEntry.of(workflow).count() == count, "nothing changed"
+
+
+def test_an_import_of_a_configuration_is_kept_with_its_values_and_can_be_reverted(
+    tmp_path: Path,
+) -> None:
+    """B8: of every kind of object, and of what it pruned."""
+    make_workflow(make_source("orders"), name="report", upstream_id="wf-1")
+    toolset, rule = make_toolset("finance", rules=["a*"]), make_filter("draft*", action="exclude")
+    make_toolset("old")
+    text = """
+version: 1
+sources: {orders: {kind: simplified, config: {base_url: 'http://127.0.0.1:9'}, change_policy: hold}}
+filters: [{action: exclude, subject: name, syntax: glob, pattern: draft*, note: Not yet.}]
+toolsets: {finance: {title: Money, picked: [monthly], rules: [{action: include, subject: name, pattern: b*}]}}
+workflows: {orders: {wf-1: {tool_name: monthly, title: Monthly}}}
+"""
+    (tmp_path / "catalogue.yaml").write_text(text)
+    call_command("import_catalogue", str(tmp_path / "catalogue.yaml"), "--prune")
+    source, workflow = Source.objects.get(), Workflow.objects.get()
+    assert latest(source).changes["change_policy"] == ["careful", "hold"]
+    assert latest(rule).changes["note"] == ["", "Not yet."]
+    assert latest(workflow).changes == {"tool_name": ["report", "monthly"], "title_override": ["", "Monthly"]}
+    changes = latest(toolset).changes
+    assert changes["picked"] == [[], ["monthly"]] and changes["title"] == ["", "Money"]
+    assert [rule["pattern"] for side in changes["rules"] for rule in side] == ["a*", "b*"]
+    pruned = HistoryEntry.objects.get(object_name="old")
+    assert (pruned.kind, pruned.changes["slug"]) == ("deleted", ["old", None])
+    client = administrator()
+    for entry in (latest(toolset), latest(workflow), latest(source), latest(rule), pruned):
+        assert revert(client, entry).status_code == 200, entry
+    assert Workflow.objects.get().tool_name == "report" and Toolset.objects.filter(slug="old").exists()
 
 
 @pytest.mark.databases("catalogue.rest.history")

@@ -1,5 +1,6 @@
 """Changes to review: the list, the page of one with its differences, and what may be decided there."""
 
+import re
 from typing import Any
 
 import pytest
@@ -86,6 +87,31 @@ def test_a_page_that_is_out_of_date_decides_nothing(
     assert Review.objects.awaiting().exists() and not HistoryEntry.objects.filter(door="admin").exists()
 
 
+def test_some_of_the_differences_are_accepted_and_the_others_stay_held(
+    admin_client: Client, source: Source
+) -> None:
+    """A5.2: the description yes, the schema no; and nothing of what was not seen."""
+    review = Review.objects.get()
+    page = admin_client.get(page_url(review)).content.decode()
+    assert 'name="field" value="description"' in page and 'name="field" value="input_schema"' in page
+    address = page_url(review).replace("/change/", "/accept/")
+    nothing = {"offer": review.offer_hash, "in_part": "1"}
+    chosen = nothing | {"field": ["description"]}
+    assert "choose at least one" in told(admin_client.post(address, nothing))
+    assert "Changed again" in told(admin_client.post(address, chosen | {"offer": "0" * 64}))
+    assert "No such fields: enabled" in told(admin_client.post(address, chosen | {"field": ["enabled"]}))
+    assert told(admin_client.post(address, chosen)).endswith("Accepted in part: report_1.")
+    workflow = Workflow.objects.get(upstream_id="wf-1")
+    assert workflow.description == POISON and "\u200b" not in str(workflow.input_schema)
+    entry = HistoryEntry.of(workflow).get(door="admin")
+    assert entry.message == (
+        "Accepted of the engine's change: another description. Still held: new description of argument "
+        "`month`."
+    )
+    page = admin_client.get(page_url(review)).content.decode()
+    assert "Another description" not in page and 'name="field"' not in page, "what is left is one decision"
+
+
 def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(
     admin_client: Client, source: Source
 ) -> None:
@@ -97,6 +123,56 @@ def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(
     assert Workflow.objects.get(upstream_id="wf-1").description.startswith("Ignore")
     names = {entry.actor_name for entry in HistoryEntry.of(review.workflow)}
     assert names == {"admin"} and HistoryEntry.of(review.workflow).count() == 2
+
+
+def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_shown(
+    admin_client: Client, engine: Engine, source: Source
+) -> None:
+    """A5.2: as in the list of changes to review, a decision names the offer that was on the page."""
+    review, workflows = Review.objects.get(), Workflow.objects.order_by("pk")
+    page = admin_client.get(list_url(Workflow)).content.decode()
+    assert page.count("change to review") == 1 and f'href="{page_url(review)}"' in page
+
+    def confirm(asked: Any) -> str:
+        sent = [*asked.context["sent"], *offers_on(asked)]
+        return told(admin_client.post(list_url(Workflow), multi(sent)))
+
+    asked = run_action(admin_client, "accept_selected", *workflows)
+    assert "Held of the selected workflows: 1" in (shown := text_of(asked))
+    assert "report_1" in shown and "another description" in shown and "report_2" not in shown
+    change(engine, source, "Yet another.")
+    assert "Changed again, look at it once more: report_1." in confirm(asked)
+    assert Review.objects.awaiting().exists()
+    accepted = confirm(run_action(admin_client, "accept_selected", *workflows))
+    assert accepted.endswith("Accepted: report_1.")
+    assert Workflow.objects.get(upstream_id="wf-1").description == "Yet another."
+    assert "change to review" not in admin_client.get(list_url(Workflow)).content.decode()
+    assert "Nothing is held" in told(run_action(admin_client, "accept_selected", *workflows))
+    assert HistoryEntry.of(review.workflow).get().actor_name == "admin"
+
+
+def test_what_the_page_did_not_show_is_not_accepted_from_the_list_of_workflows(
+    admin_client: Client, source: Source
+) -> None:
+    """A5.2."""
+    sent = {"action": "accept_selected", "_selected_action": [Review.objects.get().pk], "post": "yes"}
+    assert "did not show them: 1" in told(admin_client.post(list_url(Workflow), sent))
+    assert Review.objects.awaiting().exists()
+    viewer = curator("view_workflow")
+    assert "accept_selected" not in viewer.get(list_url(Workflow)).content.decode()
+    viewer.post(
+        list_url(Workflow), sent | {f"offer-{Review.objects.get().pk}": Review.objects.get().offer_hash}
+    )
+    assert Review.objects.awaiting().exists()
+
+
+def offers_on(page: Any) -> list[tuple[str, str]]:
+    """What its hidden fields send of the offers that it shows."""
+    return re.findall(r'name="(offer-\d+)" value="(\w+)"', page.content.decode())
+
+
+def multi(sent: list[tuple[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [value for known, value in sent if known == name] for name, _ in sent}
 
 
 def test_the_list_is_searched_in_any_case_of_letters(admin_client: Client, source: Source) -> None:
@@ -114,6 +190,7 @@ def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_dec
     assert "Another description" in text_of(page) and "Accept the change" not in text_of(page)
     assert "accept_selected" not in viewer.get(list_url(Review)).content.decode()
     assert press(viewer, review, "accept").status_code == 403
+    assert 'name="field"' not in page.content.decode()
     User.objects.all().delete()
     assert curator("view_source").get(list_url(Review)).status_code == 403
     User.objects.all().delete()
@@ -155,7 +232,7 @@ def test_the_command_shows_and_decides(
     review = Review.objects.get()
     offer = review.offer_hash[:12]
     shown = run(capsys, "--source", "erp")
-    assert f"report_1:{offer} (changed, erp)\n  another description; may be meant" in shown
+    assert f"report_1:{offer} (changed, erp)\n  description: another description; may be meant" in shown
     assert shown.endswith("To review: 1.\n")
     with pytest.raises(CommandError, match="name the offer that you looked at"):
         run(capsys, "--accept", "report_1")
@@ -165,6 +242,12 @@ def test_the_command_shows_and_decides(
     with pytest.raises(CommandError, match="Changed again, look at it once more: report_1"):
         run(capsys, "--accept", f"report_1:{offer}")
     assert "Kept: 1." in run(capsys, "--keep", f"report_1:{Review.objects.get().offer_hash[:12]}")
+    change(engine, source, "Some words.")
+    some = f"report_1:{Review.objects.get().offer_hash[:12]}"
+    assert "Accepted: 1." in run(capsys, "--accept", some, "--field", "input_schema")
+    assert "month" not in run(capsys) and "another description" in run(capsys)
+    with pytest.raises(CommandError, match="--field needs --accept"):
+        run(capsys, "--keep", some, "--field", "description")
     change(engine, source, "The last one.")
     assert "Accepted: 1." in run(capsys, "--source", "erp", "--accept", "*")
     assert Workflow.objects.get(upstream_id="wf-1").description == "The last one."
@@ -184,9 +267,9 @@ def test_the_list_takes_the_same_few_queries_for_any_number(
     """B8"""
     for count in (2, 30):
         for workflow in make_workflows(count):
-            offered = layer_of(workflow) | {"description": "Another."}
+            offered = layer_of(workflow) | {"description": "Another.", "tags": ["money"]}
             Review.objects.create(workflow=workflow, kind="changed", offer_hash="f", offered=offered)
-        with django_assert_max_num_queries(14):
+        with django_assert_max_num_queries(17):
             assert admin_client.get(list_url(Review)).status_code == 200
-        with django_assert_max_num_queries(8):
+        with django_assert_max_num_queries(10):
             assert administrator().get("/api/reviews/?page_size=200").status_code == 200

@@ -2,10 +2,12 @@
 
 import re
 from datetime import timedelta
+from functools import partial
 from html import unescape
 from io import StringIO
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client
@@ -14,9 +16,11 @@ from django.utils import timezone
 from catalogue.models import HistoryEntry
 from catalogue.scopes import Scope
 from executions.models import Execution
+from mcp_bridge.access import Access
+from mcp_bridge.calls import patience_of
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import authenticate, create_token
+from mcp_bridge.tokens import authenticate, create_token, forget_tokens, note_given_up
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
 from tests.factories import make_execution
@@ -107,6 +111,27 @@ def test_a_token_can_have_an_end(admin_client: Client) -> None:
     admin_client.post(add_url(AccessToken), given)
     assert AccessToken.objects.get().expires_at == end
     assert "in 4 weeks" in text_of(admin_client.get(list_url(AccessToken)))
+
+
+def test_a_token_says_what_its_clients_taught_and_a_decision_replaces_it(admin_client: Client) -> None:
+    """A8.4: what was learned is shown, and an inline wait that somebody sets counts instead."""
+    token, text = create_token(name="agent")
+    give_up = partial(note_given_up, token.pk, begun_at=timezone.now())
+    for seconds in (30, 5, 10):
+        give_up(after_seconds=seconds, is_certain=True)
+    shown = "Inline wait 4 s, since a client of it gives calls up after 5 s"
+    assert shown in " ".join(text_of(admin_client.get(page_url(token))).split())
+    assert patience_of_token(text) == 4
+    admin_client.post(page_url(token), {"inline_wait_seconds": "9"})
+    assert "Inline wait 9 s" in " ".join(text_of(admin_client.get(page_url(token))).split())
+    assert patience_of_token(text) == 9
+
+
+def patience_of_token(text: str) -> int | None:
+    forget_tokens()
+    token = authenticate(text)
+    assert token is not None
+    return async_to_sync(patience_of)(Access.by_token(token))
 
 
 def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None:

@@ -92,7 +92,7 @@ def test_a_tool_is_added_from_its_sources_page(admin_client: Client, source: Sou
     assert workflow.metadata["arguments"]["amount"]["name"] == "/payment/amount"
     assert workflow.upstream_timeout_seconds == 20
     history = text_of(admin_client.get(reverse("admin:catalogue_workflow_history", args=[workflow.pk])))
-    assert "Declared the tool: added." in history
+    assert "Declared: added." in history
     assert "1 added" in text_of(admin_client.get(page_url(source)))
 
 

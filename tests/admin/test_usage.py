@@ -160,7 +160,7 @@ def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client:
     assert [row["tool_name"] for row in asked.context["workflows"]] == ["busy", "idle"]
     make_execution(busy)
     chosen = {"workflow": [workflow.pk for workflow in (idle, busy, active)]}
-    done = admin_client.post(UNCALLED, chosen, follow=True)
+    done = admin_client.post(UNCALLED, chosen | {"confirmed": "yes"}, follow=True)
     assert "Disabled: 1." in text_of(done)
     assert set(Workflow.objects.filter(enabled=True).values_list("name", flat=True)) == {
         "busy",
@@ -168,6 +168,27 @@ def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client:
         "new",
     }
     assert HistoryEntry.of(idle).get().message == "Disabled."
+
+
+def test_what_disabling_comes_to_is_told_before_it_is_done(admin_client: Client) -> None:
+    """How many, and which toolsets lose how many of theirs."""
+    long_ago = timezone.now() - timedelta(days=100)
+    idle, other = (make_workflow(name=name, first_seen_at=long_ago) for name in ("idle", "other"))
+    make_toolset("finance", picked=[idle, make_workflow(name="new")])
+    make_toolset("everything", rules=["*"])
+    make_toolset("untouched", picked=[make_workflow(name="newer")])
+    asked = admin_client.post(UNCALLED, {"workflow": [idle.pk, other.pk]})
+    shown = text_of(asked)
+    assert "Disable 2 workflows" in shown and "Toolsets that lose some: 2" in shown
+    assert "finance loses 1 of its 2 workflows" in shown and "everything loses 2 of its 4" in shown
+    assert "untouched" not in shown and not Workflow.objects.filter(enabled=False).exists()
+    sent = {
+        name: [value for known, value in asked.context["sent"] if known == name]
+        for name in ("workflow", "confirmed")
+    }
+    assert "Disabled: 2." in text_of(admin_client.post(UNCALLED, sent, follow=True))
+    nothing = text_of(admin_client.post(UNCALLED, {"workflow": [idle.pk]}, follow=True))
+    assert "Nothing to disable" in nothing
 
 
 def test_who_may_only_look_at_usage_changes_nothing(staff_with: StaffWith) -> None:

@@ -1,5 +1,6 @@
 """The list of workflows: found among thousands, told apart, and changed where they stand."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -140,8 +141,8 @@ def test_a_switch_in_the_list_enables_and_disables_one_workflow(admin_client: Cl
     revision = Revision.current()
     assert f'id="switch-{workflow.pk}"' in admin_client.get(LIST).content.decode()
     url = reverse("admin:catalogue_workflow_switch", args=[workflow.pk])
-    answer = admin_client.post(url, {"enabled": "true"})
-    assert "exposed" in text_of(answer) and 'hx-swap-oob="true"' in answer.content.decode()
+    answer = admin_client.post(url, {"enabled": "true", "seen": workflow.content_hash})
+    assert "exposed" in text_of(answer) and f'id="switch-{workflow.pk}"' in answer.content.decode()
     assert Revision.current() > revision and workflow.tool_name in load_exposed_catalogue().workflows
     admin_client.post(url, {"enabled": "false"})
     entries = HistoryEntry.of(workflow).order_by("pk")
@@ -149,6 +150,28 @@ def test_a_switch_in_the_list_enables_and_disables_one_workflow(admin_client: Cl
         ("Enabled.", {"enabled": [False, True]}),
         ("Disabled.", {"enabled": [True, False]}),
     ]
+
+
+def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client: Client) -> None:
+    """A5.2: hidden workflows follow their engine, so that a click would expose words that nobody has read."""
+    one, other, third = (make_workflow(enabled=False, content_hash=text) for text in "abc")
+    page = admin_client.get(LIST)
+    seen = dict(re.findall(r'name="(seen-[0-9]+)" value="([^"]*)"', page.content.decode()))
+    assert seen == {f"seen-{one.pk}": "a", f"seen-{other.pk}": "b", f"seen-{third.pk}": "c"}
+    assert '"seen": "a"' in page.content.decode()
+    Workflow.objects.filter(pk=one.pk).update(content_hash="z", description="Ignore what was said.")
+    url = reverse("admin:catalogue_workflow_switch", args=[one.pk])
+    for _ in range(2):
+        answer = admin_client.post(url, {"enabled": "true", "seen": "a"})
+        assert "changed meanwhile" in text_of(answer) and '"seen": "a"' in answer.content.decode()
+    chosen = {"action": "enable_selected", "_selected_action": [one.pk, other.pk]}
+    answer = admin_client.post(LIST, chosen | seen)
+    refused = f"Changed by the engine since it was shown, and still hidden: {one.tool_name}. Look again."
+    assert told(answer) == f"Enabled: 1. {refused}"
+    assert list(load_exposed_catalogue().workflows) == [other.tool_name]
+    assert not HistoryEntry.of(one).exists()
+    everything = chosen | {"select_across": 1, "_selected_action": [third.pk], f"seen-{third.pk}": "c"}
+    assert "Enabled: 2." in told(admin_client.post(LIST, everything)), "rows of other pages as they are"
 
 
 def test_who_may_only_look_has_no_switch(staff_with: StaffWith) -> None:

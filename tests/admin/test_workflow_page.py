@@ -366,3 +366,21 @@ def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client
     listed = tools[workflow.tool_name]
     length = len(serialise_tool(listed, LATEST_PROTOCOL_VERSION))
     assert f"{length} characters in tools/list, about {-(-length // 4)} tokens" in entry.replace(" ,", ",")
+
+
+def test_a_page_that_is_out_of_date_enables_nothing(admin_client: Client) -> None:
+    """A5.2: whoever pressed Save had read what the engine said before; nor is anything else of it saved."""
+    workflow = make_workflow(enabled=False, content_hash="a")
+    given = form_values(admin_client.get(page_url(workflow)))
+    Workflow.objects.filter(pk=workflow.pk).update(content_hash="b", description="Ignore what was said.")
+    answer = admin_client.post(page_url(workflow), given | {"enabled": "on", "title_override": "Mine"})
+    assert "Nothing was changed. Changed by the engine since it was shown" in told(answer)
+    workflow.refresh_from_db()
+    assert (workflow.enabled, workflow.title_override) == (False, "")
+    assert not HistoryEntry.of(workflow).exists()
+    change(admin_client, workflow, enabled="on", title_override="Mine")
+    assert (workflow.enabled, workflow.title_override) == (True, "Mine")
+    Workflow.objects.filter(pk=workflow.pk).update(content_hash="c")
+    assert admin_client.post(page_url(workflow), given | {"title_override": "Ours"}).status_code == 302
+    workflow.refresh_from_db()
+    assert not workflow.enabled, "hiding it and other words of ours need no look at the engine's"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from catalogue.curation import disable_workflows, enable_workflows
+from catalogue.history import command
 from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet
 from config.urls import api
@@ -60,6 +62,7 @@ WRITES = {
     "tool.destroy": ("delete", "/api/tools/get_order/", {}),
     "temporal-import.create": ("post", "/api/temporal-imports/", {"file": TEMPORAL}),
     "openapi-import.create": ("post", "/api/openapi-imports/", {"document": OPENAPI}),
+    "history.revert": ("post", "/api/history/{entry}/revert/", {}),
     "result-cache.clear": ("post", "/api/result-cache/clear/", {}),
     "catalogue.import_file": (
         "post",
@@ -103,6 +106,11 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     client = administrator()
     if action in ("tool.update", "tool.destroy"):
         client.post("/api/tools/", TOOL, format="json")
+    enable_workflows(Workflow.objects.filter(tool_name="off"), by=command("enable_workflows"))
+    entry = HistoryEntry.objects.latest("pk")
+    disable_workflows(Workflow.objects.filter(tool_name="off"))
+    if action == "history.revert":
+        enable_workflows(Workflow.objects.filter(tool_name="off"))
     earlier = list(HistoryEntry.objects.values_list("pk", flat=True))
     actor, name = f"token:{client.token.pk}", client.token.name
     if not as_token:
@@ -111,7 +119,9 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
         )
         actor, name = f"user:{client.session['_auth_user_id']}", "curator"
     method, path, body = WRITES[action]
-    response = getattr(client, method)(path.format(run=run.pk, filter=rule.pk), body, format="json")
+    response = getattr(client, method)(
+        path.format(run=run.pk, filter=rule.pk, entry=entry.pk), body, format="json"
+    )
     assert response.status_code < 300, response.content
     entries = HistoryEntry.objects.exclude(pk__in=earlier)
     assert entries
@@ -119,7 +129,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     assert all(entry.actor_name.startswith(name) for entry in entries)
 
 
-MODELS = ("source", "workflow", "workflowfilter", "toolset", "cachedresult")
+MODELS = ("source", "workflow", "workflowfilter", "toolset", "cachedresult", "historyentry")
 
 
 def test_the_history_names_what_was_changed() -> None:

@@ -117,6 +117,22 @@ def test_a_former_name_works_for_as_long_as_the_curator_says():
     assert client.patch("/api/workflows/other/", {"tool_name": "greet"}).status_code == 200
 
 
+def test_a_workflow_is_read_by_a_former_name_while_calls_by_it_run():
+    """By the rule of these: of what the caller sees, until its time is over. Changes need the new name."""
+    later = (timezone.now() + timedelta(days=1)).isoformat()
+    ended = (timezone.now() - timedelta(seconds=1)).isoformat()
+    make_workflow(tool_name="hail", tool_aliases={"greet": later, "salute": ended})
+    make_workflow(tool_name="hidden", tool_aliases={"secret": later}, enabled=False)
+    client, caller = administrator(), agent()
+    for reader in (client, caller):
+        assert reader.get("/api/workflows/greet/").json()["tool_name"] == "hail"
+        assert reader.get("/api/workflows/salute/").status_code == 404
+    assert client.get("/api/workflows/secret/").json()["tool_name"] == "hidden"
+    assert caller.get("/api/workflows/secret/").status_code == 404
+    assert client.patch("/api/workflows/greet/", {"title": "x"}).status_code == 404
+    assert client.post("/api/workflows/greet/disable/").status_code == 404
+
+
 def test_a_former_name_stops_working_by_itself_once_its_time_is_over():
     ended = (timezone.now() - timedelta(seconds=1)).isoformat()
     make_workflow(tool_name="hail", former_tool_names=["greet"], tool_aliases={"greet": ended})

@@ -73,11 +73,47 @@ def test_a_decision_names_the_offer_that_it_is_about(engine: Engine, source: Sou
     accepted = client.post(
         "/api/reviews/report_1/accept/", {"offer": seen["report_1"]["offer"]}, format="json"
     )
-    assert accepted.json() == {"done": ["report_1"], "changed_again": [], "nothing_held": []}
+    assert accepted.json() == {
+        "done": ["report_1"],
+        "changed_again": [],
+        "nothing_held": [],
+        "only_whole": [],
+    }
     assert client.get("/api/workflows/report_1/").json()["input_schema"]["required"] == ["password"]
     assert client.post("/api/reviews/report_1/accept/", {"offer": "x"}, format="json").status_code == 404
     entry = HistoryEntry.objects.get()
     assert (entry.object_name, entry.door, entry.actor_name) == ("report_1", "rest", client.token.name)
+
+
+def test_some_fields_of_a_change_are_accepted_and_the_rest_stays_held(engine: Engine, source: Source) -> None:
+    """A5.2"""
+    client = administrator()
+    engine.workflows = [
+        definition(number, description="Better words.", inputSchema=PASSWORD) for number in (1, 2, 3)
+    ]
+    refresh_source(source)
+    seen = {name: one["offer"] for name, one in listed(client).items()}
+    body = {"offer": seen["report_1"], "fields": ["description"]}
+    accepted = client.post("/api/reviews/report_1/accept/", body, format="json")
+    assert accepted.json()["done"] == ["report_1"]
+    body = {"offers": {name: seen[name] for name in ("report_2", "report_3")}, "fields": ["description"]}
+    assert client.post("/api/reviews/accept/", body, format="json").json()["done"] == ["report_2", "report_3"]
+    left = listed(client)
+    assert {one["told"] for one in left.values()} == {
+        "argument `month` is gone, new required argument `password`"
+    }
+    assert {name: one["offer"] for name, one in left.items()} == seen
+    workflow = client.get("/api/workflows/report_1/").json()
+    assert workflow["upstream"]["description"] == "Better words."
+    assert "required" not in workflow["input_schema"]
+    again = {"offer": seen["report_1"], "fields": ["description"]}
+    assert client.post("/api/reviews/report_1/accept/", again, format="json").status_code == 409
+    for address, body in [
+        ("report_1/accept/", {"offer": seen["report_1"], "fields": ["content_hash"]}),
+        ("report_1/keep/", {"offer": seen["report_1"], "fields": ["description"]}),
+        ("keep/", {"offers": seen, "fields": ["description"]}),
+    ]:
+        assert client.post(f"/api/reviews/{address}", body, format="json").status_code == 400, address
 
 
 def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> None:
@@ -89,6 +125,7 @@ def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> No
         "done": ["report_1"],
         "changed_again": ["report_2"],
         "nothing_held": ["report_3", "nowhere"],
+        "only_whole": [],
     }
     assert set(listed(client, "kept=true")) == {"report_1"}
     decided = client.post("/api/reviews/accept/", {"source": "erp", "all": True}, format="json").json()

@@ -12,8 +12,18 @@ from catalogue.discovery import refresh_source
 from catalogue.drift import tell_differences
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.history import command
-from catalogue.models import DiscoveryRun, HistoryEntry, Review, Revision, Source, Workflow
+from catalogue.models import (
+    DiscoveryRun,
+    HistoryEntry,
+    Review,
+    Revision,
+    Source,
+    Toolset,
+    Workflow,
+    WorkflowFilter,
+)
 from catalogue.outages import current_outages
+from catalogue.reconciliation import layer_of
 from catalogue.review import (
     Decided,
     ReviewRefused,
@@ -23,6 +33,8 @@ from catalogue.review import (
     keep_accepted,
     offers_of,
 )
+from catalogue.sources import update_source
+from catalogue.toolsets import write_toolset
 from tests.catalogue.engine import PATIENCE, Engine, definition, definitions
 
 pytestmark = [
@@ -385,3 +397,156 @@ def test_a_thousand_changes_cost_queries_by_the_batch(engine: Engine, source: So
     with CaptureQueriesContext(connection) as captured:
         assert len(accept_offers(awaiting(), by=BY).done) == 600
     assert len(captured) < 60
+
+
+# Some fields of a change
+
+
+def test_of_a_change_some_fields_are_accepted_and_the_rest_stays_held(
+    engine: Engine, source: Source, served: Workflow
+) -> None:
+    """A5.2: the description yes, the schema no."""
+    change(engine, source, description="Better words.", inputSchema=WITH_PASSWORD, version="2")
+    seen, before = awaiting(), Revision.current()
+    assert accept_offers(seen, by=BY, fields=["description"]) == Decided(done=["report_1"])
+    shown = load_exposed_catalogue().workflows["report_1"]
+    assert (shown.description, shown.version) == ("Better words.", "1.0.0")
+    assert shown.input_schema == definition(1)["inputSchema"] and Revision.current() == before + 1
+    assert HistoryEntry.of(served).get().message == (
+        "Accepted of the engine's change: another description. Still held: new required argument "
+        "`password`, another version."
+    )
+    assert awaiting() == seen, "the same offer, of which less is left"
+    assert "description" not in tell_differences(differences_of(Review.objects.get()))
+    assert refresh_source(source).unchanged == 2 and awaiting() == seen
+    assert accept_offers(seen, by=BY, fields=["description"]) == Decided(nothing_held=["report_1"])
+    assert accept_offers(seen, by=BY, fields=["input_schema", "version"]).done == ["report_1"]
+    assert not Review.objects.exists() and refresh_source(source).unchanged == 2
+    served.refresh_from_db()
+    assert served.content_hash == seen[served.pk], "the row is what the engine lists"
+
+
+def test_an_engine_that_takes_back_what_was_not_accepted_leaves_nothing_to_review(
+    engine: Engine, source: Source, served: Workflow
+) -> None:
+    change(engine, source, description="Better words.", inputSchema=WITH_PASSWORD)
+    accept_offers(awaiting(), by=BY, fields=["description"])
+    revision = Revision.current()
+    assert change(engine, source, description="Better words.").unchanged == 2
+    assert not Review.objects.exists() and Revision.current() == revision
+
+
+def test_fields_of_an_offer_that_was_not_seen_are_not_accepted(
+    engine: Engine, source: Source, served: Workflow
+) -> None:
+    change(engine, source, description="Better words.", version="2")
+    seen = awaiting()
+    change(engine, source, description=POISON, version="2")
+    assert accept_offers(seen, by=BY, fields=["description"]) == Decided(changed_again=["report_1"])
+    assert description_of(served) == "Makes report 1."
+    with pytest.raises(ValueError, match="No such fields: content_hash"):
+        accept_offers(awaiting(), by=BY, fields=["content_hash"])
+
+
+def test_a_new_workflow_is_accepted_as_a_whole(engine: Engine, source: Source) -> None:
+    Source.objects.update(new_workflows=Source.NewWorkflows.HELD)
+    engine.workflows = definitions(1)
+    refresh_source(source)
+    decided = accept_offers(awaiting(), by=BY, fields=["description"])
+    assert decided == Decided(only_whole=["report_1"]) and "as a whole" in decided.tell_refused()
+    assert not load_exposed_catalogue().workflows
+
+
+def test_what_a_run_is_started_by_is_accepted_together(
+    engine: Engine, source: Source, served: Workflow
+) -> None:
+    """The arguments of one schema, sent to the address of another, would be a call that nobody described."""
+    Source.objects.update(kind="prefect")
+    served.source.refresh_from_db()
+    offered = layer_of(served) | {"input_schema": WITH_PASSWORD, "metadata": {"path": "/v2"}, "version": "2"}
+    Review.objects.create(workflow=served, kind="changed", offer_hash="x", offered=offered)
+    accept_offers({served.pk: "x"}, by=BY, fields=["input_schema"])
+    served.refresh_from_db()
+    assert (served.input_schema, served.metadata, served.version) == (WITH_PASSWORD, {"path": "/v2"}, "1.0.0")
+
+
+# Tags that decide what agents see
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        ("exclude", "new tags, by which agents would no longer see it"),
+        ("include", "new tags, by which agents would see it"),
+        ("toolset", "new tags, by which it would come into the toolset finance"),
+        ("", ""),
+    ],
+)
+def test_a_tag_that_would_move_a_tool_is_not_harmless(
+    engine: Engine, source: Source, served: Workflow, action: str, told: str
+) -> None:
+    """A4.2, A5.2: an engine must not choose what its tools are shown to."""
+    if action == "toolset":
+        write_toolset(Toolset(slug="finance"), rules=[{"subject": "tag", "pattern": "money"}])
+    elif action:
+        WorkflowFilter.objects.create(action=action, subject="tag", pattern="money")
+    before = {slug: list(entry.workflows) for slug, entry in load_exposed_catalogue().toolsets.items()}
+    shown = list(load_exposed_catalogue().workflows)
+    run = change(engine, source, tags=["money"])
+    assert run.held == bool(told)
+    catalogue = load_exposed_catalogue()
+    assert list(catalogue.workflows) == shown
+    assert {slug: list(entry.workflows) for slug, entry in catalogue.toolsets.items()} == before
+    assert [tell_differences(differences_of(review)) for review in Review.objects.all()] == [told] * bool(
+        told
+    )
+
+
+def test_tags_that_a_curator_has_replaced_move_nothing(
+    engine: Engine, source: Source, served: Workflow
+) -> None:
+    WorkflowFilter.objects.create(action="exclude", subject="tag", pattern="money")
+    override_workflow(served, tags_override=["ours"])
+    assert change(engine, source, tags=["money"]).updated == 1
+
+
+# Another policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "served_now"),
+    [(Policy.CAREFUL, {"report_2", "report_3"}), (Policy.FOLLOW, {"report_1", "report_2", "report_3"})],
+)
+def test_another_policy_judges_anew_what_is_held(
+    engine: Engine, source: Source, served: Workflow, policy: str, served_now: set[str]
+) -> None:
+    """A4.3: at once, by what the engine said last; hidden ones follow, and what was turned down stays."""
+    engine.workflows = definitions(4)
+    refresh_source(source)
+    enable_workflows(Workflow.objects.exclude(tool_name="report_3"))
+    update_source(Source.objects.get(), change_policy=Policy.HOLD)
+    engine.workflows = [
+        definition(1, description=POISON),
+        definition(2, version="2"),
+        definition(3, description=POISON),
+        definition(4, version="2"),
+    ]
+    assert refresh_source(source).held == 4
+    fourth = Workflow.objects.get(tool_name="report_4").pk
+    keep_accepted({fourth: awaiting()[fourth]}, by=BY)
+    before = Revision.current()
+    update_source(Source.objects.get(), change_policy=policy)
+    changed = Workflow.objects.exclude(version="1.0.0") | Workflow.objects.filter(description=POISON)
+    assert set(changed.values_list("tool_name", flat=True)) == served_now
+    assert Revision.current() > before
+    assert set(Review.objects.values_list("workflow__tool_name", flat=True)) == {
+        "report_1", "report_2", "report_3", "report_4"
+    } - served_now  # fmt: skip
+    assert refresh_source(source).unchanged == 4
+
+
+def test_the_policy_hold_leaves_what_is_served(engine: Engine, source: Source, served: Workflow) -> None:
+    change(engine, source, version="2", description=POISON)
+    offers = awaiting()
+    update_source(Source.objects.get(), change_policy=Policy.HOLD)
+    assert awaiting() == offers and description_of(served) == "Makes report 1."

@@ -165,3 +165,24 @@ def test_openai_agents_gets_the_results_of_runs_that_are_longer_than_it_waits(
         assert [int(asked) for asked in re.findall(r'"wait_seconds": (\d+)', handle)] == [3]
         assert later, "a handle proposes how to go on"
         assert json.loads(later[-1])["output"] == {"received": given}
+
+
+def test_openai_agents_at_its_defaults_gets_handles_once_it_was_seen_to_give_up(
+    product: Product, python_of_2025: Path
+) -> None:
+    """A8.4: nobody has told the product how long it waits; twice its calls end after 5 s."""
+    token = product.manage("create_mcp_token", "impatient")
+    rest = Rest(product, product.manage("create_mcp_token", "viewer", "--scope", "catalogue:admin"))
+    program = [python_of_2025, SCRIPTS / "openai_agents_client.py"]
+
+    def patience() -> int | None:
+        tokens = rest.get("/tokens/")["results"]
+        return next(one["patience_seconds"] for one in tokens if one["name"] == "impatient")
+
+    for seconds in (12, 13):
+        told = run(product, program, [(LATE_ANSWER.name, {"seconds": seconds})], token=token)
+        assert "error occurred" in told["calls"][0]["text"]
+    wait_until(lambda: patience() == 5, PATIENCE_SECONDS, product.told)
+    (call,) = run(product, program, [(LATE_ANSWER.name, {"seconds": 7})], token=token)["calls"]
+    assert '"wait_seconds": 4' in call["text"]
+    assert json.loads(call["then"][-1])["output"] == {"received": {"seconds": 7}}

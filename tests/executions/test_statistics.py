@@ -17,7 +17,17 @@ from executions.models import Execution, HourlyUsage, Retention, State
 from executions.resolving import resolve_as_not_started
 from executions.retention import prune
 from executions.starting import create_execution
-from executions.statistics import HOUR, Figures, Period, figures_by, fold, recount, usage_since
+from executions.statistics import (
+    DAY,
+    HOUR,
+    Figures,
+    Period,
+    figures_by,
+    figures_in,
+    fold,
+    recount,
+    usage_since,
+)
 from executions.tasks import fold_statistics
 from tests.executions.caching import cache_for, finish_run
 from tests.executions.steps import ADMIN, request_for
@@ -187,6 +197,41 @@ def test_statistics_outlast_the_executions_and_a_recount_leaves_them_alone() -> 
     HourlyUsage.objects.filter(hour__gte=now - timedelta(days=2)).delete()
     assert recount().differed == 1
     assert total().calls == 3
+
+
+def test_what_is_remembered_of_past_days_is_what_their_rows_say_at_any_time(subtests: Any) -> None:
+    """Late ends, folding, counting again and pruning show with the next question."""
+    workflow, now = make_workflow(), timezone.now()
+
+    def end(days: int) -> None:
+        moment = now - timedelta(days=days)
+        make_execution(workflow, created_at=moment - HOUR, finished_at=moment)
+
+    def tamper() -> None:
+        HourlyUsage.objects.filter(hour__lt=now - 5 * DAY).delete()
+
+    def assert_the_same() -> None:
+        for period in Period:
+            rows = usage_since(period.start())
+            assert figures_in(period, "tool_name") == figures_by(rows, "tool_name"), period
+
+    for days in (0, 1, 6, 20):
+        end(days)
+    assert_the_same()
+    for name, change in {
+        "late end": lambda: end(6),
+        "folding": fold,
+        "another late end": lambda: end(20),
+        "folding once more": fold,
+        "lost rows": tamper,
+        "recount": recount,
+    }.items():
+        with subtests.test(after=name):
+            change()
+            assert_the_same()
+    with CaptureQueriesContext(connection) as queries:
+        figures_in(Period.MONTH, "tool_name")
+    assert len(queries) == 2 and "COUNT" in queries[0]["sql"]
 
 
 def test_after_an_upgrade_what_had_ended_before_is_counted_by_itself() -> None:

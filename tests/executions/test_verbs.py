@@ -313,9 +313,10 @@ def test_the_engines_own_late_answer_is_kept_with_what_it_says() -> None:
 
 
 def test_a_start_that_did_not_happen_is_a_failure_that_says_who_found_out() -> None:
-    execution = in_state(State.UNCONFIRMED)
+    execution = in_state(State.UNCONFIRMED, error_kind=ErrorKind.CONFIGURATION)
     assert execution.confirm_not_started(by="Ada")
     stored = read(execution)
+    assert stored.error_kind == ErrorKind.EXECUTION
     assert stored.error == "Ada: the engine did not start it." and stored.finished_at is not None
 
 

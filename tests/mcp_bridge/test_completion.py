@@ -60,6 +60,16 @@ async def test_names_are_completed_from_their_beginning_and_then_from_within(
                 assert (completion.total, completion.has_more) == (len(values), False)
 
 
+async def test_former_names_that_still_work_are_completed_for_who_types_them(
+    connect: Connect, workflows: list[Workflow]
+):
+    later = (timezone.now() + timedelta(days=1)).isoformat()
+    await in_database(Workflow.objects.filter(name="balance").update)(tool_aliases={"sheet": later})
+    async with connect() as client:
+        assert (await complete(client, METADATA, "sh")).values == ["sheet"]
+        assert "sheet" not in (await complete(client, METADATA, "")).values
+
+
 async def test_over_stdio_names_are_completed_as_well(
     open_client: Connect, workflows: list[Workflow], era: str
 ):

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 from django.test import Client as HttpClient
 from django.urls import reverse
@@ -12,7 +13,10 @@ from mcp import Client, MCPError
 from catalogue.models import Workflow
 from executions import change_feed
 from executions.models import Execution, State
-from mcp_bridge.tokens import create_token
+from mcp_bridge import interruptions
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token, forget_tokens
+from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator
@@ -20,10 +24,11 @@ from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, status, until
 from tests.executions.steps import only, timeline
 from tests.factories import make_toolset
-from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
+from tests.mcp_bridge.test_endpoint import modern
 from tests.mcp_bridge.test_tasks import change, is_free, work_on
 
 __all__ = ["admin_client"]
@@ -169,6 +174,77 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
         asking = {"execution_id": handle["execution_id"], "wait_seconds": 50}
         waited = (await client.call_tool("get_execution_status", asking, **options)).structured_content
     assert waited["state"] == "running" and waited["next"] == handle["next"]
+
+
+@pytest.fixture
+def _two_seconds_are_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interruptions, "USUAL_PATIENCE_STEP", 2)
+
+
+async def patience_seconds() -> int | None:
+    patience: int | None = (await in_database(AccessToken.objects.get)(name="agent")).patience_seconds
+    return patience
+
+
+@pytest.mark.databases("mcp_bridge.tokens")
+@pytest.mark.usefixtures("_two_seconds_are_round")
+async def test_a_client_that_says_that_its_time_was_up_gets_a_handle_from_then_on(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """A8.4: nothing is lost by the first call, which goes on and is what the second one asks of."""
+    await in_database(change)(inline_wait_seconds=None)
+    async with connect(mode="legacy", read_timeout_seconds=2) as client:
+        with pytest.raises(MCPError, match=r"[Tt]imed out"):
+            await client.call_tool("report", {})
+        await until(lambda: AccessToken.objects.get().patience_seconds, "it is noted")
+        forget_tokens()
+        handle = (await client.call_tool("report", {})).structured_content
+    assert handle["execution_id"] == str((await in_database(only)()).pk)
+    assert handle["next"]["arguments"]["wait_seconds"] == 1
+    assert wire_engine.count("start") == 1
+
+
+@pytest.mark.usefixtures("_two_seconds_are_round")
+async def test_a_call_that_a_person_stops_tells_nothing_of_patience(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+):
+    await in_database(change)(inline_wait_seconds=None)
+    async with connect(mode="legacy") as client:
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.call_tool("report", {}), 2)
+            await until(is_abandoned, "the server knows that it is gone")
+    assert await patience_seconds() is None
+
+
+def call_for_two_seconds(server: McpServer, token: str, era: str, number: int) -> None:
+    """As a client whose HTTP library has that limit."""
+    body, headers = modern("tools/call", name="report", arguments={"n": number})
+    if era == "legacy":
+        body["params"] = {"name": "report", "arguments": {"n": number}}
+        headers = {"mcp-protocol-version": "2025-11-25"}
+    headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
+    plain_http.post(server.url, json=body, headers=headers, timeout=2)
+
+
+@pytest.mark.usefixtures("_two_seconds_are_round")
+@pytest.mark.parametrize("era", ERAS)
+async def test_connections_that_are_closed_twice_after_the_same_time_tell_of_patience(
+    mcp_server: McpServer, long_workflow: Workflow, token: str, era: str
+):
+    """A8.4: two at once do not, as both end when the network does."""
+    await in_database(change)(inline_wait_seconds=None)
+
+    async def give_up(number: int) -> None:
+        with pytest.raises(httpx2.ReadTimeout):
+            await in_thread(call_for_two_seconds, mcp_server, token, era, number)
+
+    await asyncio.gather(give_up(1), give_up(2))
+    noted = lambda: AccessToken.objects.get().gave_up_after == 2  # noqa: E731
+    await until(noted, "one call is noted")
+    assert await patience_seconds() is None
+    await give_up(3)
+    await until(lambda: AccessToken.objects.get().patience_seconds == 2, "so is the next one")
 
 
 async def test_a_workflow_that_nobody_is_to_wait_for_is_not_waited_for_by_patient_clients_either(

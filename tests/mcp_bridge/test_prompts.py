@@ -1,10 +1,13 @@
 """Workflows as commands of their own for people, through the official client, in both eras."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from mcp import Client, MCPError
+from mcp_types import PromptReference
 
 from catalogue.models import Toolset, Workflow
 from catalogue.scopes import Scope
@@ -76,6 +79,23 @@ async def test_only_marked_workflows_are_prompts(connect: Connect, offered: Work
     assert shown["note"] == ("Goes on the cover.", False)
     assert shown["layout"] == ("(JSON object)", False)
     assert shown["anything"] == (None, False)
+
+
+async def test_a_prompt_is_known_by_a_former_name_while_that_works(
+    connect: Connect, offered: Workflow, era: str
+):
+    """And asks for the tool by its present one."""
+    later = (timezone.now() + timedelta(days=1)).isoformat()
+    ended = (timezone.now() - timedelta(days=1)).isoformat()
+    aliases = {"summary": later, "digest": ended}
+    await in_database(Workflow.objects.filter(pk=offered.pk).update)(tool_aliases=aliases)
+    async with connect(mode=era) as client:
+        text = (await client.get_prompt("summary", GIVEN)).messages[0].content.text
+        assert "call the tool `report` with" in text
+        reference = PromptReference(name="summary")
+        completion = await client.complete(reference, {"name": "period", "value": "y"})
+        assert completion.completion.values == ["year"]
+        assert "Unknown prompt" in str(await refusal(client, "digest", GIVEN))
 
 
 async def test_a_prompt_asks_to_call_the_workflows_tool(open_client: Connect, offered: Workflow, era: str):

@@ -2,11 +2,13 @@
 
 import json
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from mcp import Client, MCPError
 
 from catalogue.exposure import forget_catalogue
@@ -49,6 +51,22 @@ async def read(client: Client, uri: str) -> Any:
     assert content.mime_type == "application/json"
     assert content.uri == uri
     return json.loads(content.text)
+
+
+async def test_a_workflow_is_read_by_a_former_name_while_that_works(
+    connect: Connect, workflows: list[Workflow], era: str
+):
+    """By the rule of tools/call; the document has the present name."""
+    later = (timezone.now() + timedelta(days=1)).isoformat()
+    ended = (timezone.now() - timedelta(days=1)).isoformat()
+    aliases = {"sheet": later, "older": ended}
+    await in_database(Workflow.objects.filter(name="balance").update)(tool_aliases=aliases)
+    async with connect(mode=era) as client:
+        for kind in ("metadata", "schema"):
+            assert (await read(client, f"workflow://{kind}/sheet"))["name"] == "balance"
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(f"workflow://{kind}/older")
+            assert refused.value.code == NOT_FOUND[era]
 
 
 async def refusal(client: Client, uri: str) -> MCPError:

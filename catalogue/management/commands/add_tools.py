@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 
 from catalogue.history import command
 from catalogue.http_tools.refusals import ToolsRefused
-from catalogue.http_tools.registry import StoredTools, record_stored_tools, store_tools
+from catalogue.http_tools.registry import StoredTools, store_tools
 from catalogue.http_tools.submissions import MOST_BYTES, name_of, place_of, read_submission, read_text
 from catalogue.management.base import CatalogueCommand
 
@@ -39,6 +39,7 @@ class Command(CatalogueCommand):
                 source=options["source"] or asked.source,
                 expose=asked.expose and not options["hidden"],
                 dry_run=asked.dry_run or options["dry_run"],
+                by=command("add_tools"),
             )
         except ToolsRefused as refused:
             told = [
@@ -46,8 +47,6 @@ class Command(CatalogueCommand):
                 for fault in refused.problems
             ]
             raise CommandError("\n".join(["Nothing was stored.", *told])) from None
-        if not stored.dry_run:
-            record_stored_tools(command("add_tools"), stored)
         self._tell(stored)
 
     def _tell(self, stored: StoredTools) -> None:

@@ -7,12 +7,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catalogue.changes import tell_counts
-from catalogue.history import command, record_change
+from catalogue.history import command
 from catalogue.management.base import CatalogueCommand
 from catalogue.management.openapi_report import report_lines
 from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
-from catalogue.models import Source
 from catalogue.openapi.importing import ImportRefused, ImportRequest, Selection, import_document
 from catalogue.openapi.serializers import OpenApiImportSerializer
 from connectors.http_tools.openapi.document_text import MAX_BYTES
@@ -56,9 +54,6 @@ class Command(CatalogueCommand):
             outcome = import_document(_request(options))
         except ImportRefused as refused:
             raise CommandError(f"Nothing was imported.\n{refused}") from None
-        if not options["dry_run"]:
-            told = f"Imported an OpenAPI document: {tell_counts(outcome.count) or 'nothing'}."
-            record_change(command("import_openapi"), Source.objects.filter(name=outcome.source), told)
         if options["json"]:
             self.stdout.write(json.dumps(OpenApiImportSerializer(outcome).data, indent=2))
         else:
@@ -103,6 +98,7 @@ def _request(options: dict[str, Any]) -> ImportRequest:
         expose=options["expose"],
         prune=options["prune"],
         dry_run=options["dry_run"],
+        by=command("import_openapi"),
     )
 
 

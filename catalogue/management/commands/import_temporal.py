@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catalogue.changes import Change, tell_counts
+from catalogue.changes import Change
 from catalogue.declared_workflows import (
     USUAL_NAME,
     Import,
@@ -15,9 +15,8 @@ from catalogue.declared_workflows import (
     import_file,
     plan_import,
 )
-from catalogue.history import command, record_change
+from catalogue.history import command
 from catalogue.management.base import CatalogueCommand
-from catalogue.models import Source
 from connectors.errors import Misconfigured
 from connectors.temporal.listing import read_file
 
@@ -89,13 +88,11 @@ class Command(CatalogueCommand):
                     secrets=dict([*options["secret"], *options["secret_from"]]),
                     prune=options["prune"],
                     expose_new=options["expose_new"],
+                    by=command("import_temporal"),
                 )
             )
         except (ImportRefused, Misconfigured) as error:
             raise CommandError(f"Nothing was imported.\n{error}") from None
-        if not options["dry_run"]:
-            told = f"Imported a Temporal file: {tell_counts(outcome.count) or 'no workflows'}."
-            record_change(command("import_temporal"), Source.objects.filter(name=outcome.source), told)
         self._tell(outcome)
 
     def _tell(self, outcome: Import) -> None:

@@ -2,14 +2,17 @@
 
 from argparse import ArgumentParser
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
 
+from catalogue.exposure import Placement
 from catalogue.history import command
 from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
+    ACCEPTABLE,
     Decided,
     Offers,
     ReviewRefused,
@@ -42,6 +45,15 @@ class Command(CatalogueCommand):
             help=f"{decision}* accepts everything, of the source if one is named",
         )
         parser.add_argument(
+            "--field",
+            action="append",
+            default=[],
+            dest="fields",
+            choices=ACCEPTABLE,
+            metavar="FIELD",
+            help="with --accept: only this field, such as description; may be repeated. The rest stays held",
+        )
+        parser.add_argument(
             "--keep",
             nargs="+",
             default=[],
@@ -65,10 +77,13 @@ class Command(CatalogueCommand):
             if not options["confirm_listing"]:
                 self._show(awaiting, source)
             return
+        if options["fields"] and not options["accept"]:
+            raise CommandError("--field needs --accept: what is kept is kept as a whole.")
         known = offers_of(awaiting)
+        accept = partial(accept_offers, fields=options["fields"])
         refused = [
             self._tell(decide(_seen(options[name], known), by=BY), done)
-            for name, decide, done in (("accept", accept_offers, "Accepted"), ("keep", keep_accepted, "Kept"))
+            for name, decide, done in (("accept", accept, "Accepted"), ("keep", keep_accepted, "Kept"))
             if options[name]
         ]
         if told := " ".join(filter(None, refused)):
@@ -79,14 +94,15 @@ class Command(CatalogueCommand):
         for run in held if source is None else held.filter(source=source):
             self.stdout.write(f"{run.source}: {run.error}")
         reviews = awaiting.select_related("workflow__source").order_by("workflow__tool_name")
+        placement = Placement()
         for review in reviews.iterator():
             offer = review.offer_hash[:SHOWN_OFFER]
             self.stdout.write(
                 f"{review.workflow.tool_name}:{offer} ({review.kind}, {review.workflow.source})"
             )
-            for difference in differences_of(review):
+            for difference in differences_of(review, placement):
                 warning = difference.warning and f"; may be meant to command agents: {difference.warning}"
-                self.stdout.write(f"  {difference.told}{warning}")
+                self.stdout.write(f"  {difference.field}: {difference.told}{warning}")
         self.stdout.write(f"To review: {awaiting.count()}.")
 
     def _tell(self, decided: Decided, done: str) -> str:

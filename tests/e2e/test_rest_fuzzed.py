@@ -1,0 +1,122 @@
+"""Generated requests to REST, right and wrong ones: no answer that the OpenAPI document does not know."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import hypothesis
+import pytest
+import requests
+import schemathesis
+import yaml
+from django.contrib.auth.models import User
+from hypothesis import strategies as st
+from schemathesis.config import SchemathesisConfig
+from schemathesis.generation.modes import GenerationMode
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi import checks
+
+from catalogue.models import Source
+from catalogue.scopes import Scope
+from mcp_bridge.tokens import create_token
+from tests.admin.window import make_everything, make_http_tool
+from tests.mcp_bridge.conftest import McpServer
+from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
+from tests.mcp_bridge.conftest import source as source  # noqa: PLC0414
+from tests.thoroughness import THOROUGH
+
+pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "openapi.yaml"
+TOKENS = {"no token": None, "a token that only reads": [Scope.READ], "a token with all scopes": list(Scope)}
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+MOST = 30 if THOROUGH else 8
+"""Requests to each operation; without a token it is the same answer each time."""
+ORDER = {"delete": 2, "get": 1}
+"""What was written is read afterwards, and deleted last."""
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_every_answer_is_one_that_the_document_knows(
+    kind: str, mcp_server: McpServer, source: Source, subtests: pytest.Subtests
+) -> None:
+    make_everything(User.objects.create(username="admin", is_staff=True, is_superuser=True))
+    make_http_tool()
+    scopes = TOKENS[kind]
+    caller = _session(create_token(name=kind, scopes=scopes)[1] if scopes else "")
+    reader = _session(create_token(name="reader", scopes=list(Scope))[1])
+    for operation in _operations():
+        with subtests.test(operation.label):
+            names = _known_names(operation, reader, mcp_server.base_url)
+            _try(operation, names, caller, mcp_server.base_url, MOST if scopes else 3)
+
+
+def _session(token: str) -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False
+    if token:
+        session.headers["Authorization"] = f"Bearer {token}"
+    return session
+
+
+def _operations() -> list[APIOperation]:
+    document = yaml.safe_load(DOCUMENT.read_text())
+    # Without these, who calls is the test's to choose.
+    del document["components"]["securitySchemes"]
+    schema = schemathesis.openapi.from_dict(document, config=SchemathesisConfig())
+    operations = [found.ok() for found in schema.get_all_operations()]
+    return sorted(operations, key=lambda operation: ORDER.get(operation.method.lower(), 0))
+
+
+def _known_names(operation: APIOperation, reader: requests.Session, base_url: str) -> dict[str, list[str]]:
+    """What generated data would not hit upon: the names and ids of what there is, by parameter and field."""
+
+    def listed(place: str, name: str) -> list[str]:
+        answer = reader.get(f"{base_url}{place}", timeout=20).json()
+        rows = answer if isinstance(answer, list) else answer["results"]
+        return [str(row.get(name, row.get("name"))) for row in rows]
+
+    names = {
+        "tool": listed("/api/workflows/", "tool_name"),
+        "source": listed("/api/sources/", "name"),
+        "toolset": listed("/api/toolsets/", "slug"),
+    }
+    names["workflow"] = names["tool"]
+    place, _, rest = operation.path.partition("{")
+    if rest:
+        parameter = rest.partition("}")[0]
+        names[parameter] = listed(place, parameter)
+    return {name: known for name, known in names.items() if known}
+
+
+def _try(
+    operation: APIOperation,
+    names: Mapping[str, list[str]],
+    caller: requests.Session,
+    base_url: str,
+    most: int,
+) -> None:
+    modes = [GenerationMode.POSITIVE, GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+    cases = st.one_of([operation.as_strategy(mode) for mode in modes])
+    known = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in names.items()})
+    limits = hypothesis.settings(
+        max_examples=most,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if THOROUGH else [])],
+    )
+
+    @limits
+    @hypothesis.given(case=cases, known=st.one_of(known, known, st.just({})))
+    def answers_as_documented(case: schemathesis.Case, known: Mapping[str, str]) -> None:
+        for place in (case.path_parameters, case.query, case.body):
+            if isinstance(place, dict):
+                place.update({name: known[name] for name in place.keys() & known.keys()})
+        case.call_and_validate(base_url=base_url, session=caller, checks=CHECKS, timeout=60)
+
+    answers_as_documented()
