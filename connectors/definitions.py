@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from connectors.json_limits import TooDeep
+from connectors.formats.json import TooDeep
 
 LINES = str.maketrans("", "", "\n\t")
 

@@ -1,6 +1,7 @@
 """The protocol that every engine connector speaks, and the values that cross it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import Unsupported
+from connectors.errors import ConnectorError, Unsupported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,8 +190,8 @@ class Connector(Protocol):
     """The source's settings.
 
     Titles, descriptions, defaults and bounds make the admin's form. Fields of type SecretStr are stored
-    encrypted and never shown again. `connectors.hints` has what else can be said of a field: above all that
-    it is an `address`, to which those secrets are sent; whoever changes one has to enter them again.
+    encrypted and never shown again. `connectors.settings` has what else can be said of a field: above all
+    that it is an `address`, to which those secrets are sent; whoever changes one has to enter them again.
     """
 
     def __init__(self, config: Any) -> None: ...
@@ -291,3 +292,13 @@ def capabilities_for(connector: Connector, workflow: WorkflowRef) -> Capabilitie
     """What holds for the runs of this workflow."""
     of_all = connector.capabilities
     return connector.capabilities_for(workflow) if of_all.differ_by_workflow else of_all
+
+
+async def health_of(answer: Awaitable[str]) -> Health:
+    """Awaits a sentence on what answered, and times it; a refusal is told in the engine's own words."""
+    started = time.perf_counter()
+    try:
+        message = await answer
+    except ConnectorError as error:
+        return Health(ok=False, message=error.message)
+    return Health(ok=True, message=message, latency_seconds=time.perf_counter() - started)

@@ -5,16 +5,16 @@ from datetime import datetime
 from http.client import responses
 from typing import Any
 
-from connectors.answer import Answer
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
-from connectors.exchange import WORDS_LIMIT, retry_after
 from connectors.http_tools.complaints import complaint_of
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.pointers import value_at
 from connectors.http_tools.received import Received, read_body, response_spec
 from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.network.client import Answer
+from connectors.network.exchange import WORDS_LIMIT, retry_after
+from connectors.network.redaction import Redactor, shorten, words_of
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import Redactor, shorten, words_of
 
 GATEWAY_GAVE_UP = frozenset({408, 502, 504})
 """Whatever is behind the gateway may go on with the request, or have done it."""

@@ -1,12 +1,12 @@
 """Who we are to an API: what is added to a request once everything else about it is settled."""
 
-from connectors.addresses import AddressPolicy
-from connectors.credentials import NO_CREDENTIALS, Credentials
 from connectors.errors import Misconfigured
-from connectors.http_limits import HttpLimits
 from connectors.http_tools.config import HttpConfig, basic_word
 from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.oauth import ClientCredentials
+from connectors.network.client import NO_CREDENTIALS, Credentials
+from connectors.network.oauth import ClientCredentials
+from connectors.network.policy import AddressPolicy
+from connectors.network.transport import HttpLimits
 
 LARGEST_TOKEN_ANSWER = 100_000
 

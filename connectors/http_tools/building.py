@@ -5,13 +5,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from connectors.errors import Rejected
-from connectors.http_tools import path_template
-from connectors.http_tools.headers import objection_to_value
+from connectors.http_tools.path_template import fill
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.pointers import steps_of
 from connectors.http_tools.specs import HTTPRequestSpec, Scalar
 from connectors.http_tools.texts import NoText, scalars_of, text_of, with_commas, written_json
 from connectors.http_tools.tool_config import ArgumentPlace, Place
+from connectors.network.headers import objection_to_value
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
@@ -51,7 +51,7 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
             raise Rejected(f"{argument} is missing, and it is part of the address. Nothing was sent.")
         texts[place.name] = _one_text(argument, place, given[argument])
         slashes |= {place.name} if place.slashes else set()
-    return path_template.fill(operation.path, texts, with_slashes=frozenset(slashes))
+    return fill(operation.path, texts, with_slashes=frozenset(slashes))
 
 
 def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, str]:

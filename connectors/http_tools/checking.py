@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
-from connectors.addresses import normalise_base_url
 from connectors.http_tools.checking_places import place_problems
 from connectors.http_tools.endpoint import Endpoint
-from connectors.http_tools.headers import TOKEN, objection_to_name
 from connectors.http_tools.path_template import objection_to_value, parameters_in
 from connectors.http_tools.placing import placed_arguments
 from connectors.http_tools.pointers import pointer_of, steps_of
 from connectors.http_tools.problems import ToolProblem
 from connectors.http_tools.texts import NoText, scalar_of, text_of
 from connectors.http_tools.tool_config import ApiKey, ArgumentPlace, OAuthClientCredentials, ToolConfig
+from connectors.network.headers import TOKEN, objection_to_name
+from connectors.network.policy import normalise_base_url
 
 
 def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:

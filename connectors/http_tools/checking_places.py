@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from connectors.errors import Rejected
 from connectors.http_tools.argument_types import item_types_of, types_of
-from connectors.http_tools.headers import objection_to_name, objection_to_value
 from connectors.http_tools.multipart import MEDIA_TYPE
 from connectors.http_tools.pointers import pointer_of, steps_of
 from connectors.http_tools.problems import ToolProblem
@@ -13,6 +12,7 @@ from connectors.http_tools.sending import form_pairs
 from connectors.http_tools.specs import SAFE_METHODS
 from connectors.http_tools.texts import NoText, scalar_of, scalars_of, text_of
 from connectors.http_tools.tool_config import ApiKey, ArgumentPlace, Constant, Place, ToolConfig
+from connectors.network.headers import objection_to_name, objection_to_value
 
 NESTED = frozenset({"object", "array"})
 

@@ -4,8 +4,8 @@ import json
 from http.client import responses
 from typing import Any
 
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.redaction import Redactor, printable, shorten, words_of
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.redaction import Redactor, printable, shorten, words_of
 
 COMPLAINT_LIMIT = 1_000
 """Characters that are told: room for what is wrong with each of some arguments."""

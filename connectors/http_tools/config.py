@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from connectors.addresses import normalise_base_url
-from connectors.common_settings import (
+from connectors.network.headers import FRAMING, TOKEN
+from connectors.network.policy import normalise_base_url
+from connectors.settings import (
     CaFile,
+    FieldProblem,
     HeaderSecret,
     MaxResponseBytes,
     OAuthAudience,
@@ -17,9 +19,8 @@ from connectors.common_settings import (
     OAuthUrl,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import FieldProblem, hint
-from connectors.http_tools.headers import FRAMING, TOKEN
 
 OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}

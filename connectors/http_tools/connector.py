@@ -8,9 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.addresses import http_tool_addresses
-from connectors.answer import Answer
-from connectors.credentials import NO_CREDENTIALS, Credentials
+from connectors.allowlists import http_tool_addresses
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
     InvalidAnswer,
@@ -20,9 +18,6 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.health import health_of
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
 from connectors.http_tools.answering import Call
 from connectors.http_tools.authorization import Authorization
 from connectors.http_tools.building import build_request
@@ -30,6 +25,8 @@ from connectors.http_tools.config import HttpConfig
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.sending import ACCEPT, content_of, headers_of, query_of
 from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
+from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -38,6 +35,7 @@ from connectors.protocol import (
     RunSnapshot,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
 

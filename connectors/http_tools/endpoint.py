@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from connectors.addresses import normalise_base_url
 from connectors.http_tools.path_template import objections_to
+from connectors.network.policy import normalise_base_url
 
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from connectors.errors import Rejected
-from connectors.paths import fill_path
+from connectors.network.client import fill_path
 
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
 LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")

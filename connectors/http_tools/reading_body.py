@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from connectors.errors import Rejected
+from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.http_tools.argument_types import types_of
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.pointers import pointer_of, steps_of
@@ -12,7 +13,6 @@ from connectors.http_tools.reading_values import argument_of
 from connectors.http_tools.refusing import NotThisTool, listed, shown
 from connectors.http_tools.sending import form_name, form_pairs
 from connectors.http_tools.texts import NoText, scalars_of
-from connectors.json_limits import UnreadableJSON, parse_json
 
 NOTHING: tuple[Any, ...] = (None, {}, "")
 Tree = dict[str, Any]

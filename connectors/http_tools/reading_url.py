@@ -63,7 +63,7 @@ def read_path(
     for argument, place in operation.arguments.items():
         if place.place == "path":
             text = texts[place.name]
-            if why := path_template.objection_to_value(text, slashes=place.slashes):
+            if why := path_template.path_value_objection(text, slashes=place.slashes):
                 raise NotThisTool(f"The part of the path in the place of {{{place.name}}} {why}.")
             found[argument] = argument_of(argument, place, text, input_schema, commas=True)
     return found

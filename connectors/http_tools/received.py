@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
-from connectors.answer import Answer
+from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.http_tools.specs import HTTPResponseSpec
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.redaction import MASK, Redactor, shorten
+from connectors.network.client import Answer
+from connectors.network.redaction import MASK, Redactor, shorten
 
 MOST_HEADERS = 60
 LONGEST_HEADER = 1_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 
 LONGEST_NAME = 80
 MOST_NAMES = 5

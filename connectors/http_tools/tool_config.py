@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from connectors.common_settings import HeaderSecret
 from connectors.http_tools.specs import Method, Scalar
+from connectors.settings import HeaderSecret
 
 Place = Literal["path", "query", "header", "body"]
 BodyFormat = Literal["json", "form", "multipart"]

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.health import health_of
 from connectors.prefect.api import INFO, MOST_ROWS, PrefectApi
 from connectors.prefect.config import PrefectConfig
 from connectors.prefect.deployments import read_deployment
@@ -30,6 +29,7 @@ from connectors.protocol import (
     RunState,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
 

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
+from connectors.network.client import EngineClient
+from connectors.network.transport import HttpLimits
 from connectors.prefect.config import PrefectConfig
 
 MOST_ROWS = 200

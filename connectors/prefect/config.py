@@ -4,16 +4,17 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from connectors.addresses import normalise_base_url
-from connectors.common_settings import (
+from connectors.network.policy import normalise_base_url
+from connectors.settings import (
     CaFile,
+    FieldProblem,
     HeaderSecret,
     MaxResponseBytes,
     MinPollSeconds,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import FieldProblem, hint
 
 RESULTS = hint(group="Results and logs")
 REQUESTS = hint(group="Requests")

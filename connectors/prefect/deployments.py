@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.json_limits import TooDeep
+from connectors.formats.json import TooDeep
 from connectors.prefect.evaluated import is_evaluated
 
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from connectors.errors import Rejected
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.prefect.deployments import name_of
 from connectors.prefect.states import STATES, first_line, message_of, moment, type_of
 from connectors.protocol import ListedRun, RunFilter

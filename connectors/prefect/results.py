@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.redaction import printable, shorten
 from connectors.prefect.api import ERROR
 from connectors.prefect.states import first_line, moment
-from connectors.redaction import printable, shorten
 
 FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 MESSAGE_LIMIT = 2_000

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.errors import InvalidAnswer
+from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import printable, shorten, shorten_error
 
 STATES = {
     "SCHEDULED": RunState.RUNNING,

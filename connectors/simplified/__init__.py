@@ -11,10 +11,8 @@ from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Unsupported
-from connectors.health import health_of
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
-from connectors.paths import fill_path
+from connectors.network.client import EngineClient, fill_path
+from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -23,6 +21,7 @@ from connectors.protocol import (
     RunSnapshot,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
 from connectors.simplified.answers import read_listing, read_snapshot, read_started

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown
+from connectors.network.redaction import printable, shorten, shorten_error, words_in
 from connectors.protocol import RunSnapshot, RunState, Started
-from connectors.redaction import printable, shorten, shorten_error, words_in
 
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 STATES = {

@@ -5,16 +5,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from connectors.addresses import normalise_base_url
-from connectors.common_settings import (
+from connectors.network.policy import normalise_base_url
+from connectors.settings import (
     CaFile,
     HeaderSecret,
     MaxResponseBytes,
     MinPollSeconds,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import hint
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
 USUAL_KEY_HEADER = "Idempotency-Key"
@@ -63,7 +63,7 @@ def _http_word(text: str) -> str:
 
 def _header_for_a_key(name: str) -> str:
     # Only here, because it loads all that HTTP tools need.
-    from connectors.http_tools.headers import objection_to_name
+    from connectors.network.headers import objection_to_name
 
     if name and (why := objection_to_name(name)):
         raise ValueError(f"{name} {why}")

@@ -13,16 +13,17 @@ from pydantic import (
     model_validator,
 )
 
-from connectors.addresses import address_objection
-from connectors.common_settings import (
+from connectors.network.policy import address_objection
+from connectors.settings import (
+    FieldProblem,
     HeaderSecret,
     OAuthAudience,
     OAuthClientId,
     OAuthClientSecret,
     OAuthScope,
     OAuthUrl,
+    hint,
 )
-from connectors.hints import FieldProblem, hint
 
 USUAL_PORT = 7233
 TLS = hint(group="TLS")

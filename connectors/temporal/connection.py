@@ -12,11 +12,11 @@ from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig
 
-from connectors.addresses import resolve_allowed
 from connectors.errors import ConnectorError, Misconfigured, Unreachable
-from connectors.http_limits import HttpLimits
-from connectors.oauth import ClientCredentials
-from connectors.redaction import Redactor
+from connectors.network.oauth import ClientCredentials
+from connectors.network.policy import resolve_allowed
+from connectors.network.redaction import Redactor
+from connectors.network.transport import HttpLimits
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.refusals import no_connection, refusal, unanswered
 

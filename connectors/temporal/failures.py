@@ -9,7 +9,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import RetryState, TimeoutType
 from temporalio.api.failure.v1 import Failure
 
-from connectors.redaction import printable, shorten, shorten_error
+from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.temporal.payloads import is_readable, values_of
 
 DETAILS_LIMIT = 300

@@ -14,7 +14,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 from connectors.temporal.connection import IDENTITY, Connection
 from connectors.temporal.payloads import payloads_of, values_of
 from connectors.temporal.pollers import Pollers, nobody_listens

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.api.common.v1 import Payload, Payloads
 
 from connectors.errors import Rejected
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 
 ENCODING = "encoding"
 JSON_ENCODINGS = ("json/plain", "json/protobuf")

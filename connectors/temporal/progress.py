@@ -16,7 +16,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 
 from connectors.errors import ConnectorError
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 from connectors.temporal.connection import Connection
 from connectors.temporal.failures import words_of_failure
 from connectors.temporal.payloads import values_of

@@ -15,7 +15,7 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 
 WORDS_LIMIT = 500
 REFUSED_CREDENTIALS = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)

@@ -7,8 +7,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
 from connectors.errors import InvalidAnswer
+from connectors.network.redaction import printable, shorten_error
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import printable, shorten_error
 from connectors.temporal.failures import failure_as_json, words_of_failure
 from connectors.temporal.payloads import values_of
 from connectors.temporal.progress import Progress

@@ -21,8 +21,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import InvalidAnswer, NotFound, Rejected
+from connectors.network.redaction import shorten
 from connectors.protocol import Started, WorkflowRef
-from connectors.redaction import shorten
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection import IDENTITY, Connection
 from connectors.temporal.payloads import payload_of, payloads_of, value_of

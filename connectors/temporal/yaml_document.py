@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 from connectors.yaml_nodes import (
     BOOLEANS,
     INTEGER,

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from loguru import logger
 
-from connectors.acceptance import objection_to
 from connectors.protocol import Connector
+from connectors.registry import objection_to
 from connectors.testing.answering import Answering
 from connectors.testing.credentials import Credentials
 from connectors.testing.ending import Ending

@@ -18,7 +18,7 @@ from connectors.errors import (
     Rejected,
     Unsupported,
 )
-from connectors.health import health_of
+from connectors.network.redaction import Redactor, printable, shorten
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -28,9 +28,9 @@ from connectors.protocol import (
     RunState,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
-from connectors.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import OnProgress
 from connectors.upstream_mcp.http_transport import LimitedTransport, open_http

@@ -2,9 +2,9 @@
 
 import httpx2
 
-from connectors.http_limits import HttpLimits
-from connectors.oauth import ClientCredentials
-from connectors.redaction import Redactor
+from connectors.network.oauth import ClientCredentials
+from connectors.network.redaction import Redactor
+from connectors.network.transport import HttpLimits
 from connectors.upstream_mcp.config import McpConfig
 
 LARGEST_TOKEN_ANSWER = 100_000

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from connectors.common_settings import (
+from connectors.settings import (
     CaFile,
+    FieldProblem,
     HeaderSecret,
     MaxResponseBytes,
     OAuthAudience,
@@ -16,8 +17,8 @@ from connectors.common_settings import (
     OptionalEndpoint,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import FieldProblem, hint
 from connectors.simplified.config import HttpWord
 
 MAX_SECONDS = 2_592_000

@@ -36,10 +36,10 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.exchange import WORDS_LIMIT
-from connectors.http import USER_AGENT
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.redaction import Redactor, printable, shorten
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.client import USER_AGENT
+from connectors.network.exchange import WORDS_LIMIT
+from connectors.network.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.verdicts import Verdicts
 
 ENVELOPE = "io.modelcontextprotocol/"

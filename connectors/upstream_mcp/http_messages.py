@@ -5,8 +5,8 @@ from typing import Any
 
 from mcp_types import INVALID_PARAMS
 
-from connectors.exchange import Exchange
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.exchange import Exchange
 
 MAX_DEPTH = 150
 """The SDK's own parser gives up at 200."""

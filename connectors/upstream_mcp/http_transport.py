@@ -11,11 +11,10 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from connectors.errors import ConnectorError
-from connectors.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
-from connectors.guarded_network import GuardedTransport, tls_context
-from connectors.http import REFUSAL_BYTES, USER_AGENT
-from connectors.http_limits import HttpLimits
-from connectors.redaction import Redactor
+from connectors.network.client import REFUSAL_BYTES, USER_AGENT
+from connectors.network.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
+from connectors.network.redaction import Redactor
+from connectors.network.transport import GuardedTransport, HttpLimits, tls_context
 from connectors.upstream_mcp.authorization import Authorization
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.floods import Events, TooManyMessages

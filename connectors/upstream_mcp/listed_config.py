@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from connectors.common_settings import HeaderSecret, OptionalUrl
-from connectors.hints import hint
+from connectors.settings import HeaderSecret, OptionalUrl, hint
 from connectors.simplified.config import KeyHeader, SimplifiedConfig
 from connectors.upstream_mcp.config import McpConfig
 

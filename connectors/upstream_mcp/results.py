@@ -4,8 +4,8 @@ import json
 from collections import Counter
 from typing import Any
 
+from connectors.network.redaction import shorten_error
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import shorten_error
 
 NO_REASON = "The tool failed and the server gave no reason."
 

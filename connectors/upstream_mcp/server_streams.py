@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 import httpx2
 
-from connectors.exchange import TRANSPORT_ERRORS
+from connectors.network.exchange import TRANSPORT_ERRORS
 from connectors.upstream_mcp.pauses import Pauses
 
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}

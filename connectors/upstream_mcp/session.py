@@ -21,7 +21,7 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.redaction import Redactor
+from connectors.network.redaction import Redactor
 from connectors.upstream_mcp.backoff import Backoff
 from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost
 from connectors.upstream_mcp.verdicts import Verdicts

@@ -17,9 +17,9 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from connectors.allowlists import allowed_stdio_command
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
-from connectors.operator import allowed_stdio_command
-from connectors.redaction import Redactor, printable, shorten
+from connectors.network.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, variables
 from connectors.upstream_mcp.floods import FloodGate, TooManyMessages
 from connectors.upstream_mcp.verdicts import Verdicts

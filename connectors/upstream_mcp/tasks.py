@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
+from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
-from connectors.redaction import printable, shorten, shorten_error
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.results import read_result
 from connectors.upstream_mcp.session import McpSession

@@ -3,8 +3,8 @@
 from typing import Any
 
 from connectors.errors import InvalidAnswer, NotFound, Rejected
-from connectors.json_limits import UnreadableJSON, parse_json, parse_listing
-from connectors.redaction import printable, shorten, words_in
+from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
+from connectors.network.redaction import printable, shorten, words_in
 
 WORDS_LIMIT = 500
 DEPTH = 250

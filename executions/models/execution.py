@@ -16,8 +16,8 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
+from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
-from connectors.redaction import printable
 from executions.models.moves import Event, Moves, engine_times, no_lease, progress_message
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.testimony import testify

@@ -9,8 +9,8 @@ from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot
-from connectors.redaction import printable
 from executions.models.event import ExecutionEvent
 from executions.models.execution import Execution, log_progress
 from executions.models.states import State

@@ -11,7 +11,7 @@ import httpx2
 from loguru import logger
 
 from connectors.errors import Misconfigured
-from connectors.exchange import TRANSPORT_ERRORS, failure_reason, retry_after
+from connectors.network.exchange import TRANSPORT_ERRORS, failure_reason, retry_after
 from orchestration.language_model.completions import read_completion
 from orchestration.language_model.connection import ModelSettings, UnusableAnswer, connect_to_model
 from orchestration.language_model.dialect import Dialect, Plainer, known_dialect, remember_dialect

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.http_tools.openapi.body_fields import Demand
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.refusals import NoTool
 from connectors.http_tools.openapi.schemas import Converted, Schemas
@@ -31,6 +30,16 @@ class Argument:
     description: str = ""
     """Instead of the one in its schema."""
     required: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """That some of an object's fields have to be given together or in part."""
+
+    of: tuple[frozenset[str], ...]
+    """Fields that go together."""
+    only_one: bool = False
+    """Of these groups one and no other; else one or more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.http_tools.openapi.arguments import (
+    Demand,
     NESTED,
     Argument,
     convert_as_text,
@@ -11,7 +12,7 @@ from connectors.http_tools.openapi.arguments import (
     types_of,
     with_an_item,
 )
-from connectors.http_tools.openapi.body_fields import Demand, Field, fields_of
+from connectors.http_tools.openapi.body_fields import Field, fields_of
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.inner_lists import has_inner_lists
 from connectors.http_tools.openapi.media_types import (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.http_tools.openapi.arguments import Demand
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.document_text import Ambiguous
 from connectors.http_tools.openapi.refusals import NoTool, quoted
@@ -30,16 +31,6 @@ class Field:
     @property
     def pointer(self) -> str:
         return self.schemas[0][1]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
-    """That some of an object's fields have to be given together or in part."""
-
-    of: tuple[frozenset[str], ...]
-    """Fields that go together."""
-    only_one: bool = False
-    """Of these groups one and no other; else one or more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.http_tools.openapi.refusals import UnusableDocument
-from connectors.json_limits import UnreadableJSON, parse_json
 from connectors.yaml_nodes import (
     BOOLEANS,
     INTEGER,

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.http_tools.headers import CONSTANT_ONLY, objection_to_name
 from connectors.http_tools.openapi.arguments import (
     NESTED,
     Argument,
@@ -21,6 +20,7 @@ from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, pl
 from connectors.http_tools.path_template import parameters_in
 from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.tool_config import ArgumentPlace, Constant
+from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI says that parameters of these names mean nothing; some servers still hold requests to `accept`."""

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from connectors.addresses import normalise_base_url
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.refusals import NoTool, UnusableDocument, quoted
+from connectors.network.policy import normalise_base_url
 
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50

@@ -1,11 +1,11 @@
-"""What the operator of this installation allows connectors to do, whatever a source's settings say."""
+"""What the operator of this installation allows connectors to do, whatever the settings of a source say."""
 
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from connectors.allowed_hosts import AllowedHost, AllowedHosts
 from connectors.errors import Misconfigured
+from connectors.network.policy import AddressPolicy, AllowedHost, AllowedHosts
 
 
 class StdioCommand(BaseModel):
@@ -54,3 +54,12 @@ def allow_http_tool_hosts(text: str) -> None:
 
 def allowed_http_tool_hosts() -> AllowedHosts:
     return AllowedHosts(tuple(_http_tool_hosts))
+
+
+def http_tool_addresses() -> AddressPolicy:
+    """Where HTTP tools may go, as the operator has it now."""
+    return AddressPolicy(
+        public_only=True,
+        opened=allowed_http_tool_hosts(),
+        advice="An operator can allow it in the environment variable CATALOGUE_HTTP_TOOL_HOSTS and restart.",
+    )

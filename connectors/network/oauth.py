@@ -8,10 +8,10 @@ from typing import Any
 from loguru import logger
 from pydantic import SecretStr
 
-from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound, Rejected
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
+from connectors.network.client import EngineClient
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
+from connectors.network.transport import HttpLimits
 
 ASSUMED_LIFETIME_SECONDS = 300.0
 """Of a token whose answer does not say how long it is valid."""

@@ -9,15 +9,30 @@ import contextlib
 import select
 import ssl
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import httpcore2
 import httpx2
 
-from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy
 from connectors.errors import Misconfigured
-from connectors.http_limits import HttpLimits
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HttpLimits:
+    """Times and sizes of the requests to one engine."""
+
+    connect_seconds: float = 5.0
+    """To get a connection: once for a free place in the pool, once more to connect."""
+    read_seconds: float = 30.0
+    """The longest silence while an answer is awaited or read."""
+    total_seconds: float = 30.0
+    """One whole request, from the wait for a connection to the last byte of the answer."""
+    max_response_bytes: int = 10_000_000
+    max_connections: int = 50
+
 
 IDLE_SECONDS = 4.0
 """Below the 5 s after which common servers drop an idle connection: a start must not meet that moment."""

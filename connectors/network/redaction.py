@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from connectors.json_limits import TooDeep, UnreadableJSON, parse_json
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
 
 MASK = "***"
 SHORTEST_IN_VALUES = 8

@@ -1,27 +1,111 @@
-"""JSON over HTTP to engines: the only module that builds HTTP clients."""
+"""The HTTP client of all connectors: JSON and whole exchanges with one engine."""
 
 import asyncio
+import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import quote, unquote_plus, urlencode, urljoin
 
 import httpx2
 
-from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url
-from connectors.answer import Answer
-from connectors.credentials import NO_CREDENTIALS, Credentials
-from connectors.errors import InvalidAnswer, Misconfigured
-from connectors.exchange import Exchange
-from connectors.guarded_network import tls_context
-from connectors.http_limits import HttpLimits
-from connectors.json_limits import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
-from connectors.queries import with_query, with_query_of_ours
-from connectors.redaction import Redactor, shorten
-from connectors.redirects import Hop, Journey, travel
-from connectors.request_bodies import written
-from connectors.request_headers import own_headers, sendable, with_lower_names
-from connectors.wire import Wire
+from connectors.errors import InvalidAnswer, Misconfigured, Rejected
+from connectors.formats.json import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
+from connectors.network.exchange import Exchange, HttpSender
+from connectors.network.headers import by_lower_name, check_values, checked_headers
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url
+from connectors.network.redaction import Redactor, shorten
+from connectors.network.redirects import Hop, RedirectChain, follow_chain
+from connectors.network.transport import HttpLimits, tls_context
+
+
+def fill_path(path: str, /, **ids: str) -> str:
+    """`/runs/{run_id}` with the id in its place, whatever characters that has.
+
+    Raises Rejected for an id that would lead to another path.
+    """
+    for name, value in ids.items():
+        # Proxies resolve "." and ".." even when they are percent-encoded, and so would reach another path.
+        if value in ("", ".", ".."):
+            raise Rejected(f"{value!r} cannot be used as {name} in the engine's address.")
+        path = path.replace(f"{{{name}}}", quote(value, safe=""))
+    return path
+
+
+def with_query(url: httpx2.URL, query: Sequence[tuple[str, str]]) -> httpx2.URL:
+    """What the URL has already, and then `query`."""
+    return _with_parts(url, _parts(url), query)
+
+
+def with_replaced_query(url: httpx2.URL, query: Sequence[tuple[str, str]]) -> httpx2.URL:
+    """`query` in place of whatever the URL has under these names."""
+    names = {name for name, _ in query}
+    kept = [part for part in _parts(url) if unquote_plus(part.partition("=")[0]) not in names]
+    return _with_parts(url, kept, query)
+
+
+def _parts(url: httpx2.URL) -> list[str]:
+    return [part for part in url.query.decode("ascii").split("&") if part]
+
+
+def _with_parts(url: httpx2.URL, parts: Iterable[str], query: Sequence[tuple[str, str]]) -> httpx2.URL:
+    if not query:
+        return url
+    written = "&".join([*parts, urlencode(query, quote_via=quote)])
+    return url.copy_with(query=written.encode("ascii"))
+
+
+def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, str], bytes | None]:
+    """What is sent, and the header that says what it is."""
+    if form is not None:
+        return {"content-type": "application/x-www-form-urlencoded"}, urlencode(form).encode()
+    return ({}, None) if body is None else ({"content-type": "application/json"}, _json_bytes(body))
+
+
+def _json_bytes(body: Any) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise Rejected("The arguments cannot be written as JSON, so they were not sent.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """As it came: headers and body may repeat our secrets, so mask them before they are shown."""
+
+    status: int
+    headers: httpx2.Headers = field(repr=False)
+    body: bytes = field(repr=False)
+    seconds: float
+    """From the sending of the first request to the last byte of this answer."""
+    url: str
+    """Where it came from, without the query, which may carry credentials."""
+    carried_out: bool = False
+    """A redirect said that the request was carried out; this answer is about what came of it, so whatever its
+    status is, the request must not be sent again."""
+    not_followed: str = ""
+    """Of a redirect that should have been followed and was not: why, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Added as a request leaves, and only to requests to the configured origin."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Sequence[tuple[str, str]] = field(default=(), repr=False)
+
+    def secrets(self) -> Iterator[str]:
+        """What has to be masked: every value, and of one such as `Bearer x` also the x."""
+        for value in self.headers.values():
+            yield value
+            yield value.split()[-1] if value.split() else ""
+        for _, value in self.query:
+            yield value
+
+
+NO_CREDENTIALS = Credentials()
+
 
 USER_AGENT = "workflow-catalogue"
 REFUSAL_BYTES = 64_000
@@ -54,14 +138,14 @@ class EngineClient:
         self._limits = limits or HttpLimits()
         self._redactor = Redactor(secrets)
         tls = tls_context(verify=verify_tls, ca_file=ca_file) if self._base_url.startswith("https:") else None
-        self._wire = Wire(limits=self._limits, tls=tls, policy=policy)
-        self._wire_elsewhere: Wire | None = None
+        self._wire = HttpSender(limits=self._limits, tls=tls, policy=policy)
+        self._wire_elsewhere: HttpSender | None = None
         self._policy, self._ca_file = policy, ca_file
         self._headers = {
             "accept": "application/json",
             "accept-encoding": "identity",
             "user-agent": USER_AGENT,
-            **sendable(headers or {}),
+            **check_values(headers or {}),
         }
 
     @property
@@ -98,7 +182,7 @@ class EngineClient:
         first = Hop(
             method,
             with_query(self._url(target), query),
-            with_lower_names(self._headers) | own_headers(headers or {}),
+            by_lower_name(self._headers) | checked_headers(headers or {}),
             content,
         )
         longest = self._limits.total_seconds if seconds is None else min(seconds, self._limits.total_seconds)
@@ -107,7 +191,9 @@ class EngineClient:
         async def send(hop: Hop) -> Exchange:
             return await self._hop(hop, credentials, repeatable=repeatable, until=until, seconds=longest)
 
-        journey = await travel(first, send) if follow_redirects else Journey(await send(first))
+        journey = (
+            await follow_chain(first, send) if follow_redirects else RedirectChain(await send(first))
+        )
         took = time.perf_counter() - started
         self._refuse_unreadable(journey.last)
         return Answer(
@@ -139,7 +225,7 @@ class EngineClient:
         too deep costs itself alone.
         """
         parse = parse_listing if is_listing else parse_json
-        content_type, sent = written(body, form)
+        content_type, sent = encode_body(body, form)
         exchange = await self._succeed(
             method, target, content=sent, headers={**(headers or {}), **content_type}, repeatable=repeatable
         )
@@ -179,7 +265,7 @@ class EngineClient:
         exchange = Exchange(method, self._url(target), repeatable, self._redactor)
         failure = await self._wire.carry_out(
             exchange,
-            headers=self._headers | sendable(headers or {}),
+            headers=self._headers | check_values(headers or {}),
             content=content,
             until=self._after(self._limits.total_seconds),
             seconds=self._limits.total_seconds,
@@ -198,8 +284,8 @@ class EngineClient:
     ) -> Exchange:
         url, headers = hop.url, hop.headers
         if hop.at_home:
-            url = with_query_of_ours(url, credentials.query)
-            headers = headers | own_headers(credentials.headers)
+            url = with_replaced_query(url, credentials.query)
+            headers = headers | checked_headers(credentials.headers)
         exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
         wire = self._wire if hop.at_home else self._elsewhere()
         failure = await wire.carry_out(
@@ -214,11 +300,11 @@ class EngineClient:
             raise exchange.unanswered(failure)
         return exchange
 
-    def _elsewhere(self) -> Wire:
+    def _elsewhere(self) -> HttpSender:
         """For other origins: whoever chose not to verify the configured one did not mean these."""
         if self._wire_elsewhere is None:
             tls = tls_context(verify=True, ca_file=self._ca_file)
-            self._wire_elsewhere = Wire(limits=self._limits, tls=tls, policy=self._policy)
+            self._wire_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
         return self._wire_elsewhere
 
     @staticmethod

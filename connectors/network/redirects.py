@@ -11,10 +11,10 @@ from urllib.parse import unquote, unquote_plus
 
 import httpx2
 
-from connectors.addresses import port_of
 from connectors.errors import Misconfigured
-from connectors.exchange import Exchange
-from connectors.redaction import printable, shorten
+from connectors.network.exchange import Exchange
+from connectors.network.policy import port_of
+from connectors.network.redaction import printable, shorten
 
 MOST_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -44,7 +44,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class RedirectChain:
     """Where a request ended."""
 
     last: Exchange
@@ -53,7 +53,7 @@ class Journey:
     """Of a last answer that is a redirect: why it was not followed, in a sentence."""
 
 
-async def travel(hop: Hop, send: Callable[[Hop], Awaitable[Exchange]]) -> Journey:
+async def follow_chain(hop: Hop, send: Callable[[Hop], Awaitable[Exchange]]) -> RedirectChain:
     """Raises no error for a redirect that is not followed: what it answers may have been carried out."""
     exchange = await send(hop)
     while exchange.status in REDIRECTS and exchange.location:
@@ -62,9 +62,9 @@ async def travel(hop: Hop, send: Callable[[Hop], Awaitable[Exchange]]) -> Journe
             exchange = await send(further)
         except (NotFollowed, Misconfigured) as refusal:
             points = f"The answer {exchange.status} points to {_shown(exchange)}"
-            return Journey(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
+            return RedirectChain(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
         hop = further
-    return Journey(exchange, hop.carried_out)
+    return RedirectChain(exchange, hop.carried_out)
 
 
 def _next_hop(hop: Hop, exchange: Exchange) -> Hop:

@@ -1,0 +1,101 @@
+"""Names and values of headers: which can be sent, and which only the product sets."""
+
+import re
+from collections.abc import Mapping
+
+from connectors.errors import Misconfigured
+
+NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+SET_BY_CLIENT = {
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+"""They say how a message is written and to whom it goes: two opinions about that are an attack."""
+
+
+def check_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """The same. Raises Misconfigured for a value that cannot be sent."""
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
+            raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
+    return dict(headers)
+
+
+def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
+    """So that what is said twice replaces what was said before."""
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """By name in lower case. Raises Misconfigured, also for a name that cannot be sent or be chosen."""
+    named = by_lower_name(headers)
+    for name in named:
+        if not NAME.fullmatch(name):
+            raise Misconfigured(f"{name!r} is no name of a header.")
+        if name in SET_BY_CLIENT or name.startswith("proxy-"):
+            raise Misconfigured(f"The header {name} cannot be chosen: it follows from the request.")
+    return check_values(named)
+
+
+TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
+RESERVED = frozenset(
+    {
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "cookie",
+        "cookie2",
+        "expect",
+        "forwarded",
+        "host",
+        "http2-settings",
+        "keep-alive",
+        "max-forwards",
+        "set-cookie",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "via",
+        "x-http-method",
+        "x-http-method-override",
+        "x-method-override",
+        "x-original-url",
+        "x-real-ip",
+        "x-rewrite-url",
+    }
+)
+"""What says who asks, where the request goes and where it ends."""
+FRAMING = RESERVED - {"authorization", "cookie"}
+"""No place for credentials either."""
+RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
+CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
+
+
+def objection_to_name(name: str, *, constant: bool = False) -> str:
+    """`is no name of a header`; empty for a header that a tool may set."""
+    lowered = name.lower()
+    if not TOKEN.fullmatch(name):
+        return "is no name of a header"
+    if lowered in RESERVED or lowered.startswith(RESERVED_PREFIXES):
+        return "is a header that only the product itself sets"
+    if lowered in CONSTANT_ONLY and not constant:
+        return "is a header that can be a constant, but no argument"
+    return ""
+
+
+def objection_to_value(value: str) -> str:
+    """`has characters ...`; empty for a value that can be sent and arrives as it is."""
+    if not (value.isascii() and value.isprintable()):
+        return "has characters that HTTP does not allow in a header"
+    return "begins or ends with a blank, which HTTP drops" if value != value.strip() else ""
