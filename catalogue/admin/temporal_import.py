@@ -31,7 +31,7 @@ from catalogue.declared_workflows import (
     plan_import,
 )
 from catalogue.models import Source
-from connectors.temporal.yaml_document import MAX_BYTES
+from connectors.formats.yaml import MAX_BYTES
 
 BADGES = {
     Change.ADDED: "success",

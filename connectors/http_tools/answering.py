@@ -6,9 +6,9 @@ from http.client import responses
 from typing import Any
 
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
+from connectors.formats.json_schema import value_at
 from connectors.http_tools.complaints import complaint_of
 from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.pointers import value_at
 from connectors.http_tools.received import Received, read_body, response_spec
 from connectors.http_tools.specs import HTTPRequestSpec
 from connectors.network.client import Answer

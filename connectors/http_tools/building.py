@@ -5,9 +5,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from connectors.errors import Rejected
-from connectors.http_tools.path_template import fill
+from connectors.formats.json_schema import steps_of
 from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.pointers import steps_of
+from connectors.http_tools.path_template import fill
 from connectors.http_tools.specs import HTTPRequestSpec, Scalar
 from connectors.http_tools.texts import NoText, scalars_of, text_of, with_commas, written_json
 from connectors.http_tools.tool_config import ArgumentPlace, Place

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from connectors.formats.json_schema import pointer_of, steps_of
 from connectors.http_tools.checking_places import place_problems
 from connectors.http_tools.endpoint import Endpoint
 from connectors.http_tools.path_template import objection_to_value, parameters_in
 from connectors.http_tools.placing import placed_arguments
-from connectors.http_tools.pointers import pointer_of, steps_of
 from connectors.http_tools.problems import ToolProblem
 from connectors.http_tools.texts import NoText, scalar_of, text_of
 from connectors.http_tools.tool_config import ApiKey, ArgumentPlace, OAuthClientCredentials, ToolConfig

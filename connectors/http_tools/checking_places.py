@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from connectors.errors import Rejected
-from connectors.http_tools.argument_types import item_types_of, types_of
+from connectors.formats.json_schema import item_types_of, pointer_of, steps_of, types_of
 from connectors.http_tools.multipart import MEDIA_TYPE
-from connectors.http_tools.pointers import pointer_of, steps_of
 from connectors.http_tools.problems import ToolProblem
 from connectors.http_tools.sending import form_pairs
 from connectors.http_tools.specs import SAFE_METHODS

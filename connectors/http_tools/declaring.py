@@ -5,13 +5,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from connectors.definitions import WorkflowDefinition
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.checking import problems_of
 from connectors.http_tools.connection import Connection, connection_of
 from connectors.http_tools.endpoint import Endpoint
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.path_template import parameters_in
 from connectors.http_tools.placing import placed_arguments
-from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.problems import InvalidTool, ToolProblem
 from connectors.http_tools.tool_config import ArgumentPlace, ToolConfig
 

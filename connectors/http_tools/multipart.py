@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
 from connectors.errors import Rejected
+from connectors.formats.json_schema import steps_of
 from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.pointers import steps_of
 from connectors.http_tools.texts import NoText, scalar_of, text_of, written_json
 from connectors.http_tools.tool_config import ArgumentPlace
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from connectors.http_tools.pointers import pointer_of
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.tool_config import ArgumentPlace, Place, ToolConfig
 
 WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})

@@ -5,9 +5,8 @@ from typing import Any
 
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.http_tools.argument_types import types_of
+from connectors.formats.json_schema import pointer_of, steps_of, types_of
 from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.pointers import pointer_of, steps_of
 from connectors.http_tools.reading_pairs import read_pairs
 from connectors.http_tools.reading_values import argument_of
 from connectors.http_tools.refusing import NotThisTool, listed, shown

@@ -3,7 +3,7 @@
 from typing import Any
 
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.http_tools.argument_types import item_types_of, types_of
+from connectors.formats.json_schema import item_types_of, types_of
 from connectors.http_tools.refusing import NotThisTool, shown
 from connectors.http_tools.specs import Scalar
 from connectors.http_tools.texts import SCALAR_TYPES, value_of

@@ -191,9 +191,7 @@ class EngineClient:
         async def send(hop: Hop) -> Exchange:
             return await self._hop(hop, credentials, repeatable=repeatable, until=until, seconds=longest)
 
-        journey = (
-            await follow_chain(first, send) if follow_redirects else RedirectChain(await send(first))
-        )
+        journey = await follow_chain(first, send) if follow_redirects else RedirectChain(await send(first))
         took = time.perf_counter() - started
         self._refuse_unreadable(journey.last)
         return Answer(

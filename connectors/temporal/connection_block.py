@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
+from connectors.formats.yaml import Path
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.declarations import TemporalBlock, keys_of
 from connectors.temporal.problems import message_of
 from connectors.temporal.schemas import Note
-from connectors.temporal.yaml_document import Path
 
 PLACES: dict[str, Path] = {
     "host_port": ("hostPort",),

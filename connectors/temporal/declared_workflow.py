@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from connectors.definitions import Interaction, WorkflowDefinition
+from connectors.formats.yaml import Path
 from connectors.temporal.declarations import (
     CacheBlock,
     InputDeclaration,
@@ -24,7 +25,6 @@ from connectors.temporal.settings import (
     TemporalSettings,
     placeholders_in,
 )
-from connectors.temporal.yaml_document import Path
 
 ID_TYPES = ("string", "number", "integer")
 """Of fields whose values may stand in a workflow id."""

@@ -6,18 +6,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from connectors.definitions import WorkflowDefinition
-from connectors.temporal.connection_block import DeclaredConnection, read_connection
-from connectors.temporal.declarations import CacheBlock, DefinitionsFile
-from connectors.temporal.declared_workflow import WorkflowReading, seconds_cached
-from connectors.temporal.problems import WITH_SECRETS, problems_of
-from connectors.temporal.yaml_document import (
+from connectors.formats.yaml import (
     Document,
     Path,
+    Problem,
+    UnusableText,
     name_of,
     read_document,
     write_document,
 )
-from connectors.yaml_nodes import Problem, UnusableText
+from connectors.temporal.connection_block import DeclaredConnection, read_connection
+from connectors.temporal.declarations import CacheBlock, DefinitionsFile
+from connectors.temporal.declared_workflow import WorkflowReading, seconds_cached
+from connectors.temporal.problems import WITH_SECRETS, problems_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,11 +8,10 @@ from functools import lru_cache
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import Misconfigured
+from connectors.formats.yaml import MAX_BYTES, UnusableText
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection_block import DeclaredConnection, name_in_file
 from connectors.temporal.definitions_file import Declared, read_definitions
-from connectors.temporal.yaml_document import MAX_BYTES
-from connectors.yaml_nodes import UnusableText
 
 SUFFIXES = (".yaml", ".yml")
 CONNECTION = "temporal"

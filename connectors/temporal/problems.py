@@ -5,9 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from connectors.formats.yaml import Document, Path, Problem, name_of
 from connectors.temporal.declarations import keys_at
-from connectors.temporal.yaml_document import Document, Path, name_of
-from connectors.yaml_nodes import Problem
 
 WORDS = {
     "missing": "required, but missing",

@@ -5,8 +5,8 @@ from typing import Any
 
 import jsonschema_rs
 
+from connectors.formats.yaml import Path
 from connectors.temporal.declarations import FieldDeclaration, Fields, keys_of
-from connectors.temporal.yaml_document import Path
 
 Note = Callable[[Path, str], None]
 """Hears of a problem: the keys that lead to the place, and what is wrong there."""

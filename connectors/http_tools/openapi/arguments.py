@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.formats.json_schema import steps_of
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.refusals import NoTool
 from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.pointers import steps_of
 from connectors.http_tools.tool_config import ArgumentPlace
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.arguments import (
-    Demand,
     NESTED,
     Argument,
+    Demand,
     convert_as_text,
     item_types_of,
     types_of,
@@ -26,7 +27,6 @@ from connectors.http_tools.openapi.media_types import (
 from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schemas import Converted, Schemas
 from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
-from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.tool_config import ArgumentPlace, BodyFormat, Constant
 
 WHOLE = "body"

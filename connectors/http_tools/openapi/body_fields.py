@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.arguments import Demand
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.document_text import Ambiguous
 from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schema_keywords import is_left_out
-from connectors.http_tools.pointers import pointer_of
 
 DEEPEST = 8
 """`allOf` within `allOf`."""

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any, Self
 from urllib.parse import unquote
 
+from connectors.formats.json_schema import pointer_of, steps_of
 from connectors.http_tools.openapi.document_text import Ambiguous, read_text
 from connectors.http_tools.openapi.refusals import NoTool, UnusableDocument, quoted
-from connectors.http_tools.pointers import pointer_of, steps_of
 
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
 LONGEST_CHAIN = 20

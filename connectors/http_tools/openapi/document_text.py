@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.http_tools.openapi.refusals import UnusableDocument
-from connectors.yaml_nodes import (
+from connectors.formats.yaml import (
     BOOLEANS,
     INTEGER,
     NULLS,
@@ -20,6 +19,7 @@ from connectors.yaml_nodes import (
     compose,
     is_number,
 )
+from connectors.http_tools.openapi.refusals import UnusableDocument
 
 MAX_BYTES = 20_000_000
 MAX_YAML_BYTES = 8_000_000

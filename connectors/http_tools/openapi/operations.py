@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.document_text import Ambiguous
 from connectors.http_tools.openapi.refusals import NoTool, quoted
-from connectors.http_tools.pointers import pointer_of
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")

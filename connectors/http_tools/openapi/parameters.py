@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.arguments import (
     NESTED,
     Argument,
@@ -18,7 +19,6 @@ from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schemas import Converted, Schemas
 from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
 from connectors.http_tools.path_template import parameters_in
-from connectors.http_tools.pointers import pointer_of
 from connectors.http_tools.tool_config import ArgumentPlace, Constant
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 

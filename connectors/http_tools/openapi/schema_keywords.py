@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.document import Document
 from connectors.http_tools.openapi.document_text import Ambiguous
 from connectors.http_tools.openapi.loosening import loosen
 from connectors.http_tools.openapi.nullable import accept_null
 from connectors.http_tools.openapi.refusals import NoTool, quoted
-from connectors.http_tools.pointers import pointer_of
 
 MAX_PARTS = 5_000
 MAX_DEPTH = 60
