@@ -18,7 +18,7 @@ BUILT_IN = {
     "temporal": "connectors.temporal:TemporalConnector",
     "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
     "prefect": "connectors.prefect:PrefectConnector",
-    "http": "connectors.http_tools:HttpConnector",
+    "http": "connectors.http_tools.connector:HttpConnector",
 }
 
 

@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 from catalogue.exposure import Visibility, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.models import Workflow, WorkflowFilter
-from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.tool_config import (
+from connectors.http_tools.tool import (
     ApiConfig,
     ApiKey,
     Authentication,
     Basic,
     Bearer,
     FieldMappings,
+    HttpOperation,
     NoAuthentication,
     OAuthClientCredentials,
     ToolConfig,

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.yaml import UnusableText, read_document
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import ToolConfig
 
 MOST_TOOLS = 1_000
 SHOWN_STEP = 100

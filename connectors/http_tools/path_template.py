@@ -41,12 +41,12 @@ def objections_to(path: str) -> list[str]:
 def fill(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
     """The path with all values in it, percent-encoded. Raises Rejected for one that would lead elsewhere."""
     for name, value in values.items():
-        if why := objection_to_value(value, slashes=name in with_slashes):
+        if why := path_value_objection(value, slashes=name in with_slashes):
             raise Rejected(f"The value of {name} {why}, so it cannot stand in the path. Nothing was sent.")
     return fill_path(path, **values)
 
 
-def objection_to_value(value: str, *, slashes: bool = False) -> str:
+def path_value_objection(value: str, *, slashes: bool = False) -> str:
     """`has a slash in it`; empty for a value that stays in its place whoever decodes the path how often."""
     if not value:
         return "is empty"

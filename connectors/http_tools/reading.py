@@ -6,12 +6,12 @@ from it, and whatever is none of them is refused. What is sent is made of the ar
 
 from typing import Any
 
-from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.reading_body import read_body
 from connectors.http_tools.reading_fields import read_headers, read_query
 from connectors.http_tools.reading_url import read_path, split_url
 from connectors.http_tools.refusing import NotThisTool, shown
 from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.tool import HttpOperation
 
 __all__ = ["NotThisTool", "read_arguments"]
 

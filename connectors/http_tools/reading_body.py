@@ -6,12 +6,11 @@ from typing import Any
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of, steps_of, types_of
-from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.reading_pairs import read_pairs
 from connectors.http_tools.reading_values import argument_of
 from connectors.http_tools.refusing import NotThisTool, listed, shown
-from connectors.http_tools.sending import form_name, form_pairs
-from connectors.http_tools.texts import NoText, scalars_of
+from connectors.http_tools.request import NoText, form_name, form_pairs, scalars_of
+from connectors.http_tools.tool import HttpOperation
 
 NOTHING: tuple[Any, ...] = (None, {}, "")
 Tree = dict[str, Any]

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.reading_pairs import read_pairs
 from connectors.http_tools.reading_values import argument_of
 from connectors.http_tools.refusing import NotThisTool, listed, shown
-from connectors.http_tools.sending import ACCEPT, media_type_of
+from connectors.http_tools.request import ACCEPT, media_type_of, text_of
 from connectors.http_tools.specs import Scalar
-from connectors.http_tools.texts import text_of
-from connectors.http_tools.tool_config import Place
+from connectors.http_tools.tool import HttpOperation, Place
 
 CREDENTIAL_NAMES = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"})
 

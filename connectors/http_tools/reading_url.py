@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 
 from connectors.http_tools import path_template
-from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.reading_values import argument_of
 from connectors.http_tools.refusing import NotThisTool, shown
+from connectors.http_tools.tool import HttpOperation
 
 PARTS = re.compile(
     r"(?P<scheme>https?)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?P<fragment>#.*)?",

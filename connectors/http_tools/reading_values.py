@@ -5,9 +5,9 @@ from typing import Any
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import item_types_of, types_of
 from connectors.http_tools.refusing import NotThisTool, shown
+from connectors.http_tools.request import SCALAR_TYPES, value_of
 from connectors.http_tools.specs import Scalar
-from connectors.http_tools.texts import SCALAR_TYPES, value_of
-from connectors.http_tools.tool_config import ArgumentPlace
+from connectors.http_tools.tool import ArgumentPlace
 
 
 def argument_of(

@@ -13,10 +13,10 @@ from catalogue.http_tools.configs import is_http_tool
 from catalogue.models import Workflow
 from catalogue.schemas import check_arguments
 from connectors.errors import ConnectorError
-from connectors.http_tools.building import build_request
-from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.reading import NotThisTool, read_arguments
+from connectors.http_tools.request import build_request
 from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.tool import HttpOperation
 from orchestration.choosing.proposals import Proposal
 
 SHOWN_NAME = 100

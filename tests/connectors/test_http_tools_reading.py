@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from connectors.http_tools.building import build_request
-from connectors.http_tools.declaring import definition_of
-from connectors.http_tools.operation import HttpOperation
+from connectors.http_tools.checks import definition_of
 from connectors.http_tools.reading import NotThisTool, read_arguments
+from connectors.http_tools.request import build_request
 from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import HttpOperation, ToolConfig
 from tests.connectors.declared_tools import TEXT, WHOLE, tool
 
 BASE = "https://api.example.com"

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.errors import Rejected
-from connectors.http_tools.building import build_request
 from connectors.http_tools.path_template import fill, parameters_in
 from connectors.http_tools.reading import NotThisTool, read_arguments
-from connectors.http_tools.sending import content_of, query_of
+from connectors.http_tools.request import build_request, content_of, query_of
 from connectors.http_tools.specs import HTTPRequestSpec
 from tests.connectors.random_tools import JSON, NAMES, RandomCall, random_calls
 from tests.thoroughness import examples

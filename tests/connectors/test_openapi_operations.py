@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from connectors.http_tools.building import build_request
-from connectors.http_tools.declaring import operation_of
-from connectors.http_tools.openapi.refusals import UnusableDocument
+from connectors.http_tools.checks import operation_of
+from connectors.http_tools.openapi.document import UnusableDocument
 from connectors.http_tools.reading import read_arguments
-from connectors.http_tools.sending import form_pairs
+from connectors.http_tools.request import build_request, form_pairs
 from tests.connectors.openapi import (
     BASE,
     body_of,

@@ -1,4 +1,4 @@
-"""An operation's parameters and body fields as the arguments of one tool."""
+"""Parameters and body fields of an operation as the arguments of one tool."""
 
 import re
 from collections.abc import Iterable
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.formats.json_schema import steps_of
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.refusals import NoTool
+from connectors.http_tools.openapi.document import Document, NoTool
 from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.tool_config import ArgumentPlace
+from connectors.http_tools.tool import ArgumentPlace
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 LONGEST_NAME = 64

@@ -6,20 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.openapi.arguments import (
-    NESTED,
-    Argument,
-    convert_as_text,
-    item_types_of,
-    types_of,
+from connectors.http_tools.openapi.arguments import NESTED, Argument, convert_as_text, item_types_of, types_of
+from connectors.http_tools.openapi.bodies import is_json
+from connectors.http_tools.openapi.document import (
+    LONGEST_ARGUMENT_DESCRIPTION,
+    Document,
+    NoTool,
+    plain_text,
+    quoted,
 )
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.media_types import is_json
-from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
 from connectors.http_tools.path_template import parameters_in
-from connectors.http_tools.tool_config import ArgumentPlace, Constant
+from connectors.http_tools.tool import ArgumentPlace, Constant
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})

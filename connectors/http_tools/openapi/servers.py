@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.refusals import NoTool, UnusableDocument, quoted
+from connectors.http_tools.openapi.document import Document, NoTool, UnusableDocument, quoted
 from connectors.network.policy import normalise_base_url
 
 VARIABLE = re.compile(r"\{([^{}]*)\}")
