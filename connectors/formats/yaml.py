@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from connectors.formats.json import ObjectOf
 from connectors.network.redaction import printable, shorten
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -74,6 +75,10 @@ class UnusableText(ValueError):
         super().__init__("\n".join(self.reasons))
 
 
+class TooManyValues(UnusableText):
+    """More values than the limit allows."""
+
+
 @dataclass(slots=True)
 class Scalar:
     line: int
@@ -92,6 +97,10 @@ class ListNode:
 class Mapping:
     line: int
     entries: list[tuple["Node", "Node"]] = field(default_factory=list)
+
+    @property
+    def values(self) -> list["Node"]:
+        return [value for _, value in self.entries]
 
 
 Node = Scalar | ListNode | Mapping
@@ -279,6 +288,28 @@ def read_document(
     return _Reader(problems, private, limits).document(root)
 
 
+def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
+    """The values of a text that third parties wrote, without their lines, by libyaml.
+
+    `object_of` makes objects of keys and values, also where a key stands twice; `<<` merges; what is no JSON
+    number stays a text. Raises UnusableText, and TooManyValues before it reads that many.
+    """
+    root, _ = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=True)
+    if _count(root, {}) > limits.parts:
+        raise TooManyValues([Problem(1, "", f"more than {limits.parts:,} values")])
+    return _LenientReader(limits, object_of).document(root).value
+
+
+def _count(node: Node, known: dict[int, int]) -> int:
+    """How many values the node stands for, each alias as many as what it repeats."""
+    if id(node) not in known:
+        # An alias within its own anchor has no end: reading refuses it as too deep.
+        known[id(node)] = 0
+        inner = [] if isinstance(node, Scalar) else node.items if isinstance(node, ListNode) else node.values
+        known[id(node)] = 1 + sum(_count(one, known) for one in inner)
+    return known[id(node)]
+
+
 def write_document(value: Any, *, in_blocks: bool = False) -> str:
     """A text that `read_document` reads as this JSON value; `in_blocks` for texts of several lines."""
     dumper: Any = _BlockDumper if in_blocks else _Dumper
@@ -347,7 +378,7 @@ class _Reader:
         if text in BOOLEANS:
             return BOOLEANS[text]
         if NO_NUMBER.match(text):
-            return self._note(node.line, path, "neither infinite nor undefined numbers can be used")
+            return self._unusable(node, path, "neither infinite nor undefined numbers can be used")
         return self._number(node, path) if is_number(text) else text
 
     def _number(self, node: Scalar, path: Path) -> Any:
@@ -358,12 +389,53 @@ class _Reader:
             # Python refuses to read decimal numbers of thousands of digits.
             number = int(text, 10 if INTEGER.match(text) else 0) if len(text) < 50 else largest + 1
         if not math.isfinite(number) or (isinstance(number, int) and abs(number) > largest):
-            return self._note(node.line, path, "a number that is too large; a text needs quotes")
+            return self._unusable(node, path, "a number that is too large; a text needs quotes")
         return number
+
+    def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
+        """The value in place of a number that JSON does not have."""
+        self._note(node.line, path, message)
 
     def _note(self, line: int, path: Path, message: str) -> None:
         hidden = bool(self._private) and path[: len(self._private)] == self._private
         self._problems.append(Problem(line, name_of(self._private if hidden else path), message))
+
+
+class _LenientReader(_Reader):
+    """The same for a text that third parties wrote and that cannot be sent back to them."""
+
+    def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
+        super().__init__([], (), limits)
+        self._object_of = object_of
+
+    def _at(self, line: int, node: Node, path: Path) -> Any:
+        return self._value(node, path)
+
+    def _mapping(self, node: Mapping, path: Path) -> dict[str, Any]:
+        pairs: list[tuple[str, Any]] = []
+        merged: dict[str, Any] = {}
+        for key, inner in node.entries:
+            if not isinstance(key, Scalar):
+                raise _stop(key.line, "a key has to be a word")
+            if key.plain and key.text == "<<":
+                merged |= self._merged(inner, path)
+            else:
+                pairs.append((key.text, self._value(inner, (*path, key.text))))
+        own = {key for key, _ in pairs}
+        return self._object_of([*((key, value) for key, value in merged.items() if key not in own), *pairs])
+
+    def _merged(self, node: Node, path: Path) -> dict[str, Any]:
+        """What `<<` brings in; of several the first one counts."""
+        value = self._value(node, (*path, "<<"))
+        found: dict[str, Any] = {}
+        for one in value if isinstance(value, list) else [value]:
+            if not isinstance(one, dict):
+                raise _stop(node.line, "'<<' has to be followed by a mapping")
+            found = dict(one) | found
+        return found
+
+    def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
+        return node.text
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,6 +1,5 @@
 """An OpenAPI 3 document: its text, what its references lead to, and why it cannot be used."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -10,19 +9,7 @@ from urllib.parse import unquote
 
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of, steps_of
-from connectors.formats.yaml import (
-    BOOLEANS,
-    INTEGER,
-    NULLS,
-    NUMBER,
-    Mapping,
-    Node,
-    Problem,
-    Scalar,
-    UnusableText,
-    compose,
-    is_number,
-)
+from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 
 SHOWN = 200
 
@@ -101,8 +88,7 @@ MAX_YAML_BYTES = 8_000_000
 MAX_DEPTH = 100
 MAX_VALUES = 2_000_000
 """Counted as often as a YAML alias repeats them."""
-LONGEST_INTEGER = 40
-"""Digits; 64 bits need twenty."""
+YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
 
 
 class Ambiguous(dict[str, Any]):
@@ -151,10 +137,9 @@ def _read_yaml(content: bytes) -> Any:
             f"The document is YAML of more than {MAX_YAML_BYTES:,} bytes; JSON is read up to {MAX_BYTES:,}."
         )
     try:
-        root, _ = compose(content, max_bytes=MAX_YAML_BYTES, max_depth=MAX_DEPTH, fast=True)
-        if _count(root, {}) > MAX_VALUES:
-            raise _too_many()
-        return _value(root, 0)
+        return read_values(content, limits=YAML_LIMITS, object_of=_object_of)
+    except TooManyValues:
+        raise _too_many() from None
     except UnusableText as error:
         raise UnusableDocument(f"The document is no YAML that can be read: {error}") from None
 
@@ -166,76 +151,6 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _too_many() -> UnusableDocument:
     return UnusableDocument(f"The document has more than {MAX_VALUES:,} values, the most that is read.")
-
-
-def _count(node: Node, known: dict[int, int]) -> int:
-    """How many values it stands for, each alias as many as what it repeats."""
-    if id(node) not in known:
-        # Of what repeats itself no end is found: it is refused as too deep, later.
-        known[id(node)] = 0
-        known[id(node)] = 1 + sum(_count(inner, known) for inner in _inner(node))
-    return known[id(node)]
-
-
-def _inner(node: Node) -> Iterable[Node]:
-    if isinstance(node, Scalar):
-        return ()
-    return (inner for _, inner in node.entries) if isinstance(node, Mapping) else node.items
-
-
-def _value(node: Node, depth: int) -> Any:
-    """YAML's nodes as the values that JSON has."""
-    if depth > MAX_DEPTH:
-        raise UnusableText([Problem(node.line, "", f"nested deeper than {MAX_DEPTH} levels")])
-    if isinstance(node, Scalar):
-        return _scalar(node)
-    if isinstance(node, Mapping):
-        return _object(node, depth)
-    return [_value(item, depth + 1) for item in node.items]
-
-
-def _object(node: Mapping, depth: int) -> dict[str, Any]:
-    pairs: list[tuple[str, Any]] = []
-    merged: dict[str, Any] = {}
-    for key, inner in node.entries:
-        if not isinstance(key, Scalar):
-            raise UnusableText([Problem(key.line, "", "a key has to be a word")])
-        if key.plain and key.text == "<<":
-            merged |= _merged(inner, depth)
-        else:
-            pairs.append((key.text, _value(inner, depth + 1)))
-    own = {key for key, _ in pairs}
-    return _object_of([*((key, value) for key, value in merged.items() if key not in own), *pairs])
-
-
-def _merged(node: Node, depth: int) -> dict[str, Any]:
-    """What `<<` brings in; of several the first one counts."""
-    value = _value(node, depth + 1)
-    found: dict[str, Any] = {}
-    for one in value if isinstance(value, list) else [value]:
-        if not isinstance(one, dict):
-            raise UnusableText([Problem(node.line, "", "'<<' has to be followed by a mapping")])
-        found = dict(one) | found
-    return found
-
-
-def _scalar(node: Scalar) -> Any:
-    text = node.text
-    if not node.plain:
-        return text
-    if text in NULLS:
-        return None
-    if text in BOOLEANS:
-        return BOOLEANS[text]
-    return _number(text) if is_number(text) else text
-
-
-def _number(text: str) -> Any:
-    """The text itself where it is a number beyond measure."""
-    if NUMBER.match(text) and not INTEGER.match(text):
-        number = float(text)
-        return number if math.isfinite(number) else text
-    return int(text, 10 if INTEGER.match(text) else 0) if len(text) <= LONGEST_INTEGER else text
 
 
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
