@@ -1,7 +1,8 @@
 """JSON Pointers (RFC 6901), and what a JSON Schema says of the types that it allows."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 BAD_ESCAPE = re.compile(r"~(?![01])")
@@ -43,64 +44,106 @@ def _field(document: Any, step: str) -> Any:
 
 DEEPEST = 20
 """References that are followed, one after the other."""
-NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+MAX_LOOKED_AT = 200
+"""Parts of a schema that are looked at for its types."""
+JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+NESTED = frozenset({"array", "object"})
+Types = frozenset[str]
+"""Names of JSON types; none: any."""
+Follow = Callable[[Any, str], tuple[Any, str]]
+"""From a schema and its pointer to the schema that its references lead to, and the pointer of that."""
 
 
-def types_of(schema: Any, root: dict[str, Any], *, depth: int = 0) -> frozenset[str]:
-    """Empty: whatever; "null" is left out."""
-    if not isinstance(schema, dict) or depth > DEEPEST:
-        return frozenset()
-    if isinstance(reference := schema.get("$ref"), str):
-        return types_of(_referred(reference, root), root, depth=depth + 1)
-    if "type" in schema:
-        named = schema["type"]
-        return frozenset([named] if isinstance(named, str) else filter(_is_text, named)) - {"null"}
-    if values := schema.get("enum", [schema["const"]] if "const" in schema else None):
-        return frozenset(NAMES[type(value)] for value in values if type(value) in NAMES)
-    for word in ("anyOf", "oneOf"):
-        if isinstance(choices := schema.get(word), list):
-            return _any_of(
-                types_of(choice, root, depth=depth + 1) for choice in choices if not _is_null(choice)
-            )
-    if isinstance(parts := schema.get("allOf"), list):
-        known = [types for part in parts if (types := types_of(part, root, depth=depth + 1))]
-        return frozenset.intersection(*known) if known else frozenset()
-    return frozenset()
+def references_within(root: dict[str, Any]) -> Follow:
+    """References of a schema that has its definitions within; those that lead nowhere lead to None."""
+
+    def follow(schema: Any, pointer: str) -> tuple[Any, str]:
+        for _ in range(DEEPEST):
+            reference = schema.get("$ref") if isinstance(schema, dict) else None
+            if not isinstance(reference, str):
+                break
+            try:
+                schema = value_at(root, reference.removeprefix("#")) if reference.startswith("#") else None
+            except (LookupError, ValueError):
+                schema = None
+        return schema, pointer
+
+    return follow
 
 
-def item_types_of(schema: Any, root: dict[str, Any], *, depth: int = 0) -> frozenset[str]:
-    """Of the items of a list."""
-    if not isinstance(schema, dict) or depth > DEEPEST:
-        return frozenset()
-    if isinstance(reference := schema.get("$ref"), str):
-        return item_types_of(_referred(reference, root), root, depth=depth + 1)
-    if "items" in schema:
-        return types_of(schema["items"], root)
-    for word in ("anyOf", "oneOf", "allOf"):
-        for choice in schema.get(word, ()) if isinstance(schema.get(word), list) else ():
-            if types := item_types_of(choice, root, depth=depth + 1):
-                return types
-    return frozenset()
+def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
+    """Which JSON types the schema allows, null left out. Raises what `follow` raises."""
+    return (_Types(follow).of(schema, pointer) or frozenset()) - {"null"}
 
 
-def _any_of(choices: Iterable[frozenset[str]]) -> frozenset[str]:
-    """One choice that allows whatever makes all of them do so."""
-    listed = list(choices)
-    return frozenset().union(*listed) if all(listed) else frozenset()
+def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
+    """The same for the items of a list."""
+    return _Types(follow).of_items(schema, pointer) - {"null"}
 
 
-def _referred(reference: str, root: dict[str, Any]) -> Any:
-    if not reference.startswith("#"):
-        return None
-    try:
-        return value_at(root, reference[1:])
-    except (LookupError, ValueError):
-        return None
+@dataclass(slots=True)
+class _Types:
+    follow: Follow
+    looked_at: int = 0
+    entered: set[int] = field(default_factory=set)
+    """By id, the schemas that are being looked at."""
+
+    def of(self, schema: Any, pointer: str) -> Types | None:
+        """None for a schema within itself, which allows nothing more."""
+        self.looked_at += 1
+        if not isinstance(schema, dict) or self.looked_at > MAX_LOOKED_AT:
+            return frozenset()
+        schema, pointer = self.follow(schema, pointer)
+        if id(schema) in self.entered:
+            return None
+        self.entered.add(id(schema))
+        types = self._own(schema, pointer) if isinstance(schema, dict) else frozenset()
+        self.entered.discard(id(schema))
+        return types
+
+    def of_items(self, schema: Any, pointer: str, depth: int = 0) -> Types:
+        self.looked_at += 1
+        if not isinstance(schema, dict) or depth > DEEPEST or self.looked_at > MAX_LOOKED_AT:
+            return frozenset()
+        schema, pointer = self.follow(schema, pointer)
+        if not isinstance(schema, dict):
+            return frozenset()
+        if "items" in schema:
+            return self.of(schema["items"], f"{pointer}/items") or frozenset()
+        choices = (one for word in ("anyOf", "oneOf", "allOf") for one in parts_of(schema, word, pointer))
+        return next(filter(None, (self.of_items(*one, depth + 1) for one in choices)), frozenset())
+
+    def _own(self, schema: dict[str, Any], pointer: str) -> Types:
+        if isinstance(named := schema.get("type"), str | list):
+            names = [named] if isinstance(named, str) else named
+            return frozenset(name for name in names if isinstance(name, str))
+        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if values and isinstance(values, list):
+            return frozenset(JSON_TYPES[type(value)] for value in values if type(value) in JSON_TYPES)
+        for word in ("anyOf", "oneOf"):
+            # One choice of any type makes that of all of them.
+            if (choices := self._parts(schema, word, pointer)) and all(choices):
+                return frozenset().union(*choices)
+        if known := list(filter(None, self._parts(schema, "allOf", pointer))):
+            return frozenset.intersection(*known)
+        is_object = "properties" in schema or isinstance(schema.get("additionalProperties"), dict)
+        return frozenset({"object"} if is_object else ())
+
+    def _parts(self, schema: dict[str, Any], word: str, pointer: str) -> list[Types]:
+        found = (self.of(*one) for one in parts_of(schema, word, pointer))
+        return [types for types in found if types is not None]
 
 
-def _is_null(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "null"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def parts_of(schema: dict[str, Any], word: str, pointer: str) -> Iterator[tuple[Any, str]]:
+    """The schemas in the list of a keyword such as `anyOf`, each with its pointer."""
+    listed = schema.get(word)
+    for position, part in enumerate(listed if isinstance(listed, list) else ()):
+        yield part, f"{pointer}/{word}/{position}"

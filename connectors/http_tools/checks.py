@@ -8,7 +8,14 @@ from pydantic import ValidationError
 
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import Rejected
-from connectors.formats.json_schema import item_types_of, pointer_of, steps_of, types_of
+from connectors.formats.json_schema import (
+    NESTED,
+    item_types_of,
+    pointer_of,
+    references_within,
+    steps_of,
+    types_of,
+)
 from connectors.http_tools.path_template import parameters_in, path_value_objection
 from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
 from connectors.http_tools.specs import SAFE_METHODS
@@ -29,8 +36,6 @@ from connectors.http_tools.tool import (
 )
 from connectors.network.headers import TOKEN, objection_to_name, objection_to_value
 from connectors.network.policy import normalise_base_url
-
-NESTED = frozenset({"object", "array"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,8 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
     where = _where(tool, argument)
     if objection := _name_objection(tool, place.place, place.name):
         yield ToolProblem(where, objection)
-    schema, root = tool.input_schema["properties"][argument], tool.input_schema
-    types, items = types_of(schema, root), item_types_of(schema, root)
+    schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
+    types, items = types_of(schema, follow), item_types_of(schema, follow)
     yield from _file_problems(tool, argument, place, where)
     if place.as_json:
         return

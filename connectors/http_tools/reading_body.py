@@ -5,7 +5,7 @@ from typing import Any
 
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.formats.json_schema import pointer_of, steps_of, types_of
+from connectors.formats.json_schema import pointer_of, references_within, steps_of, types_of
 from connectors.http_tools.reading_pairs import read_pairs
 from connectors.http_tools.reading_values import argument_of
 from connectors.http_tools.refusing import NotThisTool, listed, shown
@@ -41,7 +41,7 @@ def read_body(operation: HttpOperation, body: Any, input_schema: dict[str, Any])
 def _whole(argument: str, body: Any, input_schema: dict[str, Any]) -> dict[str, Any]:
     if body is None:
         return {}
-    types = types_of(input_schema.get("properties", {}).get(argument), input_schema)
+    types = types_of(input_schema.get("properties", {}).get(argument), references_within(input_schema))
     return {argument: _unquoted(body) if isinstance(body, str) and types and "string" not in types else body}
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.formats.json_schema import item_types_of, types_of
+from connectors.formats.json_schema import item_types_of, references_within, types_of
 from connectors.http_tools.refusing import NotThisTool, shown
 from connectors.http_tools.request import SCALAR_TYPES, value_of
 from connectors.http_tools.specs import Scalar
@@ -22,7 +22,10 @@ def argument_of(
     if place.as_json and isinstance(said, str):
         return _read_json(argument, said)
     schema = input_schema.get("properties", {}).get(argument)
-    types, items = types_of(schema, input_schema), item_types_of(schema, input_schema)
+    types, items = (
+        types_of(schema, references_within(input_schema)),
+        item_types_of(schema, references_within(input_schema)),
+    )
     if not isinstance(said, list) and ("array" not in types or types & SCALAR_TYPES):
         return value_of(said, types)
     return [value_of(item, items) for item in _items(said, commas=commas)]

@@ -323,6 +323,16 @@ def test_no_error_about_a_declaration_quotes_a_secret() -> None:
     assert KEY not in str(refused.value)
 
 
+@pytest.mark.timeout(10)
+def test_a_schema_that_refers_to_itself_in_many_ways_is_checked_at_once() -> None:
+    """C1.4: references within choices multiply, and declarations come from strangers too."""
+    nested = {"anyOf": [{"$ref": "#/$defs/nested"}] * 30 + [{"type": "object"}]}
+    declared = tool(properties={"where": {"$ref": "#/$defs/nested"}}, schema={"$defs": {"nested": nested}})
+    assert problems(declared) == [
+        ("/input_schema/properties/where", "where is an object, which only a body can carry.")
+    ]
+
+
 def problems(declared: ToolConfig, *, base_url: str = API) -> list[tuple[str, str]]:
     try:
         definition_of(declared, base_url=base_url)

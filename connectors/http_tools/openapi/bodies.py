@@ -4,17 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.openapi.arguments import (
+from connectors.formats.json_schema import (
     MAX_LOOKED_AT,
     NESTED,
-    Argument,
-    Demand,
-    convert_as_text,
     item_types_of,
+    parts_of,
+    pointer_of,
     types_of,
-    with_an_item,
 )
+from connectors.http_tools.openapi.arguments import Argument, Demand, convert_as_text, with_an_item
 from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
     Ambiguous,
@@ -218,8 +216,7 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
         if len(seen) > MAX_LOOKED_AT or (is_inner and _holds_texts(document, raw, pointer)):
             return True
         for word in COMPOSITIONS:
-            parts = raw[word] if isinstance(raw.get(word), list) else []
-            waiting += [(one, f"{pointer}/{word}/{n}", is_inner) for n, one in enumerate(parts)]
+            waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
         fields = raw["properties"] if isinstance(raw.get("properties"), dict) else {}
         waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields.items()]
         waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
@@ -227,8 +224,8 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
 
 
 def _holds_texts(document: Document, raw: dict[str, Any], pointer: str) -> bool:
-    is_list = "array" in types_of(document, {"type": raw.get("type")}, pointer)
-    items = item_types_of(document, raw, pointer)
+    is_list = "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
+    items = item_types_of(raw, document.object_at, pointer)
     return is_list and not (items and items <= NESTED)
 
 
@@ -421,9 +418,9 @@ class Bodies:
         if said.get("style") == DEEP:
             return self._objection_to_brackets(one)
         for raw, pointer in one.schemas:
-            if types_of(self.document, raw, pointer) == {"object"}:
+            if types_of(raw, self.document.object_at, pointer) == {"object"}:
                 return "which is an object, and forms have texts only"
-            if item_types_of(self.document, raw, pointer) & NESTED:
+            if item_types_of(raw, self.document.object_at, pointer) & NESTED:
                 return "which is a list of more than texts"
         return ""
 
@@ -442,8 +439,10 @@ class Bodies:
 
     def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
         """Of its value, and of the items of a list."""
-        types = {found for raw, at in one.schemas for found in types_of(self.document, raw, at)}
-        items = {found for raw, at in one.schemas for found in item_types_of(self.document, raw, at)}
+        types = {found for raw, at in one.schemas for found in types_of(raw, self.document.object_at, at)}
+        items = {
+            found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
+        }
         return types, items
 
     def _form_name(self, one: Field, encoding: Any) -> str:

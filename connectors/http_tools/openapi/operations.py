@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ValidationError
 
-from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.openapi.arguments import Argument, collect_arguments, types_of
+from connectors.formats.json_schema import pointer_of, types_of
+from connectors.http_tools.openapi.arguments import Argument, collect_arguments
 from connectors.http_tools.openapi.bodies import Bodies, Body, is_json
 from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
@@ -227,7 +227,7 @@ def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | 
 
 
 def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> dict[str, Any] | None:
-    if types_of(document, raw, pointer) != {"object"} or raw.get("nullable") is True:
+    if types_of(raw, document.object_at, pointer) != {"object"} or raw.get("nullable") is True:
         return None
     converted = schemas.convert(raw, pointer)
     if not isinstance(converted.schema, dict):

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.openapi.arguments import NESTED, Argument, convert_as_text, item_types_of, types_of
+from connectors.formats.json_schema import NESTED, item_types_of, pointer_of, types_of
+from connectors.http_tools.openapi.arguments import Argument, convert_as_text
 from connectors.http_tools.openapi.bodies import is_json
 from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
@@ -160,10 +160,10 @@ class Parameters:
 
     def _objection_to_schema(self, one: Parameter) -> str:
         raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
-        types = types_of(self.document, raw, at)
+        types = types_of(raw, self.document.object_at, at)
         if types == {"object"}:
             return "which is an object, and those are sent in bodies only"
-        if types == {"array"} and item_types_of(self.document, raw, at) & NESTED:
+        if types == {"array"} and item_types_of(raw, self.document.object_at, at) & NESTED:
             return "which is a list of more than texts, and those are sent in bodies only"
         return ""
 
