@@ -6,7 +6,7 @@ import json
 import mimetypes
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlencode
@@ -19,11 +19,6 @@ from connectors.http_tools.path_template import fill
 from connectors.http_tools.specs import HTTPRequestSpec, Scalar
 from connectors.http_tools.tool import ArgumentPlace, BodyFormat, HttpOperation, Place
 from connectors.network.headers import objection_to_value
-
-NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-LONGEST_NUMBER = 400
-SCALAR_TYPES = frozenset({"string", "integer", "number", "boolean"})
-WORDS = {"true": True, "false": False}
 
 
 class NoText(ValueError):
@@ -65,32 +60,6 @@ def with_commas(items: Iterable[Scalar]) -> str:
     if any("," in text for text in texts) or texts == [""]:
         raise NoText("has an item with a comma in it, or an empty one, and commas separate the items there")
     return ",".join(texts)
-
-
-def value_of(said: Scalar, types: frozenset[str]) -> Scalar:
-    """What it stands for where values of these JSON types are wanted; itself where it is none of them."""
-    if not types or _types_of(said) & types:
-        return said
-    text = text_of(said)
-    if "string" in types:
-        return text
-    if "boolean" in types and text in WORDS:
-        return WORDS[text]
-    if types & {"integer", "number"} and NUMBER.fullmatch(text) and len(text) <= LONGEST_NUMBER:
-        number: int | float = json.loads(text)
-        return number
-    return said
-
-
-def _types_of(said: Scalar) -> frozenset[str]:
-    match said:
-        case bool():
-            return frozenset({"boolean"})
-        case int():
-            return frozenset({"integer", "number"})
-        case float():
-            return frozenset({"number"})
-    return frozenset({"string"})
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
@@ -402,11 +371,6 @@ def form_pairs(body: Any) -> list[Pair]:
         return [pair for name, value in body.items() for pair in _form_pairs(name, value)]
     except NoText as error:
         raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
-
-
-def form_name(steps: Sequence[str]) -> str:
-    """`a[b]`."""
-    return steps[0] + "".join(f"[{step}]" for step in steps[1:])
 
 
 def _form_pairs(name: str, value: Any) -> Iterator[Pair]:
