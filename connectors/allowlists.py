@@ -52,14 +52,10 @@ def allow_http_tool_hosts(text: str) -> None:
     _http_tool_hosts[:] = AllowedHosts.parse(text).entries
 
 
-def allowed_http_tool_hosts() -> AllowedHosts:
-    return AllowedHosts(tuple(_http_tool_hosts))
-
-
 def http_tool_addresses() -> AddressPolicy:
     """Where HTTP tools may go, as the operator has it now."""
     return AddressPolicy(
         public_only=True,
-        opened=allowed_http_tool_hosts(),
+        opened=AllowedHosts(tuple(_http_tool_hosts)),
         advice="An operator can allow it in the environment variable CATALOGUE_HTTP_TOOL_HOSTS and restart.",
     )

@@ -27,11 +27,12 @@ def pointer_of(steps: Iterable[str | int]) -> str:
 def value_at(document: Any, pointer: str) -> Any:
     """Raises LookupError where there is nothing."""
     for step in steps_of(pointer):
-        document = _field(document, step)
+        document = child_of(document, step)
     return document
 
 
-def _field(document: Any, step: str) -> Any:
+def child_of(document: Any, step: str) -> Any:
+    """Raises LookupError where there is nothing."""
     match document:
         case Mapping():
             return document[step]

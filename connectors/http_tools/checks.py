@@ -73,16 +73,13 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
     yield from _file_problems(tool, argument, place, where)
     if place.as_json:
         return
+    is_whole_form = tool.api.body_format != "json" and place.place == "body" and not place.name
     if place.place != "body" and types == {"object"}:
         yield ToolProblem(where, f"{argument} is an object, which only a body can carry.")
     elif place.place != "body" and types == {"array"} and items and items <= NESTED:
         yield ToolProblem(where, f"{argument} is a list of lists or objects, which only a body can carry.")
-    elif _is_formless(tool, place) and types and "object" not in types:
+    elif is_whole_form and types and "object" not in types:
         yield ToolProblem(where, f"{argument} is the whole form, so it has to be an object.")
-
-
-def _is_formless(tool: ToolConfig, place: ArgumentPlace) -> bool:
-    return tool.api.body_format != "json" and place.place == "body" and not place.name
 
 
 def _file_problems(
@@ -343,47 +340,37 @@ def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[s
         if name in arguments
         and (is_form or arguments[name].place != "body")
         and not arguments[name].as_json
-        and _may_be_null(properties[name])
+        and (isinstance(schema := properties[name], bool) or "null" in schema.get("type", "null"))
     ]
-
-
-def _may_be_null(schema: dict[str, Any] | bool) -> bool:
-    return isinstance(schema, bool) or "null" in schema.get("type", "null")
 
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     """Raises InvalidTool with everything that is wrong."""
     operation = operation_of(tool, base_url=base_url)
     try:
-        return _definition(tool, operation)
+        return WorkflowDefinition(
+            id=tool.name,
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=_closed(tool.input_schema),
+            output_schema=tool.output_schema,
+            execution_type="sync",
+            tags=tool.tags,
+            annotations=_hints(operation),
+            timeout_seconds=tool.timeout_seconds,
+            cache_seconds=tool.cache_seconds,
+            # Few tools have any, and those that were stored before do not become others by it.
+            metadata=operation.model_dump(
+                mode="json", by_alias=True, exclude=None if operation.required else {"required"}
+            ),
+        )
     except ValidationError as error:
-        raise InvalidTool(_told(error)) from None
-
-
-def _definition(tool: ToolConfig, operation: HttpOperation) -> WorkflowDefinition:
-    return WorkflowDefinition(
-        id=tool.name,
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=_closed(tool.input_schema),
-        output_schema=tool.output_schema,
-        execution_type="sync",
-        tags=tool.tags,
-        annotations=_hints(operation),
-        timeout_seconds=tool.timeout_seconds,
-        cache_seconds=tool.cache_seconds,
-        # Few tools have any, and those that were stored before do not become others by it.
-        metadata=operation.model_dump(
-            mode="json", by_alias=True, exclude=None if operation.required else {"required"}
-        ),
-    )
-
-
-def _told(error: ValidationError) -> list[ToolProblem]:
-    """What is left of a text once it is printable may be too short."""
-    problems = error.errors(include_url=False, include_input=False)
-    return [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
+        # What is left of a text once it is printable may be too short.
+        problems = error.errors(include_url=False, include_input=False)
+        raise InvalidTool(
+            [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
+        ) from None
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

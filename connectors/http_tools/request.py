@@ -110,15 +110,10 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, s
     }
     for argument, place in _placed(operation, "header"):
         if argument in arguments:
-            headers[place.name] = _header_text(argument, place, arguments[argument])
+            headers[place.name] = text = _one_text(argument, place, arguments[argument])
+            if why := objection_to_value(text):
+                raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
     return headers
-
-
-def _header_text(argument: str, place: ArgumentPlace, value: Any) -> str:
-    text = _one_text(argument, place, value)
-    if why := objection_to_value(text):
-        raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
-    return text
 
 
 def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Scalar | list[Scalar]]:
@@ -167,7 +162,10 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
     fields = {
         constant.name: constant.value for constant in operation.constants if constant.place == "body"
     } | {
-        place.name: _body_value(operation, place, arguments[argument])
+        # A body that is JSON says everything as it is.
+        place.name: written_json(arguments[argument])
+        if place.as_json and operation.body_format != "json"
+        else arguments[argument]
         for argument, place in placed
         if argument in arguments
     }
@@ -175,11 +173,6 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
         return fields[""]
     has_fields = bool(fields) or any(place.name for _, place in placed)
     return _nested(fields) if has_fields else None
-
-
-def _body_value(operation: HttpOperation, place: ArgumentPlace, value: Any) -> Any:
-    """A body that is JSON says everything as it is."""
-    return written_json(value) if place.as_json and operation.body_format != "json" else value
 
 
 def _nested(fields: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +208,7 @@ class File:
 
 
 def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
-    """The body's bytes and the boundary between its parts. Raises Rejected for what it cannot say."""
+    """The bytes of a multipart body (RFC 7578) and its boundary. Raises Rejected for what it cannot say."""
     if not isinstance(body, dict):
         raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
     boundary = secrets.token_hex(16)

@@ -230,10 +230,12 @@ def connection_of(tool: ToolConfig) -> Connection:
     except ValueError as error:
         raise InvalidTool([ToolProblem("/api/endpoint", str(error))]) from None
     authentication = tool.api.authentication
+    given = {name: secret.get_secret_value() for name, secret in _secrets(authentication).items()}
     return Connection(
         base_url=base_url,
         settings={"authentication": authentication.type} | _settings(authentication),
-        secrets=_secrets(authentication),
+        # Those that are not given are entered later.
+        secrets={name: secret for name, secret in given.items() if secret},
     )
 
 
@@ -253,13 +255,7 @@ def _settings(authentication: Authentication) -> dict[str, str]:
     return {}
 
 
-def _secrets(authentication: Authentication) -> dict[str, str]:
-    """Those that were given; the others are entered later."""
-    given = {name: secret.get_secret_value() for name, secret in _secret_fields(authentication).items()}
-    return {name: secret for name, secret in given.items() if secret}
-
-
-def _secret_fields(authentication: Authentication) -> dict[str, SecretStr]:
+def _secrets(authentication: Authentication) -> dict[str, SecretStr]:
     match authentication:
         case ApiKey():
             return {"api_key": authentication.key}

@@ -33,41 +33,27 @@ def fill_path(path: str, /, **ids: str) -> str:
     return path
 
 
-def with_query(url: httpx2.URL, query: Sequence[tuple[str, str]]) -> httpx2.URL:
-    """What the URL has already, and then `query`."""
-    return _with_parts(url, _parts(url), query)
-
-
-def with_replaced_query(url: httpx2.URL, query: Sequence[tuple[str, str]]) -> httpx2.URL:
-    """`query` in place of whatever the URL has under these names."""
-    names = {name for name, _ in query}
-    kept = [part for part in _parts(url) if unquote_plus(part.partition("=")[0]) not in names]
-    return _with_parts(url, kept, query)
-
-
-def _parts(url: httpx2.URL) -> list[str]:
-    return [part for part in url.query.decode("ascii").split("&") if part]
-
-
-def _with_parts(url: httpx2.URL, parts: Iterable[str], query: Sequence[tuple[str, str]]) -> httpx2.URL:
+def with_query(url: httpx2.URL, query: Sequence[tuple[str, str]], *, replace: bool = False) -> httpx2.URL:
+    """The URL with `query` after what it has already; `replace`: in place of what it has by these names."""
     if not query:
         return url
-    written = "&".join([*parts, urlencode(query, quote_via=quote)])
-    return url.copy_with(query=written.encode("ascii"))
+    taken = {name for name, _ in query} if replace else ()
+    kept = (part for part in url.query.decode("ascii").split("&") if part)
+    kept = (part for part in kept if unquote_plus(part.partition("=")[0]) not in taken)
+    return url.copy_with(query="&".join([*kept, urlencode(query, quote_via=quote)]).encode("ascii"))
 
 
 def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, str], bytes | None]:
-    """What is sent, and the header that says what it is."""
+    """The header that says what is sent, and its bytes. Raises Rejected for what JSON cannot say."""
     if form is not None:
         return {"content-type": "application/x-www-form-urlencoded"}, urlencode(form).encode()
-    return ({}, None) if body is None else ({"content-type": "application/json"}, _json_bytes(body))
-
-
-def _json_bytes(body: Any) -> bytes:
+    if body is None:
+        return {}, None
     try:
-        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+        content = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):
         raise Rejected("The arguments cannot be written as JSON, so they were not sent.") from None
+    return {"content-type": "application/json"}, content
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +124,8 @@ class EngineClient:
         self._limits = limits or HttpLimits()
         self._redactor = Redactor(secrets)
         tls = tls_context(verify=verify_tls, ca_file=ca_file) if self._base_url.startswith("https:") else None
-        self._wire = HttpSender(limits=self._limits, tls=tls, policy=policy)
-        self._wire_elsewhere: HttpSender | None = None
+        self._sender = HttpSender(limits=self._limits, tls=tls, policy=policy)
+        self._sender_elsewhere: HttpSender | None = None
         self._policy, self._ca_file = policy, ca_file
         self._headers = {
             "accept": "application/json",
@@ -247,9 +233,9 @@ class EngineClient:
         return str(url)
 
     async def aclose(self) -> None:
-        await self._wire.aclose()
-        if self._wire_elsewhere:
-            await self._wire_elsewhere.aclose()
+        await self._sender.aclose()
+        if self._sender_elsewhere:
+            await self._sender_elsewhere.aclose()
 
     async def _succeed(
         self,
@@ -261,7 +247,7 @@ class EngineClient:
         repeatable: bool = True,
     ) -> Exchange:
         exchange = Exchange(method, self._url(target), repeatable, self._redactor)
-        failure = await self._wire.carry_out(
+        failure = await self._sender.carry_out(
             exchange,
             headers=self._headers | check_values(headers or {}),
             content=content,
@@ -282,11 +268,11 @@ class EngineClient:
     ) -> Exchange:
         url, headers = hop.url, hop.headers
         if hop.at_home:
-            url = with_replaced_query(url, credentials.query)
+            url = with_query(url, credentials.query, replace=True)
             headers = headers | checked_headers(credentials.headers)
         exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
-        wire = self._wire if hop.at_home else self._elsewhere()
-        failure = await wire.carry_out(
+        sender = self._sender if hop.at_home else self._elsewhere()
+        failure = await sender.carry_out(
             exchange,
             headers=headers,
             content=hop.content,
@@ -300,10 +286,10 @@ class EngineClient:
 
     def _elsewhere(self) -> HttpSender:
         """For other origins: whoever chose not to verify the configured one did not mean these."""
-        if self._wire_elsewhere is None:
+        if self._sender_elsewhere is None:
             tls = tls_context(verify=True, ca_file=self._ca_file)
-            self._wire_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
-        return self._wire_elsewhere
+            self._sender_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
+        return self._sender_elsewhere
 
     @staticmethod
     def _after(seconds: float) -> float:

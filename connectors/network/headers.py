@@ -5,67 +5,32 @@ from collections.abc import Mapping
 
 from connectors.errors import Misconfigured
 
-NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-SET_BY_CLIENT = {
-    "accept-encoding",
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-}
-"""They say how a message is written and to whom it goes: two opinions about that are an attack."""
-
-
-def check_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """The same. Raises Misconfigured for a value that cannot be sent."""
-    for name, value in headers.items():
-        if not (value.isascii() and value.isprintable() and value == value.strip()):
-            raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
-    return dict(headers)
-
-
-def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
-    """So that what is said twice replaces what was said before."""
-    return {name.lower(): value for name, value in headers.items()}
-
-
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """By name in lower case. Raises Misconfigured, also for a name that cannot be sent or be chosen."""
-    named = by_lower_name(headers)
-    for name in named:
-        if not NAME.fullmatch(name):
-            raise Misconfigured(f"{name!r} is no name of a header.")
-        if name in SET_BY_CLIENT or name.startswith("proxy-"):
-            raise Misconfigured(f"The header {name} cannot be chosen: it follows from the request.")
-    return check_values(named)
-
-
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
-RESERVED = frozenset(
+SET_BY_CLIENT = frozenset(
     {
         "accept-encoding",
-        "authorization",
         "connection",
-        "content-encoding",
         "content-length",
-        "cookie",
-        "cookie2",
         "expect",
-        "forwarded",
         "host",
-        "http2-settings",
         "keep-alive",
-        "max-forwards",
-        "set-cookie",
         "te",
         "trailer",
         "transfer-encoding",
         "upgrade",
+    }
+)
+"""They say how a message is written and to whom it goes: two opinions about that are an attack."""
+RESERVED = SET_BY_CLIENT | frozenset(
+    {
+        "authorization",
+        "content-encoding",
+        "cookie",
+        "cookie2",
+        "forwarded",
+        "http2-settings",
+        "max-forwards",
+        "set-cookie",
         "via",
         "x-http-method",
         "x-http-method-override",
@@ -80,6 +45,30 @@ FRAMING = RESERVED - {"authorization", "cookie"}
 """No place for credentials either."""
 RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
 CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
+
+
+def check_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """The same. Raises Misconfigured for a value that cannot be sent."""
+    for name, value in headers.items():
+        if objection_to_value(value):
+            raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
+    return dict(headers)
+
+
+def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
+    """So that what is said twice replaces what was said before."""
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """By name in lower case. Raises Misconfigured, also for a name that cannot be sent or be chosen."""
+    named = by_lower_name(headers)
+    for name in named:
+        if not TOKEN.fullmatch(name):
+            raise Misconfigured(f"{name!r} is no name of a header.")
+        if name in SET_BY_CLIENT or name.startswith("proxy-"):
+            raise Misconfigured(f"The header {name} cannot be chosen: it follows from the request.")
+    return check_values(named)
 
 
 def objection_to_name(name: str, *, constant: bool = False) -> str:

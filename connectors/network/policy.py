@@ -98,15 +98,12 @@ def _meanings(address: IPAddress) -> Iterator[IPAddress]:
     yield address
     if isinstance(address, IPv4Address):
         return
-    if any(address in network for network in END_IN_IPV4) or _is_isatap(address):
+    is_isatap = (int(address) >> 32) & 0xFDFFFFFF == 0x5EFE
+    if is_isatap or any(address in network for network in END_IN_IPV4):
         yield _last_four(address)
     if address.sixtofour:
         yield address.sixtofour
     yield from address.teredo or ()
-
-
-def _is_isatap(address: IPv6Address) -> bool:
-    return (int(address) >> 32) & 0xFDFFFFFF == 0x5EFE
 
 
 def _last_four(address: IPv6Address) -> IPv4Address:

@@ -75,7 +75,8 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
     moved = replace(hop, url=url, number=hop.number + 1)
     if _origin(url) != _origin(hop.url):
         _refuse_told_secrets(exchange)
-        moved = replace(moved, at_home=False, headers=_for_anybody(hop.headers))
+        harmless = {name: value for name, value in hop.headers.items() if name in HEADERS_FOR_ANYBODY}
+        moved = replace(moved, at_home=False, headers=harmless)
     return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
 
 
@@ -111,10 +112,6 @@ def _refuse_told_secrets(exchange: Exchange) -> None:
     spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
     if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
         raise NotFollowed("that repeats our credentials to another address.")
-
-
-def _for_anybody(headers: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name in HEADERS_FOR_ANYBODY}
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:

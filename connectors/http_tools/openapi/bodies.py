@@ -39,15 +39,11 @@ def is_json(media_type: str) -> bool:
 def choose_media_type(offered: Iterable[str], pointer: str) -> str:
     """The one that says most: JSON, else a form, else one with files. Raises NoTool where there is none."""
     names = list(offered)
-    for fits in (_is_usual_json, is_json, is_form, is_multipart):
+    for fits in (lambda name: plain_name(name) == "application/json", is_json, is_form, is_multipart):
         if chosen := next((name for name in names if fits(name)), None):
             return chosen
     told = ", ".join(quoted(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     raise NoTool(f"Its body is {told}; only JSON and forms can be sent.", pointer)
-
-
-def _is_usual_json(media_type: str) -> bool:
-    return plain_name(media_type) == "application/json"
 
 
 def is_form(media_type: str) -> bool:

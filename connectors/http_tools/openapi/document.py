@@ -8,7 +8,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.formats.json_schema import pointer_of, steps_of
+from connectors.formats.json_schema import child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 
 SHOWN = 200
@@ -221,19 +221,8 @@ class Document:
         for step in steps:
             if isinstance(value, Ambiguous) and value.repeats(step):
                 raise NoTool(f"The key {quoted(step)} stands twice in one object.")
-            if isinstance(value, list):
-                value = value[_index(step)]
-            elif isinstance(value, dict):
-                value = value[step]
-            else:
-                raise LookupError(step)
+            value = child_of(value, step)
         return value
-
-
-def _index(step: str) -> int:
-    if not (step.isascii() and step.isdigit() and len(step) < 8):
-        raise LookupError(step)
-    return int(step)
 
 
 def _minor_version(value: dict[str, Any]) -> int:

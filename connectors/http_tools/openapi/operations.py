@@ -341,7 +341,9 @@ class _Reader:
     def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
         raw, at = operation.raw, operation.pointer
         path, constants = split_query(operation.path, operation.item_pointer)
-        lists = [(item.get("parameters"), f"{place}/parameters") for item, place in self._levels(operation)]
+        # The operation's own override those of all operations of its path.
+        levels = ((operation.item, operation.item_pointer), (raw, at))
+        lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
         key = key_place(self.settings)
         read = Parameters(self.document, self.inputs, key, notes, self.parameters)
         parameters = read.arguments(path, lists)
@@ -370,7 +372,9 @@ class _Reader:
                 ),
             )
         except ValidationError as error:
-            raise NoTool(_in_words(error)) from None
+            problem = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise NoTool(f"It makes no tool: {where}: {problem['msg']}.") from None
 
     def _description(self, operation: Operation) -> str:
         """With the name of the API, and where others are described alike with what tells them apart."""
@@ -381,10 +385,6 @@ class _Reader:
         said = [api] if api.casefold() not in told.casefold() else []
         said += [call] if is_shared else []
         return f"{told}\n\nAPI: {', '.join(said)}" if said else told
-
-    def _levels(self, operation: Operation) -> list[tuple[dict[str, object], str]]:
-        """The outer one first, which the inner one overrides."""
-        return [(operation.item, operation.item_pointer), (operation.raw, operation.pointer)]
 
     def _body(self, operation: Operation, notes: list[str]) -> Body:
         if "requestBody" not in operation.raw:
@@ -408,8 +408,3 @@ def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
         return bodies.is_empty(raw, pointer)
     except NoTool:
         return False
-
-
-def _in_words(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    return f"It makes no tool: {'.'.join(map(str, problem['loc']))}: {problem['msg']}."

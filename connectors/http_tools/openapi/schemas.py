@@ -15,19 +15,14 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     if raw.get("nullable") is not True:
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
-        return schema | {"type": [schema["type"], "null"]} | _enum(schema)
+        values = schema.get("enum")
+        has_values = isinstance(values, list) and None not in values
+        return schema | {"type": [schema["type"], "null"]} | ({"enum": [*values, None]} if has_values else {})
     if "type" not in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "enum", "const", "not"}:
         return schema
     told = {key: schema[key] for key in ("title", "description", "default", "deprecated") if key in schema}
     kept = {key: value for key, value in schema.items() if key not in told}
     return told | {"anyOf": [kept, {"type": "null"}]}
-
-
-def _enum(schema: dict[str, Any]) -> dict[str, Any]:
-    values = schema.get("enum")
-    if not isinstance(values, list) or None in values:
-        return {}
-    return {"enum": [*values, None]}
 
 
 KEPT_IN_RESPONSES = frozenset(
@@ -37,7 +32,11 @@ SHOWN_VALUES = 10
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Names and types of fields, of which every one may be missing or null."""
+    """The shape of an answer: names and types of fields, each of which may be missing or null.
+
+    To MCP's clients an answer that breaks its output schema is a failure, and hardly any API answers quite as
+    its document says: fields are missing or null, choices have new members.
+    """
     loose = {key: value for key, value in schema.items() if key in KEPT_IN_RESPONSES}
     if isinstance(extra := schema.get("additionalProperties"), dict):
         loose["additionalProperties"] = extra
@@ -84,7 +83,11 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
     choices = schema.get(word)
     if not isinstance(choices, list):
         return schema
-    left = [strip_null(choice) for choice in choices if not _is_null(choice)]
+    left = [
+        strip_null(choice)
+        for choice in choices
+        if not (isinstance(choice, dict) and choice.get("type") in ("null", ["null"]))
+    ]
     if not left:
         return schema
     beside = {key: value for key, value in schema.items() if key != word}
@@ -92,10 +95,6 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
     if len(left) == 1 and isinstance(left[0], dict) and beside.keys() <= {"title", "description", "examples"}:
         return left[0] | beside
     return beside | {word: left}
-
-
-def _is_null(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("type") in ("null", ["null"])
 
 
 MAX_PARTS = 5_000

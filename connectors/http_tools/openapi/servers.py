@@ -50,14 +50,10 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
             continue
         own, usual = list(_urls(raw["servers"])), list(_urls(document.value.get("servers")))
         # With a base URL of the user's, whatever is where the rest of the document is goes along.
-        if not own or base_url in _stripped(own) or own[0] in usual[:1]:
+        if not own or base_url in {url.rstrip("/") for url in own} or own[0] in usual[:1]:
             return
         told = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."
         raise NoTool(told, f"{pointer}/servers")
-
-
-def _stripped(urls: list[str]) -> set[str]:
-    return {url.rstrip("/") for url in urls}
 
 
 def _urls(servers: Any) -> Iterator[str]:
