@@ -109,12 +109,13 @@ def _content_type(answer: Answer) -> tuple[str, str]:
 
 
 def _known_encoding(name: str) -> str:
+    """UTF-8 in place of codecs such as "zip", which are none of text, or such as "idna", which refuse bytes."""
     try:
-        found = codecs.lookup(name)
+        found = codecs.lookup(name).name
+        b"\xff ".decode(found, "replace")
     except (LookupError, ValueError):
         return "utf-8"
-    # Codecs such as "zip" and "rot13" are none of text.
-    return found.name if found._is_text_encoding and found.name != "utf-7" else "utf-8"
+    return found if found != "utf-7" else "utf-8"
 
 
 def _decoded(body: bytes, charset: str) -> str:
