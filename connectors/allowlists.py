@@ -1,4 +1,4 @@
-"""What the operator of this installation allows connectors to do, whatever the settings of a source say."""
+"""What the operator of this installation allows; the settings of a source cannot widen it."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from connectors.network.policy import AddressPolicy, AllowedHost, AllowedHosts
 
 
 class StdioCommand(BaseModel):
-    """A program that may be started to talk to it over its standard input and output."""
+    """A program that sources may start, to exchange messages over its standard input and output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: list[str] = Field(min_length=1)
-    """The program and its arguments; no shell looks at them."""
+    """The program and its arguments; no shell interprets them."""
     more_arguments: bool = False
     """Sources may add arguments of their own."""
     environment: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ _http_tool_hosts: list[AllowedHost] = []
 
 
 def allow_stdio_commands(commands: Mapping[str, StdioCommand]) -> None:
-    """Those and no others, from now on, in this process."""
+    """Replace the commands that are allowed in this process."""
     _stdio_commands.clear()
     _stdio_commands.update(commands)
 
@@ -45,15 +45,15 @@ def allowed_stdio_command(name: str) -> StdioCommand:
 
 
 def allow_http_tool_hosts(text: str) -> None:
-    """Hosts that are not public and that HTTP tools may reach: those and no others, from now on.
+    """Replace the hosts that HTTP tools may reach though they are not public.
 
-    Raises ValueError with a sentence that names what cannot be an entry.
+    Raises ValueError with a sentence that names the entry that is wrong.
     """
     _http_tool_hosts[:] = AllowedHosts.parse(text).entries
 
 
 def http_tool_addresses() -> AddressPolicy:
-    """Where HTTP tools may go, as the operator has it now."""
+    """The policy of HTTP tools, by the current allowlist."""
     return AddressPolicy(
         public_only=True,
         opened=AllowedHosts(tuple(_http_tool_hosts)),

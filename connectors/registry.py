@@ -54,7 +54,7 @@ def forget_connectors() -> None:
 
 @cache
 def _find(kind: str) -> type[Connector] | str:
-    """The connector for a kind, or what is in its way; that is logged when somebody first asks."""
+    """The connector for a kind, or why it cannot be used, which is logged once."""
     points = _points(kind)
     if not points:
         return f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}."
@@ -109,11 +109,11 @@ def _package(point: EntryPoint) -> str:
 
 
 METHODS = ("check", "start", "poll", "cancel", "aclose")
-"""What has to be awaited of every connector."""
+"""Coroutines that every connector has."""
 
 
 def objection_to(connector: Any, kind: str) -> str:
-    """What it lacks of `connectors.protocol.Connector`, in a sentence; empty for a connector."""
+    """What the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
     if not inspect.isclass(connector):
         return f"{connector!r} is no class."
     config = getattr(connector, "Config", None)

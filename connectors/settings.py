@@ -29,9 +29,9 @@ def _fit_for_a_header(secret: SecretStr) -> SecretStr:
 
 
 OptionalUrl = Annotated[str, AfterValidator(_address_or_nothing)]
-"""What paths are appended to."""
+"""A base URL, to which paths are appended; may be empty."""
 OptionalEndpoint = Annotated[str, AfterValidator(_endpoint_or_nothing)]
-"""What is asked just as it was typed."""
+"""The URL of one endpoint, kept as it was typed; may be empty."""
 HeaderSecret = Annotated[SecretStr, AfterValidator(_fit_for_a_header)]
 """A key or token that is sent in a header."""
 
@@ -44,9 +44,12 @@ OAuthUrl = Annotated[
     ),
 ]
 OAuthClientId = Annotated[
-    str, Field(max_length=500, title="OAuth client id", description="Who we are at the token URL.")
+    str,
+    Field(max_length=500, title="OAuth client id", description="Identifies this product at the token URL."),
 ]
-OAuthClientSecret = Annotated[SecretStr, Field(title="OAuth client secret", description="What proves it.")]
+OAuthClientSecret = Annotated[
+    SecretStr, Field(title="OAuth client secret", description="Sent with the client id.")
+]
 OAuthAudience = Annotated[
     str,
     Field(
@@ -103,12 +106,12 @@ CaFile = Annotated[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """What is said of one field."""
+    """Metadata of one field."""
 
     address: bool = False
-    """It says where secrets are sent: whoever changes it has to enter them again."""
+    """An address to which secrets are sent: changing it requires that they are entered again."""
     group: str = ""
-    """The fold of the form in which it stands; empty: among those that everybody has to look at."""
+    """The collapsed section of the form; empty: the section that is always shown."""
     multiline: bool = False
     """A text or secret of several lines, such as YAML or PEM."""
     only_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -151,7 +154,7 @@ def _listed(values: str | Sequence[str]) -> Sequence[str]:
 
 
 class FieldProblem(ValueError):
-    """For validators of a whole Config: which field the admin has to look at, and why."""
+    """Raised by validators of a whole Config: which field is wrong, and why."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Reading JSON that strangers send, without letting its shape hurt us."""
+"""Reading untrusted JSON within bounds of depth and size."""
 
 import json
 import math
@@ -17,17 +17,17 @@ STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
 
 
 class UnreadableJSON(ValueError):
-    """The bytes are not JSON that we accept; the message is a sentence that says why."""
+    """The bytes are not acceptable JSON; the message is a sentence that says why."""
 
 
 MAX_DEPTH = 100
 MOST_CUTS_TOKENS = 500_000
-"""Brackets and texts in a listing that is gone through for what is too deep; it takes about a second."""
+"""Brackets and strings in a listing that is searched for deep values; that takes about a second."""
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
 
 
 class TooDeep(dict[str, Any]):
-    """What is left of an object of a listing that was nested too deep: its top level."""
+    """The top level of an object of a listing that was nested too deep."""
 
 
 ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
@@ -37,7 +37,7 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
     """Read one JSON text in UTF-8; numbers are finite, nesting is at most `max_depth` deep.
 
     Half a surrogate pair (a text cut inside an emoji) becomes "?", since nothing could store or send it.
-    `object_of` makes objects of their keys and values, for whoever cares about keys that stand twice. Raises
+    `object_of` makes objects of their keys and values, for callers that care about duplicate keys. Raises
     UnreadableJSON, and nothing else.
     """
     if not data.strip():
@@ -49,10 +49,7 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
 
 
 def parse_listing(data: bytes, *, max_depth: int) -> Any:
-    """The same, except that an object of the outermost array that is nested deeper costs itself alone.
-
-    Such objects become TooDeep, without what was too deep in them.
-    """
+    """Like `parse_json`, except that objects of the outermost array that are nested deeper become TooDeep."""
     try:
         return parse_json(data, max_depth=max_depth)
     except UnreadableJSON:
@@ -67,7 +64,7 @@ def parse_listing(data: bytes, *, max_depth: int) -> Any:
 
 
 def _without_deep_values(data: bytes, max_depth: int) -> tuple[str, bytes] | None:
-    """The text with a mark in place of each value below `max_depth`; None where there is none."""
+    """The text with a mark in place of each value below `max_depth`; None if there are no such values."""
     mark, kept, depth, copied = f"too deep {uuid4()}", [], 0, 0
     for token in TOKEN.finditer(data):
         match token.group()[:1]:
@@ -83,7 +80,7 @@ def _without_deep_values(data: bytes, max_depth: int) -> tuple[str, bytes] | Non
 
 
 def _marked(value: Any, mark: str) -> Any:
-    """With each object of the outermost arrays that has the mark somewhere as TooDeep."""
+    """The listing, in which objects of the outermost arrays that contain the mark are TooDeep."""
     if isinstance(value, dict):
         return {name: _marked(inner, mark) for name, inner in value.items()}
     if isinstance(value, list):

@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from connectors.formats.json import ObjectOf
-from connectors.network.redaction import printable, shorten
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -43,13 +42,13 @@ SYNTAX = (
     ("did not find expected ',' or '}'", "expected ',' or '}'"),
     ("did not find expected", "the indentation does not fit the lines above"),
 )
-"""PyYAML's words, which may quote the text, and ours, which never do."""
+"""PyYAML's messages, which may quote the text, and ours, which never do."""
 STREAM_END = "'<stream end>'"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one place of the text."""
+    """An error at one place of the text."""
 
     line: int
     """From 1."""
@@ -63,13 +62,13 @@ class Problem:
 
 
 class UnusableText(ValueError):
-    """The text cannot be used; each line of the message is a reason, with its line and key; up to a limit."""
+    """The text cannot be used; each line of the message is a reason with its line and key, up to a limit."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
         self.problems = ordered[:MAX_PROBLEMS]
         self.reasons = [str(problem) for problem in self.problems]
-        """Those problems in words, and how many there are besides."""
+        """The problems as text, and how many are left out."""
         if more := len(ordered) - len(self.problems):
             self.reasons.append(f"And {more} more.")
         super().__init__("\n".join(self.reasons))
@@ -104,7 +103,7 @@ class Mapping:
 
 
 Node = Scalar | ListNode | Mapping
-"""An alias is the node that its anchor names, so that a few letters may stand for very much."""
+"""An alias is the node of its anchor, so that a short text may stand for very many values."""
 
 
 def compose(
@@ -112,7 +111,7 @@ def compose(
 ) -> tuple[Node, list[Problem]]:
     """The text's one document, and the tags in it, which mean nothing here.
 
-    `fast` reads by libyaml, which tells less of mistakes. Raises UnusableText.
+    `fast` reads by libyaml, whose errors are less specific. Raises UnusableText.
     """
     text = _decode(content, max_bytes)
     try:
@@ -154,7 +153,7 @@ class _Composer:
         self._max_depth = max_depth
         self._anchors: dict[str, Node] = {}
         self._braces: list[Any] = []
-        """The events of what is open and was begun by a brace or bracket, the innermost last."""
+        """The events of the braces and brackets that are open, the innermost last."""
         self._line = 1
 
     def document(self) -> Node:
@@ -261,16 +260,16 @@ Path = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class Document:
-    """What a text says: JSON values, and where they stand in it."""
+    """JSON values, and their lines in the text."""
 
     value: Any
     lines: dict[Path, int]
     """By the keys and positions that lead to a value; of a key's value, the line of the key."""
     problems: list[Problem] = field(default_factory=list)
-    """What was left out of `value`: keys that stand twice, numbers beyond measure."""
+    """What is left out of `value`: duplicate keys, numbers that are too large."""
 
     def line_of(self, path: Path) -> int:
-        """The line of the nearest place that there is."""
+        """The line of the path, or of its nearest parent that has one."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -281,8 +280,8 @@ def read_document(
 ) -> Document:
     """Read a text that holds one YAML document. Raises UnusableText for what is no usable YAML at all.
 
-    Below `private` no key is ever told, since it may be a secret in the wrong place. `fast` reads by libyaml,
-    which tells less of mistakes.
+    Problems name no key below `private`, since it may be a misplaced secret. `fast` reads by libyaml, whose
+    errors are less specific.
     """
     root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
     return _Reader(problems, private, limits).document(root)
@@ -318,12 +317,13 @@ def write_document(value: Any, *, in_blocks: bool = False) -> str:
 
 def name_of(path: Path) -> str:
     """`workflows.ChatWorkflow.input.fields[0]`"""
-    told = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
-    return told.removeprefix(".")
+    written = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
+    return written.removeprefix(".")
 
 
 def _shown(key: str) -> str:
-    return shorten(" ".join(printable(key).split()), SHOWN_KEY)
+    plain = " ".join("".join(char if char.isprintable() else " " for char in key).split())
+    return plain if len(plain) <= SHOWN_KEY else plain[: SHOWN_KEY - 3].rstrip() + "..."
 
 
 class _Reader:
@@ -402,7 +402,7 @@ class _Reader:
 
 
 class _LenientReader(_Reader):
-    """The same for a text that third parties wrote and that cannot be sent back to them."""
+    """The same for a text of a third party, which the reader of an error could not correct."""
 
     def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
         super().__init__([], (), limits)

@@ -40,7 +40,7 @@ from connectors.network.policy import normalise_base_url
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Somebody wants to be at a place of the request."""
+    """An argument, constant or header that is put at a place of the request."""
 
     place: Place
     name: str
@@ -177,8 +177,8 @@ def _places_inside_others(claims: Iterable[_Claim]) -> Iterator[ToolProblem]:
     for steps, claim in fields.items():
         for length in range(len(steps)):
             if outer := fields.get(steps[:length]):
-                told = f"{claim.who} goes to {claim.name}, which is inside of what {outer.who} is."
-                yield ToolProblem(claim.where, told)
+                message = f"{claim.who} goes to {claim.name}, which is inside of what {outer.who} is."
+                yield ToolProblem(claim.where, message)
 
 
 def _steps(claim: _Claim) -> tuple[str, ...] | None:
@@ -197,7 +197,7 @@ def _where(tool: ToolConfig, argument: str) -> str:
 
 
 def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:
-    """All at once, so that whoever declared it mends it once."""
+    """All problems of the declaration at once."""
     problems = [
         *_endpoint_problems(tool, base_url),
         *_authentication_problems(tool),
@@ -278,8 +278,8 @@ def _path_parameters(
     in_path = {argument: place.name for argument, place in arguments.items() if place.place == "path"}
     for name in dict.fromkeys(parameters):
         if name not in in_path.values():
-            told = f"The path has {{{name}}}, but no argument goes there."
-            yield ToolProblem("/api/endpoint", told)
+            message = f"The path has {{{name}}}, but no argument goes there."
+            yield ToolProblem("/api/endpoint", message)
     for argument, name in in_path.items():
         if name not in parameters:
             where = pointer_of(["field_mappings", "input", argument])

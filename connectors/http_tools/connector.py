@@ -44,7 +44,7 @@ LARGEST_TOKEN_ANSWER = 100_000
 
 
 class Authorization:
-    """Of one source. Make one per event loop, close it with `aclose`."""
+    """Credentials for the requests of one source. Make one per event loop, close it with `aclose`."""
 
     def __init__(self, config: HttpConfig, *, limits: HttpLimits, policy: AddressPolicy) -> None:
         self._config = config
@@ -61,22 +61,22 @@ class Authorization:
 
     @property
     def is_renewable(self) -> bool:
-        """Whether another token may be accepted where one was refused."""
+        """Whether a new token can be requested after one was refused."""
         return self._oauth is not None
 
     async def credentials(self) -> Credentials:
-        """Valid now. Raises Misconfigured or what getting a token raises; then the API was sent nothing."""
+        """Valid credentials. Raises Misconfigured, or what requesting a token raises."""
         if self._lacking:
             raise Misconfigured(f"The source has no {self._lacking} yet; enter it in the source's settings.")
         return self._fixed if self._oauth is None else _bearer(await self._oauth.token())
 
     def forget(self, refused: Credentials) -> None:
-        """The next ones are others, where others can be got."""
+        """Request a new token for the next call, if these are a token."""
         if self._oauth is not None:
             self._oauth.forget(refused.headers["authorization"].partition(" ")[2])
 
     def refuse_overlap(self, spec: HTTPRequestSpec) -> None:
-        """Raises Misconfigured where the tool says who we are, as one declared for another source may."""
+        """Raises Misconfigured if the tool sets a header or parameter that carries the credentials."""
         headers = {name.lower() for name in spec.headers} & {name.lower() for name in self._fixed.headers}
         query = spec.query_params.keys() & {name for name, _ in self._fixed.query}
         if taken := sorted(headers | query):
@@ -161,7 +161,7 @@ class HttpConnector:
             idempotent_start=operation.is_safe
             or operation.method == "PUT"
             or bool(operation.idempotency_header),
-            # Nobody is waiting for what a safe request only reads.
+            # Cancelling a request that only reads changes nothing.
             starts_can_be_broken_off=operation.is_safe,
             lists_workflows=False,
             keeps_runs=False,
@@ -172,12 +172,12 @@ class HttpConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        """What a request to the base URL can prove, and what not."""
+        """What a request to the base URL proves, in a sentence."""
         credentials = await self._authorization.credentials()
         answer = await self._client.exchange(
             "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True
         )
-        # Gateways answer 403, and some APIs 401 to who brings no credentials, though each tool works.
+        # Gateways answer 403, and some APIs 401 to requests without credentials, though each tool works.
         if answer.status == UNAUTHORIZED and self._config.authentication != "none":
             raise Rejected("The API refused our credentials at its base URL with 401.")
         got = "a token was got, and " if self._authorization.is_renewable else ""
@@ -187,7 +187,7 @@ class HttpConnector:
         return f"{reached} Only a call of a tool shows whether the API accepts our credentials."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        """Nothing: its tools are declared here."""
+        """Nothing: tools of an API are declared in the catalogue."""
         nothing: list[WorkflowDefinition] = []
         for definition in nothing:
             yield definition
@@ -205,7 +205,7 @@ class HttpConnector:
         if not operation.anonymous:
             self._authorization.refuse_overlap(spec)
         started_at = datetime.now(UTC)
-        # What only reads is broken off by whoever waits for it.
+        # A request that only reads is cancelled by its caller.
         seconds = None if operation.is_safe else workflow.timeout_seconds
         answer = await self._send(operation, spec, str(key), seconds=seconds)
         call = Call(
@@ -243,7 +243,7 @@ class HttpConnector:
         answer = await self._exchange(operation, spec, key, credentials, until=until)
         refused = answer.status == UNAUTHORIZED and not answer.carried_out
         if refused and self._authorization.is_renewable:
-            # Refused at the door, so it was not carried out, whatever its method.
+            # A 401 means that the request was not carried out, so any method may be repeated.
             self._authorization.forget(credentials)
             credentials = await self._authorization.credentials()
             answer = await self._exchange(operation, spec, key, credentials, until=until)

@@ -11,7 +11,7 @@ PARAMETER = re.compile(r"\{([^{}/]+)\}")
 LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
 SEPARATORS = re.compile(r"[/\\]")
 MOST_DECODINGS = 5
-"""As many servers in a row as may decode a path, each once more."""
+"""Each of several servers in a row may decode a path once more."""
 
 
 def parameters_in(path: str) -> list[str]:
@@ -19,7 +19,7 @@ def parameters_in(path: str) -> list[str]:
 
 
 def objections_to(path: str) -> list[str]:
-    """Why this cannot be the path of a tool, each in a sentence."""
+    """Why the path cannot be that of a tool, a sentence for each reason."""
     literals = PARAMETER.sub("", path)
     found = []
     if "{" in literals or "}" in literals:
@@ -38,7 +38,7 @@ def objections_to(path: str) -> list[str]:
 
 
 def fill(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
-    """The path with all values in it, percent-encoded. Raises Rejected for one that would lead elsewhere."""
+    """The path with all values in it, percent-encoded. Raises Rejected for a value that changes the path."""
     for name, value in values.items():
         if why := path_value_objection(value, slashes=name in with_slashes):
             raise Rejected(f"The value of {name} {why}, so it cannot stand in the path. Nothing was sent.")
@@ -46,7 +46,7 @@ def fill(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] =
 
 
 def path_value_objection(value: str, *, slashes: bool = False) -> str:
-    """`has a slash in it`; empty for a value that stays in its place whoever decodes the path how often."""
+    """`has a slash in it`; empty for a value that stays one step however often the path is decoded."""
     if not value:
         return "is empty"
     decoded = value

@@ -1,4 +1,4 @@
-"""From the arguments of a tool to its request, and to what is sent."""
+"""From the arguments of a tool to its request, and to the bytes that are sent."""
 
 import base64
 import binascii
@@ -22,7 +22,7 @@ from connectors.network.headers import objection_to_value
 
 
 class NoText(ValueError):
-    """The value has no spelling there; the message says why, `is an object`."""
+    """The value cannot be written as text; the message says why, `is an object`."""
 
 
 def text_of(value: Scalar) -> str:
@@ -55,7 +55,7 @@ def scalars_of(value: Any) -> Scalar | list[Scalar]:
 
 
 def with_commas(items: Iterable[Scalar]) -> str:
-    """Raises NoText where the commas would not tell what the items were."""
+    """Raises NoText where commas would be ambiguous."""
     texts = [text_of(item) for item in items]
     if any("," in text for text in texts) or texts == [""]:
         raise NoText("has an item with a comma in it, or an empty one, and commas separate the items there")
@@ -83,7 +83,7 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
 
 
 def _can_be_said(operation: HttpOperation, argument: str, value: Any) -> bool:
-    """Models write null for whatever they do not want; one that is required is refused as before."""
+    """Models write null for arguments that they leave out; a required null is refused later."""
     if value is not None or argument in operation.required:
         return True
     place = operation.arguments[argument]
@@ -143,7 +143,7 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
 
 def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
     if place.as_json:
-        # A header takes no other characters, and to everybody else it is the same.
+        # Headers are limited to ASCII, and elsewhere escapes mean the same.
         return written_json(value, ascii_only=True)
     try:
         scalars = scalars_of(value)
@@ -263,7 +263,7 @@ def _decoded(text: str, field: str) -> bytes:
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not MEDIA_TYPE.fullmatch(media_type):
         raise Rejected(f"The media type of {field} is none. Nothing was sent.")
-    # A path in the name would be the server's, if anybody's.
+    # Only the last part: a path would be one of the client's machine.
     plain = re.split(r"[/\\]", name)[-1][:LONGEST_NAME].strip()
     if not plain.strip("."):
         plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")
@@ -322,7 +322,7 @@ def media_type_of(operation: HttpOperation) -> str:
 def headers_of(
     operation: HttpOperation, spec: HTTPRequestSpec, *, key: str, content_type: str
 ) -> dict[str, str]:
-    """All but credentials, by name in lower case. `content_type`: of the body; empty: there is none."""
+    """All headers but credentials, by name in lower case. `content_type`: empty without a body."""
     usual = {"accept": ACCEPT}
     if content_type:
         usual["content-type"] = content_type
@@ -372,7 +372,7 @@ def _form_pairs(name: str, value: Any) -> Iterator[Pair]:
             for field, inner in value.items():
                 yield from _form_pairs(f"{name}[{field}]", inner)
         case list() if any(isinstance(item, dict | list) for item in value):
-            # Only a number tells which fields belong to one item.
+            # Only numbers show which fields belong to one item.
             for position, item in enumerate(value):
                 yield from _form_pairs(f"{name}[{position}]", item)
         case list():

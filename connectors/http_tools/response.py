@@ -22,7 +22,7 @@ from connectors.protocol import RunSnapshot, RunState
 MOST_HEADERS = 60
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
-"""They let whoever has them act in our name."""
+"""They are credentials."""
 TEXT_TYPES = frozenset(
     {
         "application/xml",
@@ -47,7 +47,7 @@ class Received:
     block: Block | None = None
     """MCP's content block of what is neither JSON nor text."""
     objection: str = ""
-    """Why it is not what it says it is; a sentence."""
+    """Why the body does not match its media type; a sentence."""
 
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
@@ -109,7 +109,7 @@ def _content_type(answer: Answer) -> tuple[str, str]:
 
 
 def _known_encoding(name: str) -> str:
-    """UTF-8 in place of codecs such as "zip", which are none of text, or such as "idna", which refuse bytes."""
+    """UTF-8 in place of codecs that are not for text (zip) or refuse arbitrary bytes (idna)."""
     try:
         found = codecs.lookup(name).name
         b"\xff ".decode(found, "replace")
@@ -131,7 +131,7 @@ def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
 
 
 COMPLAINT_LIMIT = 1_000
-"""Characters that are told: room for what is wrong with each of some arguments."""
+"""Characters: enough for a message about each of several arguments."""
 LARGEST_BODY = 64_000
 """Bytes; what is larger is no complaint that an agent could read, and only its message is looked for."""
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
@@ -154,7 +154,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
         # Redacted before it is cut, so that no half of a secret remains.
         words = shorten(redactor.text(words_of(body)), COMPLAINT_LIMIT)
         return "" if words.lower() == phrase.lower() else words
-    message, rest = _told_apart(_without_status(_fit_to_be_told(value, redactor), status, phrase))
+    message, rest = _split_message(_without_status(_masked(value, redactor), status, phrase))
     if not rest:
         return shorten(message, COMPLAINT_LIMIT)
     # Once more, for a secret that is a number there.
@@ -162,23 +162,20 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     return shorten(f"{message.removesuffix('.')}: {written}" if message else written, COMPLAINT_LIMIT)
 
 
-def _fit_to_be_told(value: Any, redactor: Redactor) -> Any:
-    """Each text by itself: in JSON a secret could be spelled in a way that nobody looks for."""
+def _masked(value: Any, redactor: Redactor) -> Any:
+    """Strings are masked one by one: JSON may escape a secret in ways that the mask does not know."""
     match value:
         case str():
             return printable(redactor.text(value))
         case list():
-            return [_fit_to_be_told(item, redactor) for item in value]
+            return [_masked(item, redactor) for item in value]
         case dict():
-            return {
-                printable(redactor.text(name)): _fit_to_be_told(item, redactor)
-                for name, item in value.items()
-            }
+            return {printable(redactor.text(name)): _masked(item, redactor) for name, item in value.items()}
     return value
 
 
 def _without_status(value: Any, status: int, phrase: str) -> Any:
-    """The line that quotes it begins with that."""
+    """Without the status, which the message begins with."""
     if not isinstance(value, dict):
         return value
     said = {str(status), phrase.lower()}
@@ -189,7 +186,7 @@ def _without_status(value: Any, status: int, phrase: str) -> Any:
     }
 
 
-def _told_apart(value: Any) -> tuple[str, Any]:
+def _split_message(value: Any) -> tuple[str, Any]:
     """The message in it, and the rest; nothing that is empty."""
     if not isinstance(value, dict):
         return "", value
@@ -198,7 +195,7 @@ def _told_apart(value: Any) -> tuple[str, Any]:
         if isinstance(said, str) and said:
             return said, _without_empty({**value, key: None})
         if isinstance(said, dict) and key in ENVELOPES:
-            message, rest = _told_apart(said)
+            message, rest = _split_message(said)
             if message:
                 return message, _without_empty({**value, key: rest})
     return "", _without_empty(value)
@@ -209,7 +206,7 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 GATEWAY_GAVE_UP = frozenset({408, 502, 504})
-"""Whatever is behind the gateway may go on with the request, or have done it."""
+"""The server behind the gateway may still carry the request out, or have done so."""
 REFUSED_CREDENTIALS = frozenset({401, 403})
 MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
 """Many APIs say so once they have done what a form asked for; 307 and 308 say that it is still to be done."""

@@ -214,7 +214,7 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """Where a tool's API is and who we are there, in the fields of HttpConfig."""
+    """Address and credentials of a tool's API, in the fields of HttpConfig."""
 
     base_url: str
     """Its origin; tools of one origin and authentication share a source."""
@@ -308,7 +308,7 @@ class HttpOperation(BaseModel):
     required: list[str] = []
     """Arguments that have to be given, may be null and go where null cannot be said."""
     output_is_promised: bool = Field(default=True, exclude_if=bool)
-    """Results are held to the output schema, of which clients are told."""
+    """Clients get the output schema, and results are validated against it."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)
     """Sent without the source's credentials."""
     path_defaults: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from connectors.network.transport import HttpLimits, tls_context
 
 
 def fill_path(path: str, /, **ids: str) -> str:
-    """`/runs/{run_id}` with the id in its place, whatever characters that has.
+    """`/runs/{run_id}` with the id in its place, percent-encoded.
 
     Raises Rejected for an id that would lead to another path.
     """
@@ -58,31 +58,31 @@ def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """As it came: headers and body may repeat our secrets, so mask them before they are shown."""
+    """A whole response. Headers and body may repeat our secrets: mask them before they are shown."""
 
     status: int
     headers: httpx2.Headers = field(repr=False)
     body: bytes = field(repr=False)
     seconds: float
-    """From the sending of the first request to the last byte of this answer."""
+    """From sending the first request to the last byte of this response."""
     url: str
-    """Where it came from, without the query, which may carry credentials."""
+    """The URL that answered, without its query, which may carry credentials."""
     carried_out: bool = False
-    """A redirect said that the request was carried out; this answer is about what came of it, so whatever its
-    status is, the request must not be sent again."""
+    """A redirect (303) confirmed that the request was carried out, and this answer describes the result: the
+    request must not be sent again, whatever the status is."""
     not_followed: str = ""
-    """Of a redirect that should have been followed and was not: why, in a sentence."""
+    """Why a redirect was not followed, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Added as a request leaves, and only to requests to the configured origin."""
+    """Credentials for outgoing requests, added only to those to the configured origin."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     query: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
     def secrets(self) -> Iterator[str]:
-        """What has to be masked: every value, and of one such as `Bearer x` also the x."""
+        """The values to mask: all of them, and the `x` of `Bearer x`."""
         for value in self.headers.values():
             yield value
             yield value.split()[-1] if value.split() else ""
@@ -95,7 +95,7 @@ NO_CREDENTIALS = Credentials()
 
 USER_AGENT = "workflow-catalogue"
 REFUSAL_BYTES = 64_000
-"""How much is read of an answer that is no success: enough for the engine's words."""
+"""Bytes that are read of an error response: enough for its message."""
 
 
 class EngineClient:
@@ -205,8 +205,8 @@ class EngineClient:
         """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; everything else is an error.
 
         `target` is a path below the base URL, or a whole URL of the same origin. With `repeatable=False`
-        whatever leaves open if the engine acted is OutcomeUnknown. Of a listing, an object that is nested
-        too deep costs itself alone.
+        every failure after which the engine may have acted is OutcomeUnknown. Objects of a listing that are
+        nested too deep become TooDeep.
         """
         parse = parse_listing if is_listing else parse_json
         content_type, sent = encode_body(body, form)
@@ -220,7 +220,7 @@ class EngineClient:
             raise exchange.not_json(error) from None
 
     async def request(self, method: str, target: str) -> None:
-        """Like `request_json`, for a caller to whom the content of a 2xx answer does not matter."""
+        """Like `request_json`, without reading the content of a 2xx answer."""
         await self._succeed(method, target)
 
     def follow(self, link: str, *, found_at: str) -> str:
@@ -285,7 +285,7 @@ class EngineClient:
         return exchange
 
     def _elsewhere(self) -> HttpSender:
-        """For other origins: whoever chose not to verify the configured one did not mean these."""
+        """For other origins, with TLS verified: only the configured origin can be exempt from that."""
         if self._sender_elsewhere is None:
             tls = tls_context(verify=True, ca_file=self._ca_file)
             self._sender_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)

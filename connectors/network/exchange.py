@@ -30,7 +30,7 @@ from connectors.network.redaction import Redactor, shorten, words_of
 from connectors.network.transport import GuardedTransport, HttpLimits
 
 WORDS_LIMIT = 500
-"""Characters of an engine's own words that an error quotes."""
+"""Characters of an engine's message that an error quotes."""
 RETRY_AFTER_LIMIT = 3600.0
 TRANSPORT_ERRORS = (
     httpcore2.NetworkError,
@@ -42,7 +42,7 @@ TRANSPORT_ERRORS = (
 
 @dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    """Filled as the answer arrives; its errors are made to be raised, and show no secret."""
+    """A request, and its response as far as it has arrived. Its errors show no secret."""
 
     method: str
     url: httpx2.URL
@@ -67,13 +67,13 @@ class Exchange:
         return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
 
     async def watch(self, event: str, info: Mapping[str, Any]) -> None:
-        """The pool's trace: only it can tell whether a deadline passed before or after the sending."""
+        """The pool's trace: it alone knows whether the request was sent before a deadline passed."""
         if event.endswith(".send_request_headers.started"):
             self.sent = True
 
     @property
     def refused(self) -> bool:
-        """The engine answered, and it is no success."""
+        """Whether the engine answered with a status other than 2xx."""
         return self.status != 0 and not 200 <= self.status < 300
 
     @property
@@ -83,16 +83,16 @@ class Exchange:
 
     @property
     def location(self) -> str:
-        """Where a redirect points, as it was written; it may hold secrets."""
+        """The target of a redirect as it was sent; it may contain secrets."""
         return str(self.headers.get("location", ""))
 
     def words(self) -> str:
-        """The engine's own, redacted before they are cut so that no half of a secret remains."""
+        """The engine's message, redacted before it is cut so that no half of a secret remains."""
         words = "" if self.encoding else words_of(bytes(self.body))
         return shorten(self.redactor.text(words), WORDS_LIMIT)
 
     def unanswered(self, reason: str) -> ConnectorError:
-        """The error for an answer that never came, or not whole."""
+        """The error for a response that did not arrive, or not completely."""
         reason = self.redactor.text(reason)
         if not self.sent:
             return Unreachable(f"Could not connect to {self.url.netloc.decode('ascii')}: {reason}.")
@@ -101,7 +101,7 @@ class Exchange:
         return OutcomeUnknown(f"{self}: {reason}. The engine may have carried it out.")
 
     def unusable(self, reason: str) -> ConnectorError:
-        """The error for an answer that says success in a way we cannot read."""
+        """The error for a 2xx response that cannot be read."""
         kind = InvalidAnswer if self.repeatable else OutcomeUnknown
         return kind(f"{self}: {reason}", details=self._details())
 
@@ -112,7 +112,7 @@ class Exchange:
         return self.unusable(f"expected JSON, got {shorten(media_type, 50) or 'no type'}: {self.words()}")
 
     def refusal(self) -> ConnectorError:
-        """The error for any status but a success."""
+        """The error for any status but 2xx."""
         status, line, details = self.status, self._status_line(), self._details()
         wait = retry_after(self.headers)
         message = f"{self}: the engine answered {line}"
@@ -152,8 +152,8 @@ class Exchange:
         return self.redactor.text(str(self.headers.get(name, "")))
 
     def _details(self) -> dict[str, Any]:
-        told = {"request": str(self), "status": self.status, "answer": self.words()}
-        return told | ({"truncated": True} if self.truncated else {})
+        details = {"request": str(self), "status": self.status, "answer": self.words()}
+        return details | ({"truncated": True} if self.truncated else {})
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
@@ -197,7 +197,7 @@ def _root_cause(error: BaseException) -> str:
 
 
 class HttpSender:
-    """Connections of one client; close it with `aclose`."""
+    """Sends the requests of one client; close it with `aclose`."""
 
     def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy) -> None:
         self._limits = limits
@@ -213,9 +213,9 @@ class HttpSender:
         seconds: float,
         refusal_bytes: int,
     ) -> str:
-        """Fill the exchange as far as the other side lets us; return why it ended early, if it did.
+        """Send the request and read the response into the exchange; return why it is incomplete, or nothing.
 
-        `until` is in the loop's time; `seconds`, what all hops together had until then, is told. Raises
+        `until` is in the loop's time; `seconds`, the limit for all hops together, is for the message. Raises
         Misconfigured for an address that may not be contacted.
         """
         request = httpx2.Request(

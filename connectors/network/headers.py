@@ -20,7 +20,7 @@ SET_BY_CLIENT = frozenset(
         "upgrade",
     }
 )
-"""They say how a message is written and to whom it goes: two opinions about that are an attack."""
+"""They frame the message and route it: conflicting ones make request smuggling possible."""
 RESERVED = SET_BY_CLIENT | frozenset(
     {
         "authorization",
@@ -40,15 +40,15 @@ RESERVED = SET_BY_CLIENT | frozenset(
         "x-rewrite-url",
     }
 )
-"""What says who asks, where the request goes and where it ends."""
+"""Credentials, routing and framing."""
 FRAMING = RESERVED - {"authorization", "cookie"}
-"""No place for credentials either."""
+"""Headers that credentials cannot be put into."""
 RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
 CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
 
 
 def check_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """The same. Raises Misconfigured for a value that cannot be sent."""
+    """The headers as they are. Raises Misconfigured for a value that cannot be sent."""
     for name, value in headers.items():
         if objection_to_value(value):
             raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
@@ -56,7 +56,7 @@ def check_values(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
-    """So that what is said twice replaces what was said before."""
+    """By name in lower case; of a name that comes twice the last value."""
     return {name.lower(): value for name, value in headers.items()}
 
 

@@ -1,4 +1,4 @@
-"""Access tokens by OAuth client credentials: got once, shared, renewed before they expire."""
+"""Access tokens by OAuth client credentials: shared, and renewed before they expire."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.transport import HttpLimits
 
 ASSUMED_LIFETIME_SECONDS = 300.0
-"""Of a token whose answer does not say how long it is valid."""
+"""For a token whose response has no expires_in."""
 RENEWED_AFTER = 0.8
-"""Of its lifetime: then a new one is got while the old one is still good."""
+"""Share of the lifetime after which a token is renewed while it is still valid."""
 SHORTEST_PAUSE_SECONDS = 5.0
-"""After a renewal that failed, while the old token is still good."""
+"""Between attempts to renew a token that is still valid."""
 
 
 class ClientCredentials:
@@ -52,7 +52,7 @@ class ClientCredentials:
             policy=policy,
         )
         self._now = now
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._token = ""
         self._renew_at = 0.0
         self._expires_at = 0.0
@@ -61,17 +61,17 @@ class ClientCredentials:
         return f"ClientCredentials({self._url})"
 
     async def token(self) -> str:
-        """One that is valid now. Raises Rejected, Unreachable, InvalidAnswer or Misconfigured."""
+        """A valid token. Raises Rejected, Unreachable, InvalidAnswer or Misconfigured."""
         if self._now() < self._renew_at:
             return self._token
-        async with self._turn:
-            # Whoever waited for the turn finds what the one before them got.
+        async with self._lock:
+            # Another call may have renewed the token while this one waited for the lock.
             if self._now() >= self._renew_at:
                 await self._renew()
         return self._token
 
     def forget(self, token: str) -> None:
-        """The engine refused this one, so the next call gets another."""
+        """Request a new token at the next call, since the engine refused this one."""
         if token == self._token:
             self._renew_at = self._expires_at = 0.0
 
@@ -87,7 +87,7 @@ class ClientCredentials:
                 logger.warning("The access token was not renewed, so it is used on: {}", error.message)
                 self._renew_at = min(self._now() + SHORTEST_PAUSE_SECONDS, self._expires_at)
                 return
-            raise _told(error) from None
+            raise _about_token_url(error) from None
         self._token = token
         self._expires_at = self._now() + seconds
         self._renew_at = self._now() + seconds * RENEWED_AFTER
@@ -114,9 +114,9 @@ def _read(answer: Any) -> tuple[str, float]:
     return token, float(seconds)
 
 
-def _told(error: ConnectorError) -> ConnectorError:
-    """The same, saying that it was the token URL and not the engine."""
+def _about_token_url(error: ConnectorError) -> ConnectorError:
+    """The same error, with the token URL named as its origin."""
     kind = Misconfigured if isinstance(error, NotFound) else type(error)
-    told = kind(f"No access token from the OAuth token URL: {error.message}", details=error.details)
-    told.needs_operator |= isinstance(error, Rejected)
-    return told
+    renamed = kind(f"No access token from the OAuth token URL: {error.message}", details=error.details)
+    renamed.needs_operator |= isinstance(error, Rejected)
+    return renamed

@@ -35,7 +35,7 @@ METADATA = tuple(
         "fd00:a9fe:a9fe::1",  # Akamai
     )
 )
-"""Where clouds hand out credentials, besides the link-local range."""
+"""Addresses at which clouds serve credentials, in addition to the link-local range."""
 BROADCAST = ip_address("255.255.255.255")
 MAPPED = ip_network("::ffff:0:0/96")
 NAT64 = ip_network("64:ff9b::/96")
@@ -46,7 +46,7 @@ END_IN_IPV4 = (
     ip_network("::ffff:0:0:0/96"),
     ip_network("::/96"),
 )
-"""Mapped, translated by NAT64 (everywhere and within one network) or SIIT, and "compatible"."""
+"""Mapped, translated by NAT64 (globally and within one network) or SIIT, and "compatible"."""
 PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 PUBLIC_IPV6 = ip_network("2000::/3")
 NOT_PUBLIC = tuple(
@@ -58,12 +58,12 @@ differs between versions of Python."""
 
 
 def never_contacted(address: IPAddress) -> str:
-    """Why nothing may be contacted there, by whomever; else empty."""
+    """Why no policy allows the address; else empty."""
     return next(filter(None, map(_never, _meanings(address))), "")
 
 
 def not_public(address: IPAddress) -> str:
-    """What the address is instead of public, such as "a private address"; else empty."""
+    """What kind of address it is, such as "a private address"; empty for a public one."""
     if isinstance(address, IPv6Address) and (address in MAPPED or address in NAT64):
         return not_public(_last_four(address))
     if _is_public(address):
@@ -75,7 +75,7 @@ def not_public(address: IPAddress) -> str:
 
 
 def without_mapping(address: IPAddress) -> IPAddress:
-    """The IPv4 address where the other is only its spelling for IPv6 sockets."""
+    """The IPv4 address that an IPv4-mapped one stands for; any other address as it is."""
     return (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
 
 
@@ -141,7 +141,7 @@ class AllowedHosts:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From entries with commas between them. Raises ValueError, a sentence that names the bad entry."""
+        """From entries separated by commas. Raises ValueError with a sentence that names the bad entry."""
         return cls(tuple(_parse(entry.strip()) for entry in text.split(",") if entry.strip()))
 
     def cover(self, host: str, address: IPAddress, port: int) -> bool:
@@ -179,7 +179,7 @@ def _network(host: str, entry: str) -> IPNetwork | None:
 
 
 def _never_in(network: IPNetwork) -> str:
-    """A wider network is accepted, and what is never contacted stays closed within it."""
+    """A network that is only in part never contacted is accepted; that part stays closed."""
     first, last = never_contacted(network[0]), never_contacted(network[-1])
     return first if first == last else ""
 
@@ -203,10 +203,10 @@ class AddressPolicy:
     """Which addresses may be contacted."""
 
     public_only: bool = False
-    """Only addresses of the public internet, and what is in `opened`."""
+    """Only public addresses, and the hosts in `opened`."""
     opened: AllowedHosts = field(default_factory=AllowedHosts)
     advice: str = ""
-    """What whoever needs another address has to do; a sentence."""
+    """How another address can be allowed; a sentence."""
 
     def objection(self, address: str, *, host: str = "", port: int = 0) -> str:
         """Why this IP address of `host` may not be contacted; empty when it may, or when it is a name."""
@@ -239,7 +239,7 @@ class AddressPolicy:
         return allowed
 
     def advice_about(self, address: str) -> str:
-        """Empty where nothing helps."""
+        """Empty for an address that nothing can allow."""
         return "" if never_contacted(_parsed(address)) else self.advice
 
 
@@ -289,7 +289,7 @@ def _url_objection(url: httpx2.URL) -> str:
 
 
 def port_of(url: httpx2.URL) -> int:
-    """Also where the URL leaves it to the scheme."""
+    """The URL's port, else the scheme's default."""
     if url.port is not None:
         return url.port
     return 443 if url.scheme == "https" else 80

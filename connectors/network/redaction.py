@@ -1,4 +1,4 @@
-"""Keeping secrets and control characters out of what people, logs and records get to see."""
+"""Masking secrets and control characters in messages, logs and records."""
 
 import base64
 import html
@@ -24,20 +24,20 @@ WORD_KEYS = (
     "errors",
     "exception_message",
 )
-"""Where engines put what they have to say, best first."""
+"""Keys under which engines put messages, best first."""
 ERROR_LIMIT = 4_000
-"""Characters of what an engine says of a failure; all of it is in its raw answer."""
+"""Characters of an engine's error; the raw answer has all of it."""
 TAG = re.compile(r"<[^<>]*>")
 
 
 class Redactor:
-    """Knows a client's secrets, in the spellings in which an engine may echo them."""
+    """Masks a client's secrets, in the spellings in which an engine may echo them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._know({secret for secret in secrets if secret})
 
     def learn(self, secret: str) -> None:
-        """One more, such as a token that was got a moment ago."""
+        """Mask this secret too, such as a new access token."""
         if secret and secret not in self._known:
             self._know(self._known | {secret})
 
@@ -80,7 +80,7 @@ def printable(text: str) -> str:
 
 
 def words_in(value: Any) -> str:
-    """What an engine says in an error of whatever shape; empty when it says nothing."""
+    """The message in an engine's error of any shape; empty if there is none."""
     match value:
         case str():
             return printable(value)
@@ -92,7 +92,7 @@ def words_in(value: Any) -> str:
 
 
 def words_of(body: bytes) -> str:
-    """What an engine says in the body of an answer: its JSON's message, else the text without markup."""
+    """The message in a response's body: that of its JSON, else the text without markup."""
     try:
         return words_in(parse_json(body))
     except UnreadableJSON:
@@ -125,5 +125,5 @@ def _spellings(secret: str) -> set[str]:
 
 
 def _longest_word(secret: str) -> bytes:
-    """The part that every JSON writer leaves as it is (some escape "/" and all that is not ASCII)."""
+    """The longest part that every JSON writer leaves unescaped (some escape "/" and non-ASCII characters)."""
     return max(re.findall(r"[A-Za-z0-9]+", secret), key=len, default="").encode()

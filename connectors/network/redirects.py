@@ -1,7 +1,7 @@
-"""Which redirects of an HTTP API are followed, and what goes along.
+"""Which redirects of an HTTP API are followed, and what is sent to the new address.
 
 Credentials, and all headers but a few harmless ones, stay with the configured origin: a key may be in a
-header of any name, so only a list of what may leave is safe. What was left out once does not come back.
+header of any name, so only an allowlist is safe. Headers that were dropped once stay dropped.
 """
 
 import re
@@ -19,7 +19,7 @@ from connectors.network.redaction import printable, shorten
 MOST_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
 SAFE_METHODS = ("GET", "HEAD")
-HEADERS_FOR_ANYBODY = ("accept", "accept-encoding", "accept-language", "user-agent")
+HARMLESS_HEADERS = ("accept", "accept-encoding", "accept-language", "user-agent")
 USER_INFORMATION = re.compile(r"//[^/]*@")
 
 
@@ -37,9 +37,9 @@ class Hop:
     """By name in lower case."""
     content: bytes | None = field(repr=False)
     at_home: bool = True
-    """No redirect has led away from the configured origin yet, so credentials go along."""
+    """No redirect has left the configured origin yet, so credentials are sent."""
     carried_out: bool = False
-    """The request that changes something is done, and this one asks what came of it."""
+    """The original request was carried out, and this one fetches its result."""
     number: int = 0
 
 
@@ -54,7 +54,7 @@ class RedirectChain:
 
 
 async def follow_chain(hop: Hop, send: Callable[[Hop], Awaitable[Exchange]]) -> RedirectChain:
-    """Raises no error for a redirect that is not followed: what it answers may have been carried out."""
+    """Raises no error for a redirect that is not followed: the request may have been carried out."""
     exchange = await send(hop)
     while exchange.status in REDIRECTS and exchange.location:
         try:
@@ -74,14 +74,14 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
     url = _target(hop, exchange.location)
     moved = replace(hop, url=url, number=hop.number + 1)
     if _origin(url) != _origin(hop.url):
-        _refuse_told_secrets(exchange)
-        harmless = {name: value for name, value in hop.headers.items() if name in HEADERS_FOR_ANYBODY}
+        _refuse_repeated_secrets(exchange)
+        harmless = {name: value for name, value in hop.headers.items() if name in HARMLESS_HEADERS}
         moved = replace(moved, at_home=False, headers=harmless)
     return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
 
 
 def _unsafe_hop(moved: Hop, status: int) -> Hop:
-    """Of a request that changes something, which must not happen where, or as what, nobody asked for."""
+    """For a request that changes something: its method and its origin must stay the same."""
     if status == 303:
         headers = {name: value for name, value in moved.headers.items() if not name.startswith("content-")}
         return replace(moved, method="GET", content=None, headers=headers, carried_out=True)
@@ -106,7 +106,7 @@ def _target(hop: Hop, location: str) -> httpx2.URL:
     return url
 
 
-def _refuse_told_secrets(exchange: Exchange) -> None:
+def _refuse_repeated_secrets(exchange: Exchange) -> None:
     """An API that sends "the same address" elsewhere puts the key of our query into it."""
     location = exchange.location
     spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))

@@ -25,24 +25,24 @@ class HttpLimits:
     """Times and sizes of the requests to one engine."""
 
     connect_seconds: float = 5.0
-    """To get a connection: once for a free place in the pool, once more to connect."""
+    """To get a connection: once for a free slot in the pool, once more to connect."""
     read_seconds: float = 30.0
-    """The longest silence while an answer is awaited or read."""
+    """Between two chunks of a response, and before the first."""
     total_seconds: float = 30.0
-    """One whole request, from the wait for a connection to the last byte of the answer."""
+    """One whole request, from waiting for a connection to the last byte of the response."""
     max_response_bytes: int = 10_000_000
     max_connections: int = 50
 
 
 IDLE_SECONDS = 4.0
-"""Below the 5 s after which common servers drop an idle connection: a start must not meet that moment."""
+"""Less than the 5 s after which common servers close an idle connection, so that a start never meets that."""
 
 
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     """Connects to the very addresses that were checked.
 
     A check before the request would prove nothing: the pool resolves the name again when it connects, and
-    whoever owns the name may answer differently then. TLS still verifies the name, not the address.
+    its owner may answer differently then. TLS still verifies the name, not the address.
     """
 
     def __init__(self, policy: AddressPolicy) -> None:

@@ -42,8 +42,8 @@ def choose_media_type(offered: Iterable[str], pointer: str) -> str:
     for fits in (lambda name: plain_name(name) == "application/json", is_json, is_form, is_multipart):
         if chosen := next((name for name in names if fits(name)), None):
             return chosen
-    told = ", ".join(quoted(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-    raise NoTool(f"Its body is {told}; only JSON and forms can be sent.", pointer)
+    listed = ", ".join(quoted(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    raise NoTool(f"Its body is {listed}; only JSON and forms can be sent.", pointer)
 
 
 def is_form(media_type: str) -> bool:
@@ -96,7 +96,7 @@ def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
         return None
     for name in gathered.required & gathered.fields.keys():
         gathered.fields[name].required = True
-    # A field that is required and described nowhere takes whatever it is.
+    # A field that is required but not described takes any value.
     for name in sorted(gathered.required - gathered.fields.keys() - gathered.left_out):
         gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
     if gathered.at_least > 1 and gathered.at_least > len(gathered.required):
@@ -263,8 +263,8 @@ class Bodies:
         if "schema" not in media:
             return Body([self._whole({}, at, described)], constants=_constants(media_type))
         schema, at_schema = media["schema"], f"{at}/schema"
-        told = fields_of(self.document, schema, at_schema)
-        fields, demands = (told.fields, told.demands) if told else (None, [])
+        found = fields_of(self.document, schema, at_schema)
+        fields, demands = (found.fields, found.demands) if found else (None, [])
         if is_form(media_type) or is_multipart(media_type):
             if described.get("required") is not True and self._says_nothing(schema, at_schema):
                 return Body()
@@ -287,8 +287,8 @@ class Bodies:
         if with_files is None or not is_json(chosen):
             return chosen
         media, at = self.document.object_at(content[chosen], f"{pointer}{pointer_of([chosen])}")
-        told = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
-        fields = told.fields.values() if told else ()
+        found = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
+        fields = found.fields.values() if found else ()
         has_files = any(self._is_file(raw, where) for field in fields for raw, where in field.schemas)
         return with_files if has_files else chosen
 
@@ -400,11 +400,11 @@ class Bodies:
         """With the document's words, and how a file is given."""
         raw, _ = self.document.object_at(*one.schemas[0])
         said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
-        told = {"description": f"{said} {HOW_TO_GIVE}".strip()}
+        described = {"description": f"{said} {HOW_TO_GIVE}".strip()}
         if not is_list:
-            return {"type": "string"} | told
+            return {"type": "string"} | described
         bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
-        return {"type": "array"} | told | bounds | {"items": {"type": "string"}}
+        return {"type": "array"} | described | bounds | {"items": {"type": "string"}}
 
     def _form_objection(self, one: Field, encoding: Any) -> str:
         said = _said(encoding, one)
@@ -425,8 +425,8 @@ class Bodies:
         if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
             return "which has lists of texts within objects, and forms do not write brackets for those"
         types, items = self._types_of(one)
-        # Objects are written with numbers, texts under another name; a list of both, or of what is not told,
-        # has no spelling that is right for all of it.
+        # Objects are written with numbers, texts under another name; a list of both, or of unknown types, has
+        # no spelling that is right for all items.
         is_plain = types == {"array"} and bool(items) and not items & NESTED
         is_of_objects = bool(items) and items <= NESTED
         if "array" in types and not is_plain and not is_of_objects:

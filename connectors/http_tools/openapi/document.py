@@ -1,4 +1,4 @@
-"""An OpenAPI 3 document: its text, what its references lead to, and why it cannot be used."""
+"""An OpenAPI 3 document: its text, its references, and why it cannot be used."""
 
 import re
 from collections import Counter
@@ -38,13 +38,13 @@ class RefusedOperation:
     operation_id: str
     """Empty where the document gives none."""
     pointer: str
-    """JSON Pointer to what is in the way."""
+    """JSON Pointer to the part that is not supported."""
     reason: str
     """A sentence."""
 
 
 def quoted(text: object) -> str:
-    """A name out of the document, short enough and harmless in a sentence."""
+    """A name from the document, shortened and printable, for a sentence."""
     shown = "".join(char if char.isprintable() else " " for char in str(text))
     return f'"{shown[:SHOWN]}..."' if len(shown) > SHOWN else f'"{shown}"'
 
@@ -92,7 +92,7 @@ YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, in
 
 
 class Ambiguous(dict[str, Any]):
-    """An object in which a key stands twice. Whoever needs it must not choose between the two."""
+    """An object with a duplicate key: a reader must not choose one of the two values."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -183,7 +183,7 @@ class Document:
         return title if isinstance(title, str) else ""
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
-        """The object that is meant, any references followed, and where it stands. Raises NoTool."""
+        """The object after following references, and its pointer. Raises NoTool."""
         for _ in range(LONGEST_CHAIN):
             if not isinstance(value, dict):
                 raise NoTool("There is something else where an object has to be.", pointer)

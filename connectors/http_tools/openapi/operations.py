@@ -178,7 +178,7 @@ MAX_FIELDS = 20
 def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
     """The path alone, and what goes into the query of every call. Raises NoTool.
 
-    What follows a '#' is never sent: it tells the operations of one address apart.
+    A fragment distinguishes the operations of one address; it is never sent.
     """
     plain, mark, query = path.partition("#")[0].partition("?")
     if "{" in query:
@@ -245,7 +245,7 @@ WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadTool:
-    """An operation as a tool, without what the source says of who we are."""
+    """An operation as a tool, without credentials, which are the source's."""
 
     config: ToolConfig
     operation: Operation
@@ -255,7 +255,7 @@ class ReadTool:
 
 @dataclass(kw_only=True, slots=True)
 class ReadTools:
-    """What a document comes to: each of its operations is in here once."""
+    """The result of reading a document: each of its operations is in it once."""
 
     tools: list[ReadTool] = field(default_factory=list)
     refused: list[RefusedOperation] = field(default_factory=list)
@@ -274,7 +274,7 @@ def read_tools(
     selection: Selection,
     usable_pattern: Callable[[str], bool],
 ) -> ReadTools:
-    """Never raises, whatever the document. `settings`: how the source authenticates."""
+    """Never raises. `settings`: how the source authenticates."""
     reader = _Reader(
         document=document,
         base_url=base_url,
@@ -365,7 +365,7 @@ class _Reader:
                 output_schema=output_schema_of(
                     self.document, self.outputs, raw.get("responses"), f"{at}/responses"
                 ),
-                # Hardly any API answers just as its document says.
+                # Few APIs answer exactly as documented.
                 output_is_promised=False,
                 field_mappings=FieldMappings(
                     input=arguments.places, constants=constants + read.constants + body.constants
@@ -377,14 +377,16 @@ class _Reader:
             raise NoTool(f"It makes no tool: {where}: {problem['msg']}.") from None
 
     def _description(self, operation: Operation) -> str:
-        """With the name of the API, and where others are described alike with what tells them apart."""
+        """With the name of the API, and with method and path where several operations share a description."""
         call = f"{operation.method} {operation.path}"
-        told = description_of(operation.raw.get("summary"), operation.raw.get("description"), otherwise=call)
+        description = description_of(
+            operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
+        )
         api = plain_text(self.document.title, LONGEST_API) or urlsplit(self.base_url).hostname or ""
-        is_shared = self.descriptions[_words_of(operation)] > 1 and call not in told
-        said = [api] if api.casefold() not in told.casefold() else []
+        is_shared = self.descriptions[_words_of(operation)] > 1 and call not in description
+        said = [api] if api.casefold() not in description.casefold() else []
         said += [call] if is_shared else []
-        return f"{told}\n\nAPI: {', '.join(said)}" if said else told
+        return f"{description}\n\nAPI: {', '.join(said)}" if said else description
 
     def _body(self, operation: Operation, notes: list[str]) -> Body:
         if "requestBody" not in operation.raw:

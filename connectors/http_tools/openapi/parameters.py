@@ -1,4 +1,4 @@
-"""Parameters of an operation: which become arguments, which are left out, and which stand in the way."""
+"""Parameters of an operation: which become arguments, which are left out, and which refuse it."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -73,8 +73,8 @@ class Parameters:
         arguments = [self._undeclared(name) for name in undeclared]
         for one in found.values():
             if one.where == "path" and one.name not in named:
-                told = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
-                self.notes.append(told)
+                note = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
+                self.notes.append(note)
             elif (argument := self._argument(one)) is not None:
                 arguments.append(argument)
         return arguments
@@ -109,10 +109,10 @@ class Parameters:
                 self.constants += self._accepted(one)
             return None
         if objection := self._objection(one):
-            told = f"{one.where} parameter {quoted(one.name)}"
+            subject = f"{one.where} parameter {quoted(one.name)}"
             if one.is_required:
-                raise NoTool(f"It needs the {told}, {objection}.", one.pointer)
-            self.notes.append(f"The {told} is left out, {objection}.")
+                raise NoTool(f"It needs the {subject}, {objection}.", one.pointer)
+            self.notes.append(f"The {subject} is left out, {objection}.")
             return None
         if one.pointer not in self.known:
             self.known[one.pointer] = Argument(

@@ -20,9 +20,11 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
         return schema | {"type": [schema["type"], "null"]} | ({"enum": [*values, None]} if has_values else {})
     if "type" not in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "enum", "const", "not"}:
         return schema
-    told = {key: schema[key] for key in ("title", "description", "default", "deprecated") if key in schema}
-    kept = {key: value for key, value in schema.items() if key not in told}
-    return told | {"anyOf": [kept, {"type": "null"}]}
+    annotations = {
+        key: schema[key] for key in ("title", "description", "default", "deprecated") if key in schema
+    }
+    kept = {key: value for key, value in schema.items() if key not in annotations}
+    return annotations | {"anyOf": [kept, {"type": "null"}]}
 
 
 KEPT_IN_RESPONSES = frozenset(
@@ -57,26 +59,26 @@ def strip_null(schema: Any) -> Any:
     """The same values but null, at every depth; one that allows only null stays. References stay as well."""
     if not isinstance(schema, dict):
         return schema
-    told = {key: value for key, value in schema.items() if not (key == "default" and value is None)}
-    told |= {key: strip_null(told[key]) for key in INNER if key in told}
-    if isinstance(fields := told.get("properties"), dict):
-        told["properties"] = {name: strip_null(field) for name, field in fields.items()}
-    if isinstance(parts := told.get("allOf"), list):
-        told["allOf"] = [strip_null(part) for part in parts]
+    stripped = {key: value for key, value in schema.items() if not (key == "default" and value is None)}
+    stripped |= {key: strip_null(stripped[key]) for key in INNER if key in stripped}
+    if isinstance(fields := stripped.get("properties"), dict):
+        stripped["properties"] = {name: strip_null(field) for name, field in fields.items()}
+    if isinstance(parts := stripped.get("allOf"), list):
+        stripped["allOf"] = [strip_null(part) for part in parts]
     for word in CHOICES:
-        told = _without_choice(told, word)
-    return _without_type(told)
+        stripped = _without_choice(stripped, word)
+    return _without_type(stripped)
 
 
 def _without_type(schema: dict[str, Any]) -> dict[str, Any]:
-    told = dict(schema)
+    stripped = dict(schema)
     if isinstance(types := schema.get("type"), list) and (left := [one for one in types if one != "null"]):
-        told["type"] = left[0] if len(left) == 1 else left
+        stripped["type"] = left[0] if len(left) == 1 else left
     if isinstance(values := schema.get("enum"), list) and (
         some := [one for one in values if one is not None]
     ):
-        told["enum"] = some
-    return told
+        stripped["enum"] = some
+    return stripped
 
 
 def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
@@ -241,7 +243,7 @@ def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -
         if isinstance(parts := raw.get("allOf"), list):
             waiting += parts
         if "$ref" in raw:
-            # One that leads nowhere is told where the schema itself is read.
+            # A broken reference is reported where the schema itself is converted.
             with suppress(NoTool):
                 waiting.append(document.follow(raw["$ref"], pointer)[0])
     return False
@@ -281,7 +283,7 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
 
 
 def _example(raw: dict[str, Any]) -> Any:
-    """A short one, which tells more than a format does."""
+    """A short example, which is more helpful than a format."""
     examples = raw.get("examples")
     example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
     fits = isinstance(example, str | int | float) and not isinstance(example, bool)
@@ -335,7 +337,7 @@ class Schemas:
         return Converted(strip_null(converted.schema), converted.needs, converted.parts)
 
     def definitions_for(self, needs: frozenset[str], *, parts: int) -> Schema:
-        """`$defs` with everything that can be reached. `parts`: how many there are besides. Raises NoTool."""
+        """`$defs` with all that can be reached. `parts`: of the schema that needs them. Raises NoTool."""
         found: Schema = {}
         waiting = sorted(needs, reverse=True)
         while waiting:

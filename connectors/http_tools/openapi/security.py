@@ -39,8 +39,8 @@ def scheme_of(document: Document, name: str) -> Scheme:
 
 
 def _kind(raw: dict[str, Any]) -> str:
-    told = [str(raw[key])[:40] for key in ("type", "in", "scheme") if isinstance(raw.get(key), str)]
-    return " ".join(told) or "of no known type"
+    words = [str(raw[key])[:40] for key in ("type", "in", "scheme") if isinstance(raw.get(key), str)]
+    return " ".join(words) or "of no known type"
 
 
 def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
@@ -63,11 +63,11 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
 
 
 def _oauth(flows: Any) -> Iterator[Settings]:
-    """Whatever the flow, what is sent is a bearer token; only client credentials are got by the product."""
+    """Every flow ends in a bearer token; the product itself requests tokens by client credentials only."""
     flow = flows.get("clientCredentials") if isinstance(flows, dict) else None
     if isinstance(flow, dict):
         url = flow.get("tokenUrl")
-        # One relative to the document is for whoever imports it to complete.
+        # A relative one has to be completed in the source's settings.
         known = {"oauth_token_url": url} if isinstance(url, str) and "://" in url else {}
         yield {"authentication": "oauth_client_credentials"} | known
     yield {"authentication": "bearer"}
@@ -162,16 +162,16 @@ def _objection(document: Document, requirement: Any, settings: Settings) -> str:
     if scheme.accepts(settings):
         return ""
     kinds = " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
-    return f"{quoted(scheme.name)} ({kinds}), and the source has {_told(settings)}"
+    return f"{quoted(scheme.name)} ({kinds}), and the source has {_authentication_of(settings)}"
 
 
-def _told(settings: Settings) -> str:
+def _authentication_of(settings: Settings) -> str:
     name = NAMES[settings["authentication"]]
     return f"{name} in {settings['api_key_name']}" if "api_key_name" in settings else name
 
 
 def _all_requirements(document: Document) -> Iterator[list[Any]]:
-    """Of each operation, roughly: what cannot be read is told later."""
+    """The requirements of each operation; those that cannot be read are reported later."""
     usual = document.value.get("security")
     for item in _values(document.value.get("paths")):
         for method in METHODS:
