@@ -35,7 +35,12 @@ def usable_connectors() -> dict[str, type[Connector]]:
 
 def connector_problems() -> list[str]:
     """What keeps connectors of other packages from being used, each in a sentence that names the package."""
-    clashes = [_clash_with_built_in(point) for point in _added() if point.name in BUILT_IN]
+    clashes = [
+        f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
+        "the built-in one is used. The package has to choose another name."
+        for point in _added()
+        if point.name in BUILT_IN
+    ]
     return clashes + [problem for kind in _added_kinds() if isinstance(problem := _find(kind), str)]
 
 
@@ -55,7 +60,8 @@ def forget_connectors() -> None:
 @cache
 def _find(kind: str) -> type[Connector] | str:
     """The connector for a kind, or why it cannot be used, which is logged once."""
-    points = _points(kind)
+    built_in = [EntryPoint(kind, path, ENTRY_POINT_GROUP)] if (path := BUILT_IN.get(kind)) else []
+    points = built_in or [point for point in _added() if point.name == kind]
     if not points:
         return f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}."
     if len(points) > 1:
@@ -68,12 +74,6 @@ def _find(kind: str) -> type[Connector] | str:
     if isinstance(found, str):
         logger.error("{}", found)
     return found
-
-
-def _points(kind: str) -> list[EntryPoint]:
-    if path := BUILT_IN.get(kind):
-        return [EntryPoint(kind, path, ENTRY_POINT_GROUP)]
-    return [point for point in _added() if point.name == kind]
 
 
 def _load(point: EntryPoint) -> type[Connector] | str:
@@ -93,13 +93,6 @@ def _added() -> list[EntryPoint]:
 
 def _added_kinds() -> list[str]:
     return sorted({point.name for point in _added()} - set(BUILT_IN))
-
-
-def _clash_with_built_in(point: EntryPoint) -> str:
-    return (
-        f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
-        "the built-in one is used. The package has to choose another name."
-    )
 
 
 def _package(point: EntryPoint) -> str:

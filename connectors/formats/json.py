@@ -45,7 +45,10 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
     if _opening_brackets(data) > max_depth and _depth(data) > max_depth:
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     parsed = _parse(data, object_of)
-    return _without_lone_surrogates(parsed, object_of) if LONE_SURROGATE.search(data) else parsed
+    if not LONE_SURROGATE.search(data):
+        return parsed
+    text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(text, object_pairs_hook=object_of)
 
 
 def parse_listing(data: bytes, *, max_depth: int) -> Any:
@@ -108,9 +111,13 @@ def _contains(value: Any, mark: str) -> bool:
 
 
 def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
+    decoder = DECODER
+    if object_of is not None:
+        hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
+        decoder = json.JSONDecoder(**hooks, object_pairs_hook=object_of)
     # "from None" throughout: these errors carry the whole text, which may hold secrets.
     try:
-        return _decoder(object_of).decode(data.decode("utf-8-sig"))
+        return decoder.decode(data.decode("utf-8-sig"))
     except UnreadableJSON:
         raise
     except UnicodeDecodeError as error:
@@ -143,17 +150,6 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         raise UnreadableJSON("The JSON contains a number that is too large.")
     return number
-
-
-def _without_lone_surrogates(parsed: Any, object_of: ObjectOf | None) -> Any:
-    text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
-    return json.loads(text, object_pairs_hook=object_of)
-
-
-def _decoder(object_of: ObjectOf | None) -> json.JSONDecoder:
-    if object_of is None:
-        return DECODER
-    return json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=object_of)
 
 
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
