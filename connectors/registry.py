@@ -13,7 +13,7 @@ ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
 BUILT_IN = {
     "simplified": "connectors.simplified:SimplifiedConnector",
-    "temporal": "connectors.temporal:TemporalConnector",
+    "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
     "prefect": "connectors.prefect:PrefectConnector",
     "http": "connectors.http_tools:HttpConnector",

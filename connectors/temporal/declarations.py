@@ -1,16 +1,82 @@
 """What a file of Temporal workflows can say, block by block. The keys are those of the file."""
 
+import re
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
-from connectors.temporal.durations import read_duration
+from connectors.temporal.yaml_document import Document, Path, name_of
+from connectors.yaml_nodes import Problem
 
 MAX_WORKFLOWS = 5_000
 LONGEST_NAME = 255
 LONGEST_TEXT = 9_000
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+PART = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)"
+WHOLE = re.compile(rf"\+?(?:{PART})+\Z")
+PARTS = re.compile(r"([0-9.]+)([a-zµμ]+)")
+LONGEST_DURATION = 64
+EXPECTED = "has to be a length of time such as 5s, 100ms or 1h30m"
+WORDS = {
+    "missing": "required, but missing",
+    "string_type": "has to be a text; put it in quotes",
+    "bool_type": "has to be true or false",
+    "int_type": "has to be a whole number",
+    "float_type": "has to be a number",
+    "model_type": "has to be a mapping of keys and values",
+    "dict_type": "has to be a mapping of keys and values",
+    "list_type": "has to be a list, each item after '-'",
+    "greater_than": "has to be more than {gt:g}",
+    "greater_than_equal": "has to be at least {ge:g}",
+    "less_than_equal": "has to be at most {le:g}",
+    "string_too_long": "has at most {max_length:,} characters",
+    "string_too_short": "must not be empty",
+    "too_long": "has at most {max_length:,} of them",
+    "too_short": "must not be empty",
+}
+WITH_SECRETS: Path = ("temporal", "auth")
+OTHER_NAMES = {
+    "int": "integer",
+    "int32": "integer",
+    "int64": "integer",
+    "long": "integer",
+    "float": "number",
+    "float32": "number",
+    "float64": "number",
+    "double": "number",
+    "bool": "boolean",
+    "str": "string",
+    "text": "string",
+    "list": "array",
+    "slice": "array",
+    "map": "object",
+    "dict": "object",
+    "struct": "object",
+}
+
+
+def read_duration(text: object) -> float:
+    """Seconds. Raises ValueError."""
+    if text == "0" or (text == 0 and not isinstance(text, bool)):
+        return 0.0
+    if not isinstance(text, str):
+        raise ValueError(EXPECTED)
+    if len(text) > LONGEST_DURATION or not WHOLE.match(text):
+        days = re.fullmatch(r"([0-9]{1,4})d", text)
+        raise ValueError(EXPECTED + (f"; the longest unit is h: {int(days[1]) * 24}h" if days else ""))
+    return sum(float(number) * SECONDS[unit] for number, unit in PARTS.findall(text))
 
 
 class Block(BaseModel):
@@ -198,7 +264,7 @@ class Tls(Block):
 
 
 class TemporalBlock(Block):
-    """The connection; `TemporalConfig` says which values can be used."""
+    """The connection; `ServiceSettings` says which values can be used."""
 
     host_port: Name
     namespace: Name | None = None
@@ -260,3 +326,55 @@ def _plain(annotation: Any) -> Any:
     while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
         annotation = next(part for part in get_args(annotation) if part is not type(None))
     return annotation
+
+
+def problems_of(error: ValidationError, document: Document) -> list[Problem]:
+    """In the words of the file. Its model must be `DefinitionsFile`."""
+    found = error.errors(include_url=False)
+    return [_problem(one, tuple(one["loc"]), document) for one in found]
+
+
+def _problem(one: Any, place: Path, document: Document) -> Problem:
+    if one["type"] == "extra_forbidden":
+        return _unknown_key(place, document)
+    return Problem(document.line_of(place), name_of(place), _choices(one) or message_of(one))
+
+
+def message_of(one: Any) -> str:
+    """One of pydantic's errors in words that continue a sentence."""
+    if words := WORDS.get(one["type"]):
+        return words.format(**one.get("ctx", {}))
+    message: str = one["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _unknown_key(place: Path, document: Document) -> Problem:
+    *outer, key = place
+    known = keys_at(tuple(outer))
+    line = document.line_of(place)
+    # Where secrets stand, what looks like a key may be one.
+    shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
+    if suggested := suggest(str(key), known):
+        return Problem(line, name_of(shown), f"unknown key; did you mean {suggested}?")
+    return Problem(line, name_of(shown), f"unknown key; known are {', '.join(known)}")
+
+
+def _choices(one: Any) -> str:
+    if one["type"] != "literal_error":
+        return ""
+    expected = one["ctx"]["expected"]
+    known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
+    given = one["input"]
+    suggested = suggest(OTHER_NAMES.get(given, given), known) if isinstance(given, str) else ""
+    return f"has to be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """The known word that somebody may have meant; empty where none is near."""
+    by_letters = {_bare_letters(name): name for name in known}
+    near = get_close_matches(_bare_letters(word[:100]), list(by_letters), n=1, cutoff=0.6)
+    return by_letters[near[0]] if near else ""
+
+
+def _bare_letters(word: str) -> str:
+    return word.replace("_", "").replace("-", "").lower()

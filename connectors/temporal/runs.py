@@ -3,12 +3,41 @@
 A run that continues as new, or is tried again, gets further run ids; they all know the first one.
 """
 
+import json
 import re
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
+from temporalio.api.enums.v1 import HistoryEventFilterType, WorkflowExecutionStatus
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionRequest,
+    DescribeWorkflowExecutionResponse,
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryResponse,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from connectors.errors import InvalidAnswer, Rejected
+from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.temporal.connection import Connection
 
 RUN_ID_LIMIT = 255
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 WORKFLOW_ID_LIMIT = RUN_ID_LIMIT - 37
+MOST_HOPS = 1_000
+"""From a run to those that it continued as, while another call has its workflow id."""
+REMEMBERED = 10_000
+TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+ENCODING = "encoding"
+JSON_ENCODINGS = ("json/plain", "json/protobuf")
+NOTHING = "binary/null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +56,183 @@ def parse_run(text: str) -> TemporalRun:
     if slash and workflow_id and UUID.fullmatch(run_id):
         return TemporalRun(workflow_id, run_id)
     return TemporalRun(text, "")
+
+
+async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
+    """The latest of the runs that it continued as. Raises NotFound."""
+    latest = await _describe(connection, run.workflow_id, "")
+    if run.first_run_id in ("", first_run_id(latest)):
+        return latest
+    return await _follow(connection, run)
+
+
+def first_run_id(answer: DescribeWorkflowExecutionResponse) -> str:
+    info = answer.workflow_execution_info
+    return info.first_run_id or info.execution.run_id
+
+
+async def _follow(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
+    """Hop by hop, since by now another call has the workflow id."""
+    run_id = run.first_run_id
+    for _ in range(MOST_HOPS):
+        answer = await _describe(connection, run.workflow_id, run_id)
+        if answer.workflow_execution_info.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
+            return answer
+        event = await close_event(connection, run.workflow_id, run_id)
+        if not (run_id := "" if event is None else continued_as(event)):
+            return answer
+    raise InvalidAnswer(f"The run continued as new more than {MOST_HOPS:,} times.")
+
+
+async def _describe(
+    connection: Connection, workflow_id: str, run_id: str
+) -> DescribeWorkflowExecutionResponse:
+    request = DescribeWorkflowExecutionRequest(
+        namespace=connection.namespace,
+        execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+    )
+
+    async def ask(client: Client) -> DescribeWorkflowExecutionResponse:
+        return await client.workflow_service.describe_workflow_execution(
+            request, retry=True, timeout=connection.rpc_timeout
+        )
+
+    return await connection.ask(ask)
+
+
+async def close_event(connection: Connection, workflow_id: str, run_id: str) -> HistoryEvent | None:
+    """The one that ended this very run; None while it goes on."""
+
+    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse:
+        request = _history_request(connection, workflow_id, run_id, waits=False)
+        return await client.workflow_service.get_workflow_execution_history(
+            request, retry=True, timeout=connection.rpc_timeout
+        )
+
+    return _end_in(await connection.ask(ask))
+
+
+async def wait_for_close_event(
+    connection: Connection, workflow_id: str, run_id: str, *, seconds: float
+) -> HistoryEvent | None:
+    """The same, as soon as it is there; None when the time is up."""
+
+    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse | None:
+        request = _history_request(connection, workflow_id, run_id, waits=True)
+        try:
+            return await client.workflow_service.get_workflow_execution_history(
+                request, retry=False, timeout=timedelta(seconds=seconds)
+            )
+        except RPCError as error:
+            if error.status not in TIME_IS_UP:
+                raise
+        return None
+
+    answer = await connection.ask(ask, seconds=seconds)
+    return None if answer is None else _end_in(answer)
+
+
+def _history_request(
+    connection: Connection, workflow_id: str, run_id: str, *, waits: bool
+) -> GetWorkflowExecutionHistoryRequest:
+    return GetWorkflowExecutionHistoryRequest(
+        namespace=connection.namespace,
+        execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+        wait_new_event=waits,
+        history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+        skip_archival=True,
+    )
+
+
+def _end_in(answer: GetWorkflowExecutionHistoryResponse) -> HistoryEvent | None:
+    """Asked about a run that goes on, without waiting, the service tells its latest event."""
+    events = answer.history.events
+    return events[-1] if events and _attributes(events[-1]) in ENDS else None
+
+
+ENDS = frozenset(
+    f"workflow_execution_{end}_event_attributes"
+    for end in ("completed", "failed", "timed_out", "canceled", "terminated", "continued_as_new")
+)
+
+
+def _attributes(event: HistoryEvent) -> str:
+    return event.WhichOneof("attributes") or ""
+
+
+def attributes_of(event: HistoryEvent) -> Any:
+    return getattr(event, _attributes(event))
+
+
+def continued_as(event: HistoryEvent) -> str:
+    """The id of the run that goes on in its place; empty where none does."""
+    return str(getattr(attributes_of(event), "new_execution_run_id", ""))
+
+
+class LatestRuns:
+    """Remembers where runs that continued as new have got to, so that nobody walks the whole way again."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[TemporalRun, str] = OrderedDict()
+
+    def of(self, run: TemporalRun) -> str:
+        return self._known.get(run, run.first_run_id)
+
+    def note(self, run: TemporalRun, run_id: str) -> None:
+        if run_id == run.first_run_id:
+            return
+        self._known[run] = run_id
+        self._known.move_to_end(run)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+
+def moment(stamp: Timestamp) -> datetime | None:
+    return stamp.ToDatetime(UTC) if stamp.seconds > 0 else None
+
+
+def payload_of(value: Any) -> Payload:
+    """Raises Rejected for what cannot be written as JSON."""
+    try:
+        written = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise Rejected("The arguments cannot be written as JSON, so they were not sent.") from None
+    return Payload(metadata={ENCODING: JSON_ENCODINGS[0].encode()}, data=written)
+
+
+def payloads_of(values: Iterable[Any]) -> Payloads:
+    return Payloads(payloads=[payload_of(value) for value in values])
+
+
+def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -> Any:
+    """A JSON value. Of what cannot be one, or is larger than so many bytes, an object that says so."""
+    encoding = payload.metadata.get(ENCODING, b"").decode("ascii", "replace") or "none"
+    if encoding == NOTHING:
+        return None
+    if (bytes_in_all or len(payload.data)) > limit:
+        return _told(payload, encoding, f"is larger than the {limit:,} bytes that are taken over")
+    if encoding not in JSON_ENCODINGS:
+        return _told(payload, encoding, "is no JSON and cannot be shown")
+    try:
+        return parse_json(payload.data)
+    except UnreadableJSON as error:
+        return _told(payload, encoding, f"cannot be read: {error}")
+
+
+def values_of(payloads: Sequence[Payload], *, limit: int) -> Any:
+    """Of several, as some SDKs can give, a list; of none, None."""
+    total = sum(len(payload.data) for payload in payloads)
+    values = [value_of(payload, limit=limit, bytes_in_all=total) for payload in payloads]
+    return values[0] if len(values) == 1 else values or None
+
+
+def is_readable(payload: Payload) -> bool:
+    return payload.metadata.get(ENCODING, b"").decode("ascii", "replace") in JSON_ENCODINGS
+
+
+def _told(payload: Payload, encoding: str, why: str) -> dict[str, Any]:
+    return {
+        "unreadable": f"What Temporal holds here {why}.",
+        ENCODING: encoding,
+        "bytes": len(payload.data),
+    }

@@ -23,15 +23,20 @@ from temporalio.service import RPCError, RPCStatusCode
 from connectors.errors import InvalidAnswer, NotFound, Rejected
 from connectors.protocol import Started, WorkflowRef
 from connectors.redaction import shorten
-from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.payloads import payload_of, payloads_of, value_of
-from connectors.temporal.reading import describe
-from connectors.temporal.runs import WORKFLOW_ID_LIMIT, TemporalRun
+from connectors.temporal.runs import (
+    WORKFLOW_ID_LIMIT,
+    TemporalRun,
+    describe,
+    payload_of,
+    payloads_of,
+    value_of,
+)
 from connectors.temporal.settings import (
     EXECUTION_ID,
     METADATA_KEY,
     WORKFLOW,
+    ServiceSettings,
     TemporalSettings,
     placeholders_in,
     settings_of,
@@ -56,7 +61,7 @@ MOST_PAGES = 20
 
 async def start_run(
     connection: Connection,
-    config: TemporalConfig,
+    config: ServiceSettings,
     workflow: WorkflowRef,
     arguments: dict[str, Any],
     *,
@@ -154,7 +159,7 @@ def _id_part(name: str, value: Any) -> str:
 
 
 def _request(
-    config: TemporalConfig,
+    config: ServiceSettings,
     settings: TemporalSettings,
     workflow: WorkflowRef,
     arguments: dict[str, Any],
@@ -188,7 +193,7 @@ def _request(
 
 def _set_timeouts(
     request: StartWorkflowExecutionRequest,
-    config: TemporalConfig,
+    config: ServiceSettings,
     settings: TemporalSettings,
     workflow: WorkflowRef,
 ) -> None:

@@ -18,9 +18,7 @@ from temporalio.client import Client
 from connectors.errors import Rejected
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunState
 from connectors.temporal.connection import Connection
-from connectors.temporal.payloads import value_of
-from connectors.temporal.reading import moment
-from connectors.temporal.runs import TemporalRun, parse_run
+from connectors.temporal.runs import TemporalRun, moment, parse_run, value_of
 from connectors.temporal.starting import MEMO_KEY, quoted
 
 PAUSED = "Paused"

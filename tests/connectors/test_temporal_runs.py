@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from connectors.protocol import RunRef, RunSnapshot, RunState
-from connectors.temporal import TemporalConnector
+from connectors.temporal.connector import TemporalConnector
 from connectors.testing import Sample, start, until_ended
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
