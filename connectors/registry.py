@@ -15,7 +15,7 @@ BUILT_IN = {
     "simplified": "connectors.simplified:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
-    "prefect": "connectors.prefect:PrefectConnector",
+    "prefect": "connectors.prefect.connector:PrefectConnector",
     "http": "connectors.http_tools:HttpConnector",
 }
 

@@ -1,17 +1,41 @@
-"""Deployments as workflows: their names, words and parameters."""
+"""Deployments as workflows: their names, descriptions and parameters."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.errors import Rejected
 from connectors.json_limits import TooDeep
-from connectors.prefect.evaluated import is_evaluated
 
+MARK = "__prefect_kind"
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
 """What Prefect's own forms need of a schema; nothing that an argument has to keep to."""
 SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
 LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
+
+
+def is_evaluated(value: Any) -> bool:
+    """Whether Prefect would find something to evaluate in it, however deep."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found if MARK in found:
+                return True
+            case dict() as found:
+                waiting.extend(found.values())
+            case list() as found:
+                waiting.extend(found)
+    return False
+
+
+def refuse_evaluated(arguments: dict[str, Any]) -> None:
+    """Raises Rejected: whoever may call a workflow must not read the workspace's variables that way."""
+    if is_evaluated(arguments):
+        raise Rejected(
+            f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
+            "variable instead of passing it on. Give the value itself."
+        )
 
 
 def read_deployment(
