@@ -12,7 +12,7 @@ from connectors.protocol import Connector
 ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
 BUILT_IN = {
-    "simplified": "connectors.simplified:SimplifiedConnector",
+    "simplified": "connectors.simplified.connector:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
     "prefect": "connectors.prefect.connector:PrefectConnector",

@@ -16,8 +16,8 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
-from connectors.simplified import MAX_PAGES, MAX_WORKFLOWS, SimplifiedConnector
 from connectors.simplified.answers import read_listing
+from connectors.simplified.connector import MAX_PAGES, MAX_WORKFLOWS, SimplifiedConnector
 from connectors.upstream_mcp.listed_config import McpSourceConfig
 from connectors.upstream_mcp.listed_runs import CallTool, RunsByTools
 from connectors.upstream_mcp.tool_answers import read_answer

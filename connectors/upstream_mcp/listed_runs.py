@@ -7,8 +7,7 @@ from uuid import UUID
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown, Unsupported
 from connectors.protocol import Capabilities, RunRef, RunSnapshot, Started, WorkflowRef
-from connectors.simplified.answers import read_snapshot, read_started
-from connectors.simplified.lookup import run_id_of
+from connectors.simplified.answers import read_snapshot, read_started, run_id_of
 from connectors.upstream_mcp.listed_config import McpSourceConfig
 from connectors.upstream_mcp.tool_answers import read_answer
 
