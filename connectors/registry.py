@@ -14,7 +14,7 @@ ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 BUILT_IN = {
     "simplified": "connectors.simplified.connector:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
-    "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
+    "mcp": "connectors.upstream_mcp.connector:McpSourceConnector",
     "prefect": "connectors.prefect.connector:PrefectConnector",
     "http": "connectors.http_tools:HttpConnector",
 }

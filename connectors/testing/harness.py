@@ -42,6 +42,12 @@ _turns = itertools.count(os.getpid())
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+_FIELDS = (
+    *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
+    *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
+)
+
+
 def free_port() -> int:
     """A port of this machine on which nobody listens, and that nobody else is given before it is used."""
     for turn in itertools.islice(_turns, len(PORTS)):
@@ -391,9 +397,3 @@ def everything_told_by(error: BaseException) -> str:
         told += f"{link} {link!r} {vars(link)}"
         link = link.__cause__ or link.__context__
     return told
-
-
-_FIELDS = (
-    *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
-    *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
-)

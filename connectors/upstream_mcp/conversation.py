@@ -4,7 +4,8 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+from uuid import uuid4
 
 from anyio.abc import TaskStatus
 from loguru import logger
@@ -18,7 +19,13 @@ from mcp.shared.inbound import (
 )
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
     LATEST_HANDSHAKE_VERSION,
@@ -40,7 +47,6 @@ from connectors.exchange import WORDS_LIMIT
 from connectors.http import USER_AGENT
 from connectors.json_limits import UnreadableJSON, parse_json
 from connectors.redaction import Redactor, printable, shorten
-from connectors.upstream_mcp.verdicts import Verdicts
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -58,6 +64,36 @@ UNREADABLE = "Failed to parse"
 """How the SDK begins what it says itself with codes that servers use as well."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
+MOST_UNREAD = 1_000
+"""Verdicts about requests that nobody waits for any more."""
+
+
+class Verdict(Protocol):
+    def error(self, *, repeatable: bool) -> ConnectorError:
+        """`repeatable`: the request changes nothing at the server, however often it is made."""
+        ...
+
+    @property
+    def session_is_gone(self) -> bool: ...
+
+
+class Verdicts:
+    """Those that were passed and not yet heard."""
+
+    def __init__(self) -> None:
+        self._passed: dict[str, Verdict] = {}
+
+    def write(self, verdict: Verdict, *, request_id: int | str | None = None) -> bytes:
+        """The JSON-RPC error that stands for the verdict."""
+        key = uuid4().hex
+        self._passed[key] = verdict
+        if len(self._passed) > MOST_UNREAD:
+            del self._passed[next(iter(self._passed))]
+        error = {"code": INTERNAL_ERROR, "message": "verdict", "data": key}
+        return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+
+    def read(self, data: Any) -> Verdict | None:
+        return self._passed.pop(data, None) if isinstance(data, str) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,30 @@
 """Streamable HTTP within our limits and address policy."""
 
+import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import INVALID_PARAMS
 
 from connectors.errors import ConnectorError
 from connectors.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
 from connectors.guarded_network import GuardedTransport, tls_context
 from connectors.http import REFUSAL_BYTES, USER_AGENT
 from connectors.http_limits import HttpLimits
+from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.oauth import ClientCredentials
 from connectors.redaction import Redactor
-from connectors.upstream_mcp.authorization import Authorization
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.floods import Events, TooManyMessages
-from connectors.upstream_mcp.http_messages import is_lost, is_message, why_unreadable
-from connectors.upstream_mcp.server_streams import ServerStreams, StreamNews, unbroken
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.upstream_mcp.conversation import Verdicts
+from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
 
 MAX_CONNECTIONS = 500
 """Each call keeps one for as long as it lasts."""
@@ -35,6 +38,29 @@ CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
 """Requests that may be silent for long."""
 OURS_TO_TELL = (401, 403, 408, 429, 503)
 """Whatever stands in the body of such an answer, its status says what is wrong."""
+COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
+RESUMING_SECONDS = 15.0
+"""How long the rest of a stream is asked for that has broken: a call may wait for it."""
+SECONDS_BEFORE_RESUMING = 0.2
+LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
+MAX_DEPTH = 150
+"""The SDK's own parser gives up at 200."""
+NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
+NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
+LARGEST_TOKEN_ANSWER = 100_000
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 30.0
+"""What lasted so long was a success."""
+
+
+class StreamNews(Enum):
+    """What became of a stream that had been lost."""
+
+    BACK = auto()
+    """The server is heard again; what it told meanwhile was missed."""
+    SESSION_GONE = auto()
+    """The server is there, but does not know the conversation any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +296,164 @@ def _expects_answer(request: httpx2.Request) -> bool:
 
 def _too_large(most: int) -> str:
     return f"the answer is larger than {most:,} bytes."
+
+
+class ServerStreams:
+    """Opens them for one connector."""
+
+    def __init__(
+        self,
+        carry_out: Callable[[httpx2.Request], Awaitable[httpx2.Response]],
+        *,
+        tell: Callable[[StreamNews], None],
+    ) -> None:
+        self._carry_out = carry_out
+        self._tell = tell
+        self._pauses = Pauses()
+        self._opened_at = 0.0
+        self._heard_session = ""
+        """Of which there was a stream: others may be kept by servers that have none."""
+
+    async def open(self, request: httpx2.Request) -> httpx2.Response:
+        """The server's answer, as soon as there is one that will not be another after a while."""
+        began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
+        # Not to ask again and again a server that ends the stream at once.
+        if resumes:
+            await asyncio.sleep(SECONDS_BEFORE_RESUMING)
+        elif self._opened_at:
+            await self._pauses.take(lasted=began - self._opened_at)
+        while (response := await self._attempt(request)) is None:
+            was_away = True
+            if resumes and time.monotonic() - began > RESUMING_SECONDS:
+                return await self._carry_out(request)
+            await self._pauses.take()
+        self._opened_at = time.monotonic()
+        self._note(request.headers.get(SESSION, ""), response.status_code, was_away=was_away)
+        return response
+
+    async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
+        try:
+            response = await self._carry_out(request)
+        except TRANSPORT_ERRORS:
+            return None
+        if response.status_code in COMES_BACK:
+            await response.aclose()
+            return None
+        return response
+
+    def _note(self, session: str, status: int, *, was_away: bool) -> None:
+        if status == httpx2.codes.OK:
+            self._heard_session = session
+            if was_away:
+                self._tell(StreamNews.BACK)
+        elif session and session == self._heard_session:
+            self._heard_session = ""
+            self._tell(StreamNews.SESSION_GONE)
+
+
+async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The pieces of an event stream. One that breaks ends, which the SDK does not count as a failure."""
+    try:
+        async for piece in response.aiter_raw():
+            yield piece
+    except TRANSPORT_ERRORS:
+        return
+
+
+def is_lost(exchange: Exchange, *, has_session: bool) -> bool:
+    """Whether the conversation has to begin anew: MCP says 404, some servers say 400 and why."""
+    if exchange.status == 404:
+        return has_session
+    if exchange.status != 400 or _error_code(bytes(exchange.body)) == INVALID_PARAMS:
+        return False
+    return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))
+
+
+def why_unreadable(body: bytes) -> str:
+    try:
+        parse_json(body, max_depth=MAX_DEPTH)
+    except UnreadableJSON as error:
+        return str(error)
+    return ""
+
+
+def is_message(body: bytes) -> bool:
+    message = _message(body)
+    return "error" in message or "result" in message
+
+
+def _error_code(body: bytes) -> Any:
+    error = _message(body).get("error")
+    return error.get("code") if isinstance(error, dict) else None
+
+
+def _message(body: bytes) -> dict[str, Any]:
+    """Empty for what is none."""
+    try:
+        message = parse_json(body, max_depth=MAX_DEPTH)
+    except UnreadableJSON:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+class Authorization:
+    """Puts the header into each request."""
+
+    def __init__(self, config: McpConfig, redactor: Redactor) -> None:
+        self._header = config.authorization_header
+        self._scheme = config.authorization_scheme
+        self._token = config.bearer_token.get_secret_value()
+        self._redactor = redactor
+        self._credentials = _client_credentials(config) if config.oauth_url else None
+
+    async def add_to(self, request: httpx2.Request) -> None:
+        """Raises what getting a token raises; then the request has not been sent."""
+        if self._credentials is not None:
+            token = await self._credentials.token()
+            if token != self._token:
+                self._redactor.learn(token)
+                self._token = token
+        if self._token:
+            request.headers[self._header] = f"{self._scheme} {self._token}".strip()
+
+    def renews_after(self, status: int) -> bool:
+        """Whether a request that was answered so may be accepted with another token."""
+        if status != httpx2.codes.UNAUTHORIZED or self._credentials is None:
+            return False
+        self._credentials.forget(self._token)
+        return True
+
+    async def aclose(self) -> None:
+        if self._credentials is not None:
+            await self._credentials.aclose()
+
+
+def _client_credentials(config: McpConfig) -> ClientCredentials:
+    seconds = config.request_timeout_seconds
+    return ClientCredentials(
+        url=config.oauth_url,
+        client_id=config.oauth_client_id,
+        client_secret=config.oauth_client_secret,
+        audience=config.oauth_audience,
+        scope=config.oauth_scope,
+        limits=HttpLimits(
+            connect_seconds=min(HttpLimits().connect_seconds, seconds),
+            read_seconds=seconds,
+            total_seconds=seconds,
+            max_response_bytes=LARGEST_TOKEN_ANSWER,
+        ),
+        ca_file=config.ca_file,
+    )
+
+
+class Pauses:
+    """Twice as long each time, until an attempt was a success."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE_SECONDS
+
+    async def take(self, *, lasted: float = 0.0) -> None:
+        if lasted > LONG_ENOUGH_SECONDS:
+            self._next = FIRST_PAUSE_SECONDS
+        pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)

@@ -22,9 +22,7 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.redaction import Redactor
-from connectors.upstream_mcp.backoff import Backoff
-from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, Verdicts
 
 CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
@@ -33,6 +31,11 @@ LONGEST_PAUSE_SECONDS = 300.0
 """Between two attempts to listen for changes."""
 
 OpenTransport = Callable[[], AbstractAsyncContextManager[TransportStreams]]
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 30.0
+FREE_ATTEMPTS = 2
+"""To begin again at once what had ended soon."""
 
 
 class McpSession:
@@ -283,3 +286,28 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
     for task in ended:
         task.result()
+
+
+class Backoff:
+    """Holds back from beginning again and again what ends at once."""
+
+    def __init__(self, *, holds_back: bool) -> None:
+        self._holds_back = holds_back
+        self._in_a_row = 0
+        self._not_before = 0.0
+
+    def check(self) -> None:
+        if (left := self._not_before - time.monotonic()) > 0:
+            raise Unreachable(
+                f"The MCP server ended {self._in_a_row} times in a row; it is started again in {left:.1f} s.",
+                retry_after=left,
+            )
+
+    def note(self, *, lasted: float) -> None:
+        if not self._holds_back or lasted > LONG_ENOUGH_SECONDS:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        if self._in_a_row > FREE_ATTEMPTS:
+            doubled = FIRST_BACKOFF_SECONDS * 2.0 ** (self._in_a_row - FREE_ATTEMPTS - 1)
+            self._not_before = time.monotonic() + min(doubled, LONGEST_BACKOFF_SECONDS)

@@ -21,8 +21,8 @@ from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Outc
 from connectors.operator import allowed_stdio_command
 from connectors.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, variables
-from connectors.upstream_mcp.floods import FloodGate, TooManyMessages
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.upstream_mcp.conversation import Verdicts
+from connectors.upstream_mcp.rate_limits import FloodGate, TooManyMessages
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300

@@ -9,9 +9,8 @@ from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected,
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
 from connectors.redaction import printable, shorten, shorten_error
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
-from connectors.upstream_mcp.results import read_result
 from connectors.upstream_mcp.session import McpSession
-from connectors.upstream_mcp.tools import wants_task
+from connectors.upstream_mcp.tools import read_result, wants_task
 
 KEPT_MILLISECONDS = 86_400_000
 """What we ask for: longer than anybody waits until they look at the result."""

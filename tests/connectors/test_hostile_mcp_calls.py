@@ -15,8 +15,8 @@ from loguru import logger
 from connectors.errors import ConnectorError, OutcomeUnknown
 from connectors.protocol import RunState, Started, WorkflowRef
 from connectors.testing import closing, everything_told_by
-from connectors.upstream_mcp.listed_config import McpSourceConfig
-from connectors.upstream_mcp.two_ways import McpSourceConnector
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
 from tests.connectors.scripted import ScriptedEngine, response
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import Answer, result, server

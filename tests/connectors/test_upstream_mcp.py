@@ -19,8 +19,8 @@ from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Rej
 from connectors.operator import StdioCommand, allow_stdio_commands
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef, ignore_progress
 from connectors.testing import free_port
-from connectors.upstream_mcp import McpConnector
 from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.processes import ROOT
