@@ -20,6 +20,8 @@ from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryRequest,
     GetWorkflowExecutionHistoryResponse,
+    ListWorkflowExecutionsRequest,
+    ListWorkflowExecutionsResponse,
 )
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
@@ -91,25 +93,38 @@ async def _describe(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
     )
-
-    async def ask(client: Client) -> DescribeWorkflowExecutionResponse:
-        return await client.workflow_service.describe_workflow_execution(
+    # Not by the SDK's handle, which knows no paused run.
+    return await connection.ask(
+        lambda client: client.workflow_service.describe_workflow_execution(
             request, retry=True, timeout=connection.rpc_timeout
         )
+    )
 
-    return await connection.ask(ask)
+
+async def list_page(
+    connection: Connection, condition: str, *, page_size: int, token: bytes
+) -> ListWorkflowExecutionsResponse:
+    """A page of the runs that meet a condition in Temporal's query language."""
+    request = ListWorkflowExecutionsRequest(
+        namespace=connection.namespace, query=condition, page_size=page_size, next_page_token=token
+    )
+    # Not by the SDK's iterator, which fails on a whole page with one paused run.
+    return await connection.ask(
+        lambda client: client.workflow_service.list_workflow_executions(
+            request, retry=True, timeout=connection.rpc_timeout
+        )
+    )
 
 
 async def close_event(connection: Connection, workflow_id: str, run_id: str) -> HistoryEvent | None:
     """The one that ended this very run; None while it goes on."""
-
-    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse:
-        request = _history_request(connection, workflow_id, run_id, waits=False)
-        return await client.workflow_service.get_workflow_execution_history(
+    request = _history_request(connection, workflow_id, run_id, waits=False)
+    answer = await connection.ask(
+        lambda client: client.workflow_service.get_workflow_execution_history(
             request, retry=True, timeout=connection.rpc_timeout
         )
-
-    return _end_in(await connection.ask(ask))
+    )
+    return _end_in(answer)
 
 
 async def wait_for_close_event(

@@ -2,30 +2,21 @@
 
 import time
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from temporalio.api.common.v1 import Payloads, WorkflowExecution
-from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
-    DescribeNamespaceResponse,
     DescribeWorkflowExecutionResponse,
-    QueryWorkflowRequest,
-    QueryWorkflowResponse,
-    RequestCancelWorkflowExecutionRequest,
-    RequestCancelWorkflowExecutionResponse,
-    SignalWorkflowExecutionRequest,
-    TerminateWorkflowExecutionRequest,
-    TerminateWorkflowExecutionResponse,
 )
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started, WorkflowRef
 from connectors.redaction import printable, shorten
 from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection import IDENTITY, Connection
+from connectors.temporal.connection import Connection
 from connectors.temporal.runs import (
     TIME_IS_UP,
     LatestRuns,
@@ -34,7 +25,7 @@ from connectors.temporal.runs import (
     continued_as,
     describe,
     parse_run,
-    payloads_of,
+    payload_of,
     values_of,
     wait_for_close_event,
 )
@@ -46,6 +37,8 @@ from connectors.temporal.visibility import list_runs
 SHORTEST_WAIT_SECONDS = 0.05
 """Of one request that waits for a run's end."""
 REASON_LIMIT = 1_000
+CANCELLED = "Cancelled in the workflow catalogue."
+TERMINATED = "It did not follow its cancellation in time."
 NO_POLLER = "no poller seen"
 """In the service's words, which it has only after a while."""
 
@@ -66,13 +59,11 @@ class TemporalService:
         """The cheapest call that proves address, namespace and credentials."""
         connection = self.connection
         request = DescribeNamespaceRequest(namespace=connection.namespace)
-
-        async def ask(client: Client) -> DescribeNamespaceResponse:
-            return await client.workflow_service.describe_namespace(
+        await connection.ask(
+            lambda client: client.workflow_service.describe_namespace(
                 request, retry=True, timeout=connection.rpc_timeout
             )
-
-        await connection.ask(ask)
+        )
 
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
         return await start_run(self.connection, self._config, workflow, arguments, key=key)
@@ -113,52 +104,75 @@ class TemporalService:
     async def cancel(self, run: RunRef) -> None:
         connection, named = self.connection, parse_run(run.run_id)
         # The service takes a cancel of a run that has ended, and does nothing.
-        self._refuse_ended(await describe(connection, named), "cancelled")
-        request = RequestCancelWorkflowExecutionRequest(
-            namespace=connection.namespace,
-            workflow_execution=self._latest_of(named),
-            first_execution_run_id=named.first_run_id,
-            identity=IDENTITY,
-            request_id=str(uuid4()),
-            reason="Cancelled in the workflow catalogue.",
+        _refuse_ended(await describe(connection, named), "cancelled")
+        await connection.ask(
+            lambda client: _handle(client, named).cancel(reason=CANCELLED, rpc_timeout=connection.rpc_timeout)
         )
-
-        async def ask(client: Client) -> RequestCancelWorkflowExecutionResponse:
-            return await client.workflow_service.request_cancel_workflow_execution(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-
-        await connection.ask(ask)
 
     async def terminate(self, run: RunRef) -> None:
         connection, named = self.connection, parse_run(run.run_id)
-        request = TerminateWorkflowExecutionRequest(
-            namespace=connection.namespace,
-            workflow_execution=self._latest_of(named),
-            first_execution_run_id=named.first_run_id,
-            identity=IDENTITY,
-            reason="It did not follow its cancellation in time.",
-            details=Payloads(),
-        )
-
-        async def ask(client: Client) -> TerminateWorkflowExecutionResponse:
-            return await client.workflow_service.terminate_workflow_execution(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-
+        timeout = connection.rpc_timeout
         try:
-            await connection.ask(ask)
+            await connection.ask(
+                lambda client: _handle(client, named).terminate(reason=TERMINATED, rpc_timeout=timeout)
+            )
         except NotFound:
             # The service says so of a run that has ended as well.
-            self._refuse_ended(await describe(connection, named), "terminated")
+            _refuse_ended(await describe(connection, named), "terminated")
             raise
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        named, limit = parse_run(run.run_id), self._config.max_output_bytes
-        return await query_run(self.connection, self.pollers, named, name, arguments, answer_bytes=limit)
+        """What the run's worker answers, even after the run's end. Raises Unreachable where there is none."""
+        described = await describe(self.connection, parse_run(run.run_id))
+        task_queue = described.execution_config.task_queue.name
+        if not await self.pollers.listen(task_queue):
+            raise Unreachable(f"{nobody_listens(task_queue)} A run cannot answer without one.")
+        timeout = self.connection.rpc_timeout
+
+        async def ask(client: Client) -> RawValue | None:
+            handle = _handle_of(client, described)
+            try:
+                answer: RawValue | None = await handle.query(
+                    name, args=_inputs(arguments), result_type=RawValue, rpc_timeout=timeout
+                )
+            except WorkflowQueryFailedError as error:
+                # In the words of the workflow's own code.
+                words = " ".join(printable(error.message).split())
+                refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
+            except RPCError as error:
+                if error.status in TIME_IS_UP:
+                    refusal = Unreachable(
+                        f"No worker on the task queue {task_queue} answered in time: busy, or gone."
+                    )
+                elif error.status == RPCStatusCode.FAILED_PRECONDITION and NO_POLLER in error.message:
+                    refusal = Unreachable(nobody_listens(task_queue))
+                else:
+                    raise
+            else:
+                return answer
+            raise refusal
+
+        answer = await self.connection.ask(ask)
+        return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        await signal_run(self.connection, parse_run(run.run_id), name, arguments)
+        """The service keeps it for the run, whether a worker listens or not.
+
+        Raises NotFound where the run has ended, OutcomeUnknown where the service may have taken it.
+        """
+        try:
+            await self._send_signal(run, name, arguments)
+        except NotFound:
+            # It was surely not taken, and the run may just have continued as new.
+            await self._send_signal(run, name, arguments)
+
+    async def _send_signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
+        described = await describe(self.connection, parse_run(run.run_id))
+        inputs, timeout = _inputs(arguments), self.connection.rpc_timeout
+        await self.connection.ask(
+            lambda client: _handle_of(client, described).signal(name, args=inputs, rpc_timeout=timeout),
+            repeatable=False,
+        )
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str) -> RunPage:
         return await list_runs(self.connection, wanted, page_size=page_size, cursor=cursor)
@@ -166,96 +180,23 @@ class TemporalService:
     async def aclose(self) -> None:
         await self.connection.aclose()
 
-    def _latest_of(self, named: TemporalRun) -> WorkflowExecution:
-        """Without a run id: the service then takes the latest, and refuses one that another call started."""
-        return WorkflowExecution(workflow_id=named.workflow_id)
 
-    def _refuse_ended(self, answer: DescribeWorkflowExecutionResponse, what: str) -> None:
-        if answer.workflow_execution_info.status not in GOES_ON:
-            raise Rejected(f"The run has ended, so it cannot be {what} any more.")
+def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
+    if answer.workflow_execution_info.status not in GOES_ON:
+        raise Rejected(f"The run has ended, so it cannot be {what} any more.")
 
 
-async def query_run(
-    connection: Connection,
-    pollers: Pollers,
-    run: TemporalRun,
-    name: str,
-    arguments: dict[str, Any],
-    *,
-    answer_bytes: int,
-) -> Any:
-    """What the run's worker answers, also of a run that has ended. Raises Unreachable where there is none."""
-    described = await describe(connection, run)
-    task_queue = described.execution_config.task_queue.name
-    if not await pollers.listen(task_queue):
-        raise Unreachable(f"{nobody_listens(task_queue)} A run cannot answer without one.")
-    request = QueryWorkflowRequest(
-        namespace=connection.namespace,
-        execution=described.workflow_execution_info.execution,
-        query=WorkflowQuery(query_type=name, query_args=_inputs(arguments)),
-    )
-
-    async def ask(client: Client) -> QueryWorkflowResponse:
-        try:
-            return await client.workflow_service.query_workflow(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-        except RPCError as error:
-            if (refusal := _refusal_of_worker(error, task_queue)) is None:
-                raise
-        raise refusal
-
-    answer = await connection.ask(ask)
-    return values_of(answer.query_result.payloads, limit=answer_bytes)
+def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
+    """Of this very run, not of those that it continues as."""
+    execution = described.workflow_execution_info.execution
+    return client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
 
 
-def _refusal_of_worker(error: RPCError, task_queue: str) -> ConnectorError | None:
-    """What went wrong at the run's own worker; None where it was the service that refused."""
-    if error.status in TIME_IS_UP:
-        return Unreachable(f"No worker on the task queue {task_queue} answered in time: busy, or gone.")
-    if error.status == RPCStatusCode.FAILED_PRECONDITION and NO_POLLER in error.message:
-        return Unreachable(nobody_listens(task_queue))
-    if error.status == RPCStatusCode.INVALID_ARGUMENT:
-        # With this status the service passes on what the workflow's own code said.
-        words = " ".join(printable(error.message).split())
-        return Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
-    return None
+def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
+    """Without a run id: the service then takes the latest, and refuses one that another call started."""
+    return client.get_workflow_handle(run.workflow_id, first_execution_run_id=run.first_run_id or None)
 
 
-async def signal_run(connection: Connection, run: TemporalRun, name: str, arguments: dict[str, Any]) -> None:
-    """The service keeps it for the run, whether a worker listens or not.
-
-    Raises NotFound where the run has ended, OutcomeUnknown where the service may have taken it.
-    """
-    try:
-        await _send_signal(connection, run, name, arguments)
-    except NotFound:
-        # It was surely not taken, and the run may just have continued as new.
-        await _send_signal(connection, run, name, arguments)
-
-
-async def _send_signal(
-    connection: Connection, run: TemporalRun, name: str, arguments: dict[str, Any]
-) -> None:
-    described = await describe(connection, run)
-    request = SignalWorkflowExecutionRequest(
-        namespace=connection.namespace,
-        workflow_execution=described.workflow_execution_info.execution,
-        signal_name=name,
-        input=_inputs(arguments),
-        identity=IDENTITY,
-        # By it the service recognises the SDK's own repetitions.
-        request_id=str(uuid4()),
-    )
-
-    async def send(client: Client) -> None:
-        await client.workflow_service.signal_workflow_execution(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-
-    await connection.ask(send, repeatable=False)
-
-
-def _inputs(arguments: dict[str, Any]) -> Payloads:
+def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
     """All arguments as one object; none for handlers that take nothing."""
-    return payloads_of([arguments] if arguments else [])
+    return [RawValue(payload_of(arguments))] if arguments else []

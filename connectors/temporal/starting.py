@@ -12,8 +12,6 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
-    ListWorkflowExecutionsRequest,
-    ListWorkflowExecutionsResponse,
     StartWorkflowExecutionRequest,
     StartWorkflowExecutionResponse,
 )
@@ -28,6 +26,7 @@ from connectors.temporal.runs import (
     WORKFLOW_ID_LIMIT,
     TemporalRun,
     describe,
+    list_page,
     payload_of,
     payloads_of,
     value_of,
@@ -240,24 +239,13 @@ async def _find_listed(
 ) -> Started | None:
     page = b""
     for _ in range(MOST_PAGES):
-        request = ListWorkflowExecutionsRequest(
-            namespace=connection.namespace, query=condition, page_size=RUNS_PER_PAGE, next_page_token=page
-        )
-        answer = await connection.ask(partial(_list, connection=connection, request=request))
+        answer = await list_page(connection, condition, page_size=RUNS_PER_PAGE, token=page)
         for info in answer.executions:
             if _was_started_as(info, workflow, key):
                 return _found(info)
         if not (page := answer.next_page_token):
             return None
     raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
-
-
-async def _list(
-    client: Client, *, connection: Connection, request: ListWorkflowExecutionsRequest
-) -> ListWorkflowExecutionsResponse:
-    return await client.workflow_service.list_workflow_executions(
-        request, retry=True, timeout=connection.rpc_timeout
-    )
 
 
 def _is_of(answer: DescribeWorkflowExecutionResponse, workflow: WorkflowRef, key: UUID) -> bool:

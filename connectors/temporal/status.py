@@ -26,12 +26,9 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
-    DescribeTaskQueueResponse,
     DescribeWorkflowExecutionResponse,
     QueryWorkflowRequest,
-    QueryWorkflowResponse,
 )
-from temporalio.client import Client
 
 from connectors.errors import ConnectorError, InvalidAnswer
 from connectors.protocol import RunSnapshot, RunState
@@ -101,14 +98,12 @@ class Pollers:
             task_queue=TaskQueue(name=task_queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
-
-        async def describe(client: Client) -> DescribeTaskQueueResponse:
-            return await client.workflow_service.describe_task_queue(
+        oldest = datetime.now(UTC) - SEEN_WITHIN
+        answer = await connection.ask(
+            lambda client: client.workflow_service.describe_task_queue(
                 request, retry=True, timeout=connection.rpc_timeout
             )
-
-        oldest = datetime.now(UTC) - SEEN_WITHIN
-        answer = await connection.ask(describe)
+        )
         return any(poller.last_access_time.ToDatetime(UTC) >= oldest for poller in answer.pollers)
 
 
@@ -241,13 +236,13 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
         query_reject_condition=QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
     )
     limit = min(connection.rpc_timeout.total_seconds(), QUERY_SECONDS)
-
-    async def ask(client: Client) -> QueryWorkflowResponse:
-        return await client.workflow_service.query_workflow(
+    # Not by the SDK's handle, which repeats a query that a busy worker did not answer.
+    told = await connection.ask(
+        lambda client: client.workflow_service.query_workflow(
             request, retry=False, timeout=timedelta(seconds=limit)
-        )
-
-    told = await connection.ask(ask, seconds=limit)
+        ),
+        seconds=limit,
+    )
     return values_of(told.query_result.payloads, limit=PROGRESS_BYTES)
 
 

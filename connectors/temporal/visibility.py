@@ -12,13 +12,11 @@ from uuid import UUID
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest, ListWorkflowExecutionsResponse
-from temporalio.client import Client
 
 from connectors.errors import Rejected
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunState
 from connectors.temporal.connection import Connection
-from connectors.temporal.runs import TemporalRun, moment, parse_run, value_of
+from connectors.temporal.runs import TemporalRun, list_page, moment, parse_run, value_of
 from connectors.temporal.starting import MEMO_KEY, quoted
 
 PAUSED = "Paused"
@@ -48,19 +46,8 @@ async def list_runs(
 ) -> RunPage:
     """The latest first. Raises Rejected, in Temporal's words where the condition is its own."""
     condition = condition_for(wanted)
-    request = ListWorkflowExecutionsRequest(
-        namespace=connection.namespace,
-        query=condition,
-        page_size=page_size,
-        next_page_token=_read_cursor(cursor, condition),
-    )
-
-    async def ask(client: Client) -> ListWorkflowExecutionsResponse:
-        return await client.workflow_service.list_workflow_executions(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-
-    answer = await connection.ask(ask)
+    token = _read_cursor(cursor, condition)
+    answer = await list_page(connection, condition, page_size=page_size, token=token)
     runs = [_listed(info) for info in answer.executions]
     return RunPage(runs=runs, next_cursor=_make_cursor(answer.next_page_token, condition))
 
