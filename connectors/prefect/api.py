@@ -2,11 +2,11 @@
 
 import asyncio
 import base64
-import random
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from connectors.backoff import backoff_seconds, spread
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
@@ -16,8 +16,9 @@ MOST_ROWS = 200
 """Prefect gives at most so many at a time, unless its operator allows fewer."""
 LISTING_DEPTH = 250
 """More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
-BUSY_PAUSES = (0.1, 0.3, 0.8, 1.5)
-"""Seconds before asking again: Prefect says 503 while its database is busy, and its own clients do so too."""
+BUSY_RETRIES = 4
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
+"""Before asking again: Prefect says 503 while its database is busy, and its own clients do so too."""
 INFO, ERROR = 20, 40
 
 
@@ -117,14 +118,14 @@ class PrefectApi:
         return answer
 
     async def _ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = True) -> Any:
-        for pause in BUSY_PAUSES:
+        for repeated in range(BUSY_RETRIES):
             try:
                 return await self._ask_once(method, path, body, repeatable=repeatable)
             except (Unreachable, OutcomeUnknown) as error:
                 if not _is_busy(error):
                     raise
-            # Those that were turned away together must not come back together.
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
+            pause = backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(spread(pause))
         return await self._ask_once(method, path, body, repeatable=repeatable)
 
     async def _ask_once(self, method: str, path: str, body: Any, *, repeatable: bool) -> Any:

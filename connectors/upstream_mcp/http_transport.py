@@ -14,6 +14,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS
 
+from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError
 from connectors.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
 from connectors.guarded_network import GuardedTransport, tls_context
@@ -309,7 +310,8 @@ class ServerStreams:
     ) -> None:
         self._carry_out = carry_out
         self._tell = tell
-        self._pauses = Pauses()
+        self._in_a_row = 0
+        """Attempts that failed, or streams that ended soon."""
         self._opened_at = 0.0
         self._heard_session = ""
         """Of which there was a stream: others may be kept by servers that have none."""
@@ -321,15 +323,23 @@ class ServerStreams:
         if resumes:
             await asyncio.sleep(SECONDS_BEFORE_RESUMING)
         elif self._opened_at:
-            await self._pauses.take(lasted=began - self._opened_at)
+            if began - self._opened_at > LONG_ENOUGH_SECONDS:
+                self._in_a_row = 0
+            await self._pause()
         while (response := await self._attempt(request)) is None:
             was_away = True
             if resumes and time.monotonic() - began > RESUMING_SECONDS:
                 return await self._carry_out(request)
-            await self._pauses.take()
+            await self._pause()
         self._opened_at = time.monotonic()
         self._note(request.headers.get(SESSION, ""), response.status_code, was_away=was_away)
         return response
+
+    async def _pause(self) -> None:
+        repeated, self._in_a_row = self._in_a_row, self._in_a_row + 1
+        await asyncio.sleep(
+            backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+        )
 
     async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
         try:
@@ -444,16 +454,3 @@ def _client_credentials(config: McpConfig) -> ClientCredentials:
         ),
         ca_file=config.ca_file,
     )
-
-
-class Pauses:
-    """Twice as long each time, until an attempt was a success."""
-
-    def __init__(self) -> None:
-        self._next = FIRST_PAUSE_SECONDS
-
-    async def take(self, *, lasted: float = 0.0) -> None:
-        if lasted > LONG_ENOUGH_SECONDS:
-            self._next = FIRST_PAUSE_SECONDS
-        pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE_SECONDS)
-        await asyncio.sleep(pause)

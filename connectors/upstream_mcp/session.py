@@ -11,6 +11,7 @@ from loguru import logger
 from mcp.client._transport import TransportStreams
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
+from connectors.backoff import backoff_seconds
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -29,6 +30,8 @@ LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Between two attempts to listen for changes."""
+REFUSED = 100
+"""Counts for as many failures as lead to the longest pause."""
 
 OpenTransport = Callable[[], AbstractAsyncContextManager[TransportStreams]]
 FIRST_BACKOFF_SECONDS = 0.5
@@ -133,20 +136,22 @@ class McpSession:
 
     async def _watch(self) -> None:
         """Whatever was missed while there was no conversation is told as one change."""
-        pause, has_listened = FIRST_PAUSE_SECONDS, False
+        failures, has_listened = 0, False
         while True:
             try:
                 async with self._conversation() as owned:
                     if has_listened:
                         self._tell_of_changes()
-                    has_listened, pause = True, FIRST_PAUSE_SECONDS
+                    has_listened, failures = True, 0
                     await _first_of(self._hear_of_changes(owned.conversation), owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
                 logger.debug("An MCP server does not tell of changes: {}", error.message)
-                pause = LONGEST_PAUSE_SECONDS
+                failures = REFUSED
             except (ConnectorError, SessionLost):
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(pause)
+                failures += 1
+            await asyncio.sleep(
+                backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            )
 
     async def _hear_of_changes(self, conversation: Conversation) -> None:
         """Until the server stops telling."""
@@ -309,5 +314,8 @@ class Backoff:
             return
         self._in_a_row += 1
         if self._in_a_row > FREE_ATTEMPTS:
-            doubled = FIRST_BACKOFF_SECONDS * 2.0 ** (self._in_a_row - FREE_ATTEMPTS - 1)
-            self._not_before = time.monotonic() + min(doubled, LONGEST_BACKOFF_SECONDS)
+            self._not_before = time.monotonic() + backoff_seconds(
+                self._in_a_row - FREE_ATTEMPTS - 1,
+                first=FIRST_BACKOFF_SECONDS,
+                longest=LONGEST_BACKOFF_SECONDS,
+            )
