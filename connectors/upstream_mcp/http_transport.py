@@ -3,14 +3,13 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import httpx2
-from mcp.client._transport import TransportStreams
+from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS
 
@@ -263,15 +262,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-@asynccontextmanager
-async def open_http(config: McpConfig, transport: LimitedTransport) -> AsyncGenerator[TransportStreams]:
+def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
     """The streams of a conversation; its session, if the server gives it one, ends with it."""
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
-    async with streamable_http_client(
+    return streamable_http_client(
         config.url, http_client=client, max_sse_event_size=config.max_response_bytes
-    ) as streams:
-        yield streams
+    )
 
 
 def _is_https(config: McpConfig) -> bool:

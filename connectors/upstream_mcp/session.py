@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 from loguru import logger
-from mcp.client._transport import TransportStreams
+from mcp.client import Transport
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from connectors.backoff import backoff_seconds
@@ -33,7 +33,7 @@ LONGEST_PAUSE_SECONDS = 300.0
 REFUSED = 100
 """Counts for as many failures as lead to the longest pause."""
 
-OpenTransport = Callable[[], AbstractAsyncContextManager[TransportStreams]]
+OpenTransport = Callable[[], Transport]
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from loguru import logger
-from mcp.client._transport import TransportStreams
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
@@ -23,6 +23,8 @@ from connectors.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, variables
 from connectors.upstream_mcp.conversation import Verdicts
 from connectors.upstream_mcp.rate_limits import FloodGate, TooManyMessages
+
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300
@@ -78,9 +80,9 @@ def command_line(config: McpConfig) -> list[str]:
 @asynccontextmanager
 async def open_stdio(
     config: McpConfig, *, redactor: Redactor, verdicts: Verdicts, last_words: LastWords
-) -> AsyncGenerator[TransportStreams]:
+) -> AsyncGenerator[Streams]:
     """The streams of a conversation with a program that runs as long as they are open."""
-    process = await _start(config)
+    process, pipes = await _start(config)
     last_words.text, last_words.status = "", None
     to_us, from_program = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_program, from_us = anyio.create_memory_object_stream[SessionMessage](0)
@@ -88,7 +90,7 @@ async def open_stdio(
     async with contextlib.AsyncExitStack() as stack:
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
-        stack.push_async_callback(_end, process, last_words, heard_all)
+        stack.push_async_callback(_end, process, pipes, last_words, heard_all)
         for stream in (to_us, from_program, to_program, from_us):
             stack.callback(stream.close)
         group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), verdicts)
@@ -97,10 +99,12 @@ async def open_stdio(
         yield from_program, to_program
 
 
-async def _start(config: McpConfig) -> asyncio.subprocess.Process:
-    line = command_line(config)
+async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport]:
+    """As create_subprocess_exec does, which keeps the transport to itself."""
+    line, loop = command_line(config), asyncio.get_running_loop()
     try:
-        return await asyncio.create_subprocess_exec(
+        pipes, protocol = await loop.subprocess_exec(
+            lambda: asyncio.subprocess.SubprocessStreamProtocol(limit=CHUNK_BYTES, loop=loop),
             *line,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -114,11 +118,12 @@ async def _start(config: McpConfig) -> asyncio.subprocess.Process:
         number = error.errno if isinstance(error, OSError) else None
         reason = os.strerror(number).lower() if number else "a word of it has a character that none may have"
         raise Misconfigured(f"The command {config.command!r} cannot be started: {reason}.") from None
+    return asyncio.subprocess.Process(pipes, protocol, loop), pipes
 
 
 async def _hear(
     process: asyncio.subprocess.Process,
-    to_us: anyio.streams.memory.MemoryObjectSendStream[SessionMessage | Exception],
+    to_us: MemoryObjectSendStream[SessionMessage | Exception],
     lines: "_Lines",
     verdicts: Verdicts,
 ) -> None:
@@ -140,7 +145,7 @@ async def _hear(
 
 async def _speak(
     process: asyncio.subprocess.Process,
-    from_us: anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage],
+    from_us: MemoryObjectReceiveStream[SessionMessage],
 ) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError, RuntimeError):
@@ -169,7 +174,12 @@ async def _overhear(
     heard_all.set()
 
 
-async def _end(process: asyncio.subprocess.Process, last_words: LastWords, heard_all: asyncio.Event) -> None:
+async def _end(
+    process: asyncio.subprocess.Process,
+    pipes: asyncio.SubprocessTransport,
+    last_words: LastWords,
+    heard_all: asyncio.Event,
+) -> None:
     """Close its input, and kill what is left of it and of what it started."""
     with anyio.CancelScope(shield=True):
         assert process.stdin is not None
@@ -188,19 +198,13 @@ async def _end(process: asyncio.subprocess.Process, last_words: LastWords, heard
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_HEAR):
                 await heard_all.wait()
-        _close_pipes(process)
+        # A grandchild may still hold the other ends.
+        pipes.close()
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """A grandchild may still hold the other ends."""
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
 
 
 @dataclass(frozen=True, slots=True)
