@@ -287,7 +287,9 @@ def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
     if error.status in REFUSED_CREDENTIALS:
         return Rejected(f"Temporal refused our credentials: {words}", needs_operator=True)
     if error.status == RPCStatusCode.NOT_FOUND:
-        kind = Misconfigured if _is_of_namespace(error) else NotFound
+        details = error.grpc_status.details
+        is_of_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in details)
+        kind = Misconfigured if is_of_namespace else NotFound
         return kind(f"Temporal: {words}")
     if error.status in REFUSED_REQUEST or (error.status == BUSY and TOO_LARGE in error.message):
         return Rejected(f"Temporal refused it: {words}")
@@ -326,10 +328,6 @@ def no_connection(told: str, *, address: str, tls: bool) -> ConnectorError:
         reason = f"it closed the connection; perhaps it wants {'a client certificate' if tls else 'TLS'}"
     reason = reason or _words(told)
     return Unreachable(f"Could not connect to Temporal at {address}: {reason}.")
-
-
-def _is_of_namespace(error: RPCError) -> bool:
-    return any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
 
 
 def _words(text: str) -> str:

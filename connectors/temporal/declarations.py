@@ -330,14 +330,16 @@ def _plain(annotation: Any) -> Any:
 
 def problems_of(error: ValidationError, document: Document) -> list[Problem]:
     """In the words of the file. Its model must be `DefinitionsFile`."""
-    found = error.errors(include_url=False)
-    return [_problem(one, tuple(one["loc"]), document) for one in found]
-
-
-def _problem(one: Any, place: Path, document: Document) -> Problem:
-    if one["type"] == "extra_forbidden":
-        return _unknown_key(place, document)
-    return Problem(document.line_of(place), name_of(place), _choices(one) or message_of(one))
+    problems = []
+    for one in error.errors(include_url=False):
+        place = tuple(one["loc"])
+        if one["type"] == "extra_forbidden":
+            problems.append(_unknown_key(place, document))
+        else:
+            problems.append(
+                Problem(document.line_of(place), name_of(place), _choices(one) or message_of(one))
+            )
+    return problems
 
 
 def message_of(one: Any) -> str:

@@ -179,13 +179,11 @@ def _settings_in(block: TemporalBlock) -> Iterator[tuple[str, Any]]:
     for name, place in PLACES.items():
         value: Any = block
         for key in place:
-            value = None if value is None else _of_key(value, key)
+            if value is not None:
+                fields = {alias: field for field, alias in keys_of(type(value)).items()}
+                value = getattr(value, fields[str(key)])
         if value is not None:
             yield name, value
-
-
-def _of_key(block: Any, key: str | int) -> Any:
-    return getattr(block, next(name for name, alias in keys_of(type(block)).items() if alias == key))
 
 
 def seconds_cached(declared: WorkflowDeclaration, cache: CacheBlock | None) -> int | None:

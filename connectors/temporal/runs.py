@@ -6,15 +6,16 @@ A run that continues as new, or is tried again, gets further run ids; they all k
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
+from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import HistoryEventFilterType, WorkflowExecutionStatus
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
@@ -40,6 +41,10 @@ TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
 JSON_ENCODINGS = ("json/plain", "json/protobuf")
 NOTHING = "binary/null"
+ENDS = frozenset(
+    f"workflow_execution_{end}_event_attributes"
+    for end in ("completed", "failed", "timed_out", "canceled", "terminated", "continued_as_new")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +65,16 @@ def parse_run(text: str) -> TemporalRun:
     return TemporalRun(text, "")
 
 
+def run_of(info: WorkflowExecutionInfo) -> TemporalRun:
+    return TemporalRun(info.execution.workflow_id, info.first_run_id or info.execution.run_id)
+
+
 async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
     """The latest of the runs that it continued as. Raises NotFound."""
     latest = await _describe(connection, run.workflow_id, "")
-    if run.first_run_id in ("", first_run_id(latest)):
+    if run.first_run_id in ("", run_of(latest.workflow_execution_info).first_run_id):
         return latest
-    return await _follow(connection, run)
-
-
-def first_run_id(answer: DescribeWorkflowExecutionResponse) -> str:
-    info = answer.workflow_execution_info
-    return info.first_run_id or info.execution.run_id
-
-
-async def _follow(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
-    """Hop by hop, since by now another call has the workflow id."""
+    # By now another call has the workflow id, so that only the runs themselves lead to the latest.
     run_id = run.first_run_id
     for _ in range(MOST_HOPS):
         answer = await _describe(connection, run.workflow_id, run_id)
@@ -93,7 +93,7 @@ async def _describe(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
     )
-    # Not by the SDK's handle, which knows no paused run.
+    # The SDK's own handles fail on the status of a paused run.
     return await connection.ask(
         lambda client: client.workflow_service.describe_workflow_execution(
             request, retry=True, timeout=connection.rpc_timeout
@@ -108,7 +108,6 @@ async def list_page(
     request = ListWorkflowExecutionsRequest(
         namespace=connection.namespace, query=condition, page_size=page_size, next_page_token=token
     )
-    # Not by the SDK's iterator, which fails on a whole page with one paused run.
     return await connection.ask(
         lambda client: client.workflow_service.list_workflow_executions(
             request, retry=True, timeout=connection.rpc_timeout
@@ -116,67 +115,37 @@ async def list_page(
     )
 
 
-async def close_event(connection: Connection, workflow_id: str, run_id: str) -> HistoryEvent | None:
-    """The one that ended this very run; None while it goes on."""
-    request = _history_request(connection, workflow_id, run_id, waits=False)
-    answer = await connection.ask(
-        lambda client: client.workflow_service.get_workflow_execution_history(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    )
-    return _end_in(answer)
-
-
-async def wait_for_close_event(
-    connection: Connection, workflow_id: str, run_id: str, *, seconds: float
+async def close_event(
+    connection: Connection, workflow_id: str, run_id: str, *, wait_seconds: float = 0
 ) -> HistoryEvent | None:
-    """The same, as soon as it is there; None when the time is up."""
-
-    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse | None:
-        request = _history_request(connection, workflow_id, run_id, waits=True)
-        try:
-            return await client.workflow_service.get_workflow_execution_history(
-                request, retry=False, timeout=timedelta(seconds=seconds)
-            )
-        except RPCError as error:
-            if error.status not in TIME_IS_UP:
-                raise
-        return None
-
-    answer = await connection.ask(ask, seconds=seconds)
-    return None if answer is None else _end_in(answer)
-
-
-def _history_request(
-    connection: Connection, workflow_id: str, run_id: str, *, waits: bool
-) -> GetWorkflowExecutionHistoryRequest:
-    return GetWorkflowExecutionHistoryRequest(
+    """The event that ended this very run; None if it still goes on when the time to wait is up."""
+    request = GetWorkflowExecutionHistoryRequest(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-        wait_new_event=waits,
+        wait_new_event=bool(wait_seconds),
         history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
         skip_archival=True,
     )
+    timeout = timedelta(seconds=wait_seconds) if wait_seconds else connection.rpc_timeout
 
+    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse | None:
+        try:
+            return await client.workflow_service.get_workflow_execution_history(
+                request, retry=not wait_seconds, timeout=timeout
+            )
+        except RPCError as error:
+            if not wait_seconds or error.status not in TIME_IS_UP:
+                raise
+        return None
 
-def _end_in(answer: GetWorkflowExecutionHistoryResponse) -> HistoryEvent | None:
-    """Asked about a run that goes on, without waiting, the service tells its latest event."""
-    events = answer.history.events
-    return events[-1] if events and _attributes(events[-1]) in ENDS else None
-
-
-ENDS = frozenset(
-    f"workflow_execution_{end}_event_attributes"
-    for end in ("completed", "failed", "timed_out", "canceled", "terminated", "continued_as_new")
-)
-
-
-def _attributes(event: HistoryEvent) -> str:
-    return event.WhichOneof("attributes") or ""
+    answer = await connection.ask(ask, seconds=wait_seconds or None)
+    # Asked without waiting about a run that goes on, the service answers with the run's latest event.
+    events = [] if answer is None else answer.history.events
+    return events[-1] if events and events[-1].WhichOneof("attributes") in ENDS else None
 
 
 def attributes_of(event: HistoryEvent) -> Any:
-    return getattr(event, _attributes(event))
+    return getattr(event, event.WhichOneof("attributes") or "")
 
 
 def continued_as(event: HistoryEvent) -> str:
@@ -215,23 +184,25 @@ def payload_of(value: Any) -> Payload:
     return Payload(metadata={ENCODING: JSON_ENCODINGS[0].encode()}, data=written)
 
 
-def payloads_of(values: Iterable[Any]) -> Payloads:
-    return Payloads(payloads=[payload_of(value) for value in values])
-
-
 def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -> Any:
     """A JSON value. Of what cannot be one, or is larger than so many bytes, an object that says so."""
     encoding = payload.metadata.get(ENCODING, b"").decode("ascii", "replace") or "none"
     if encoding == NOTHING:
         return None
     if (bytes_in_all or len(payload.data)) > limit:
-        return _told(payload, encoding, f"is larger than the {limit:,} bytes that are taken over")
-    if encoding not in JSON_ENCODINGS:
-        return _told(payload, encoding, "is no JSON and cannot be shown")
-    try:
-        return parse_json(payload.data)
-    except UnreadableJSON as error:
-        return _told(payload, encoding, f"cannot be read: {error}")
+        why = f"is larger than the {limit:,} bytes that are taken over"
+    elif encoding not in JSON_ENCODINGS:
+        why = "is no JSON and cannot be shown"
+    else:
+        try:
+            return parse_json(payload.data)
+        except UnreadableJSON as error:
+            why = f"cannot be read: {error}"
+    return {
+        "unreadable": f"What Temporal holds here {why}.",
+        ENCODING: encoding,
+        "bytes": len(payload.data),
+    }
 
 
 def values_of(payloads: Sequence[Payload], *, limit: int) -> Any:
@@ -243,11 +214,3 @@ def values_of(payloads: Sequence[Payload], *, limit: int) -> Any:
 
 def is_readable(payload: Payload) -> bool:
     return payload.metadata.get(ENCODING, b"").decode("ascii", "replace") in JSON_ENCODINGS
-
-
-def _told(payload: Payload, encoding: str, why: str) -> dict[str, Any]:
-    return {
-        "unreadable": f"What Temporal holds here {why}.",
-        ENCODING: encoding,
-        "bytes": len(payload.data),
-    }

@@ -27,7 +27,6 @@ from connectors.temporal.runs import (
     parse_run,
     payload_of,
     values_of,
-    wait_for_close_event,
 )
 from connectors.temporal.settings import settings_of
 from connectors.temporal.starting import find_run, start_run
@@ -91,12 +90,10 @@ class TemporalService:
         named = parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
         while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
-            event = await wait_for_close_event(
-                self.connection, named.workflow_id, self._latest.of(named), seconds=left
+            event = await close_event(
+                self.connection, named.workflow_id, self._latest.of(named), wait_seconds=left
             )
-            if event is None:
-                break
-            if not (next_run := continued_as(event)):
+            if event is None or not (next_run := continued_as(event)):
                 break
             self._latest.note(named, next_run)
         return await self.poll(run)

@@ -1,17 +1,15 @@
 """Starting a workflow once for each of our keys, whatever the recipe of its workflow id."""
 
 from datetime import timedelta
-from functools import partial
 from string import Formatter
 from typing import Any
 from uuid import UUID
 
-from temporalio.api.common.v1 import Memo, WorkflowType
+from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
 from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
-    DescribeWorkflowExecutionResponse,
     StartWorkflowExecutionRequest,
     StartWorkflowExecutionResponse,
 )
@@ -28,7 +26,7 @@ from connectors.temporal.runs import (
     describe,
     list_page,
     payload_of,
-    payloads_of,
+    run_of,
     value_of,
 )
 from connectors.temporal.settings import (
@@ -77,12 +75,19 @@ async def start_run(
     ):
         return ours
     request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
-    try:
-        sending = partial(_send, connection=connection, request=request)
-        answer = await connection.ask(sending, repeatable=False)
-    except _AlreadyStarted:
-        pass
-    else:
+
+    async def send(client: Client) -> StartWorkflowExecutionResponse | None:
+        # Repeating it is safe: the service knows the request by its id.
+        try:
+            return await client.workflow_service.start_workflow_execution(
+                request, retry=True, timeout=connection.rpc_timeout
+            )
+        except RPCError as error:
+            if error.status != RPCStatusCode.ALREADY_EXISTS:
+                raise
+        return None
+
+    if (answer := await connection.ask(send, repeatable=False)) is not None:
         run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
         raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
         return Started(run_id=str(run), raw=raw)
@@ -118,43 +123,26 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-class _AlreadyStarted(Exception):
-    """The workflow id is taken."""
-
-
-async def _send(
-    client: Client, *, connection: Connection, request: StartWorkflowExecutionRequest
-) -> StartWorkflowExecutionResponse:
-    # Repeating it is safe: the service knows the request by its id.
-    try:
-        return await client.workflow_service.start_workflow_execution(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    except RPCError as error:
-        if error.status != RPCStatusCode.ALREADY_EXISTS:
-            raise
-    raise _AlreadyStarted
-
-
 def _workflow_id(
     settings: TemporalSettings, workflow: WorkflowRef, arguments: dict[str, Any], key: UUID
 ) -> str:
     values = {**settings.workflow_id_defaults, **arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
     filled = ""
     for text, name, _, _ in Formatter().parse(settings.workflow_id):
-        filled += text + ("" if name is None else _id_part(name, values.get(name)))
+        filled += text
+        if name is not None:
+            value = values.get(name)
+            if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+                raise Rejected(
+                    f"The workflow id is made of the argument {name}, which must be a text or a number."
+                )
+            filled += str(value)
     if len(filled) > WORKFLOW_ID_LIMIT or not filled.isprintable():
         raise Rejected(
             f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
             f"have up to {WORKFLOW_ID_LIMIT} printable characters."
         )
     return filled
-
-
-def _id_part(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise Rejected(f"The workflow id is made of the argument {name}, which must be a text or a number.")
-    return str(value)
 
 
 def _request(
@@ -174,7 +162,7 @@ def _request(
         workflow_id=workflow_id,
         workflow_type=WorkflowType(name=workflow.id),
         task_queue=TaskQueue(name=task_queue),
-        input=payloads_of(_inputs(settings, arguments)),
+        input=Payloads(payloads=[payload_of(value) for value in _inputs(settings, arguments)]),
         identity=IDENTITY,
         request_id=str(key),
         memo=Memo(fields={MEMO_KEY: payload_of(str(key))}),
@@ -229,8 +217,13 @@ async def _find_under(
         latest = await describe(connection, TemporalRun(workflow_id, ""))
     except NotFound:
         return None
-    if _is_of(latest, workflow, key):
-        return _found(latest.workflow_execution_info)
+    info = latest.workflow_execution_info
+    attached = not settings_of(workflow.metadata).id_is_ours and (
+        str(key) in latest.workflow_extended_info.request_id_infos
+    )
+    # A run that the start attached itself to counts, whatever workflow it is of.
+    if attached or _was_started_as(info, workflow, key):
+        return _found(info)
     return await _find_listed(connection, workflow, f"WorkflowId = {quoted(workflow_id)}", key)
 
 
@@ -248,21 +241,12 @@ async def _find_listed(
     raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
 
 
-def _is_of(answer: DescribeWorkflowExecutionResponse, workflow: WorkflowRef, key: UUID) -> bool:
-    """A run that the start attached itself to counts, whatever workflow it is of."""
-    attached = (
-        not settings_of(workflow.metadata).id_is_ours
-        and str(key) in answer.workflow_extended_info.request_id_infos
-    )
-    return attached or _was_started_as(answer.workflow_execution_info, workflow, key)
-
-
 def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
-    return info.type.name == workflow.id and _memo_key(info) == str(key)
+    return info.type.name == workflow.id and memo_key(info) == str(key)
 
 
-def _memo_key(info: WorkflowExecutionInfo) -> str:
-    """Ours, of the run that a workflow of ours was started as; its children inherit no memo."""
+def memo_key(info: WorkflowExecutionInfo) -> str:
+    """The key of the start; empty for runs that others started, and for children, which inherit no memo."""
     held = info.memo.fields.get(MEMO_KEY)
     value = None if held is None else value_of(held, limit=1_000)
     return value if isinstance(value, str) else ""
@@ -270,6 +254,5 @@ def _memo_key(info: WorkflowExecutionInfo) -> str:
 
 def _found(info: WorkflowExecutionInfo) -> Started:
     execution = info.execution
-    run = TemporalRun(execution.workflow_id, info.first_run_id or execution.run_id)
     raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
-    return Started(run_id=str(run), raw=raw)
+    return Started(run_id=str(run_of(info)), raw=raw)

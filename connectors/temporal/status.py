@@ -23,7 +23,6 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionResponse,
@@ -34,7 +33,7 @@ from connectors.errors import ConnectorError, InvalidAnswer
 from connectors.protocol import RunSnapshot, RunState
 from connectors.redaction import printable, shorten, shorten_error
 from connectors.temporal.connection import Connection
-from connectors.temporal.runs import attributes_of, first_run_id, is_readable, moment, values_of
+from connectors.temporal.runs import attributes_of, is_readable, moment, run_of, values_of
 
 RUNNING = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
 PAUSED = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
@@ -180,7 +179,7 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
     return {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
-        "first_run_id": first_run_id(answer),
+        "first_run_id": run_of(info).first_run_id,
         "type": info.type.name,
         "task_queue": answer.execution_config.task_queue.name,
         "status": WorkflowExecutionStatus.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_"),
@@ -254,15 +253,11 @@ def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
         payloads = latest.heartbeat_details.payloads
         return _read([values_of([payload], limit=PROGRESS_BYTES) for payload in payloads])
     failing = [activity for activity in answer.pending_activities if activity.HasField("last_failure")]
-    return Progress(message=_tried_again(failing[0])) if failing else Progress()
-
-
-def _tried_again(activity: PendingActivityInfo) -> str:
-    why = words_of_failure(activity.last_failure)
-    told = (
-        f"Activity {activity.activity_type.name} is at attempt {activity.attempt}; the last one failed: {why}"
-    )
-    return shorten(told, MESSAGE_LIMIT)
+    if not failing:
+        return Progress()
+    name, why = failing[0].activity_type.name, words_of_failure(failing[0].last_failure)
+    words = f"Activity {name} is at attempt {failing[0].attempt}; the last one failed: {why}"
+    return Progress(message=shorten(words, MESSAGE_LIMIT))
 
 
 def _read(values: list[Any]) -> Progress:

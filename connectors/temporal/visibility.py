@@ -16,8 +16,8 @@ from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from connectors.errors import Rejected
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunState
 from connectors.temporal.connection import Connection
-from connectors.temporal.runs import TemporalRun, list_page, moment, parse_run, value_of
-from connectors.temporal.starting import MEMO_KEY, quoted
+from connectors.temporal.runs import list_page, moment, parse_run, run_of, value_of
+from connectors.temporal.starting import memo_key, quoted
 
 PAUSED = "Paused"
 """Services of before 2026 refuse every condition that names it."""
@@ -45,19 +45,15 @@ async def list_runs(
     connection: Connection, wanted: RunFilter, *, page_size: int, cursor: str = ""
 ) -> RunPage:
     """The latest first. Raises Rejected, in Temporal's words where the condition is its own."""
-    condition = condition_for(wanted)
+    condition = " AND ".join(_conditions(wanted))
     token = _read_cursor(cursor, condition)
     answer = await list_page(connection, condition, page_size=page_size, token=token)
     runs = [_listed(info) for info in answer.executions]
     return RunPage(runs=runs, next_cursor=_make_cursor(answer.next_page_token, condition))
 
 
-def condition_for(wanted: RunFilter) -> str:
-    """In Temporal's query language; empty: every run. Raises Rejected for what cannot be asked for."""
-    return " AND ".join(_conditions(wanted))
-
-
 def _conditions(wanted: RunFilter) -> Iterator[str]:
+    """In Temporal's query language. Raises Rejected for what cannot be asked for."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
     if wanted.run:
@@ -110,10 +106,9 @@ def _closed(query: str) -> str:
 
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
-    execution, (state, told) = info.execution, STATES.get(info.status, UNKNOWN)
-    first = info.first_run_id or execution.run_id
+    state, told = STATES.get(info.status, UNKNOWN)
     return ListedRun(
-        run_id=str(TemporalRun(execution.workflow_id, first)),
+        run_id=str(run_of(info)),
         workflow=info.type.name,
         state=state,
         told_state=told,
@@ -125,11 +120,8 @@ def _listed(info: WorkflowExecutionInfo) -> ListedRun:
 
 
 def _key(info: WorkflowExecutionInfo) -> UUID | None:
-    """What we noted on the run when we started it."""
-    noted = info.memo.fields.get(MEMO_KEY)
-    value = None if noted is None else value_of(noted, limit=DETAIL_BYTES)
     try:
-        return UUID(value) if isinstance(value, str) else None
+        return UUID(memo_key(info))
     except ValueError:
         return None
 
