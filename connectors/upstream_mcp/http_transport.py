@@ -106,7 +106,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             max_response_bytes=config.max_response_bytes,
             max_connections=MAX_CONNECTIONS,
         )
-        tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if _is_https(config) else None
+        is_https = config.url.startswith("https:")
+        tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if is_https else None
         self._network = GuardedTransport(limits=self._limits, tls=tls)
         self._authorization = Authorization(config, redactor)
         self._streams = ServerStreams(self._network.handle_async_request, tell=stream_news)
@@ -200,13 +201,16 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             return HttpVerdict(exchange, problem=_too_large(self._config.max_response_bytes))
         if 300 <= exchange.status < 400:
             return None if self._stays_here(request, exchange) else HttpVerdict(exchange)
+        message, unreadable = _message_in(exchange)
+        is_message = "error" in message or "result" in message
         if exchange.refused:
-            gone = is_lost(exchange, has_session="mcp-session-id" in request.headers)
-            is_told = exchange.status not in OURS_TO_TELL and is_message(bytes(exchange.body))
+            gone = _is_lost(exchange, message, has_session=SESSION in request.headers)
+            is_told = exchange.status not in OURS_TO_TELL and is_message
             return HttpVerdict(exchange, session_is_gone=gone) if gone or not is_told else None
-        if not _expects_answer(request) or is_message(bytes(exchange.body)):
+        is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
+        if is_message or not is_answered:
             return None
-        why = f"the answer is not the JSON of an MCP message. {why_unreadable(bytes(exchange.body))}"
+        why = f"the answer is not the JSON of an MCP message. {unreadable}"
         return HttpVerdict(exchange, problem=why.strip())
 
     def _stays_here(self, request: httpx2.Request, exchange: Exchange) -> bool:
@@ -271,10 +275,6 @@ def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
     )
 
 
-def _is_https(config: McpConfig) -> bool:
-    return config.url.startswith("https:")
-
-
 def _method_of(request: httpx2.Request) -> bytes:
     """The SDK writes it in front of everything that the caller chose."""
     found = METHOD.search(_body_of(request)[:200])
@@ -286,10 +286,6 @@ def _body_of(request: httpx2.Request) -> bytes:
         return bytes(request.content)
     except httpx2.RequestNotRead:
         return b""
-
-
-def _expects_answer(request: httpx2.Request) -> bool:
-    return request.method == "POST" and not _method_of(request).startswith(b"notifications/")
 
 
 def _too_large(most: int) -> str:
@@ -367,40 +363,24 @@ async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
         return
 
 
-def is_lost(exchange: Exchange, *, has_session: bool) -> bool:
+def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) -> bool:
     """Whether the conversation has to begin anew: MCP says 404, some servers say 400 and why."""
     if exchange.status == 404:
         return has_session
-    if exchange.status != 400 or _error_code(bytes(exchange.body)) == INVALID_PARAMS:
+    error = message.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    if exchange.status != 400 or code == INVALID_PARAMS:
         return False
     return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))
 
 
-def why_unreadable(body: bytes) -> str:
+def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
+    """The message in the body, empty where there is none, and why the body cannot be read."""
     try:
-        parse_json(body, max_depth=MAX_DEPTH)
+        message = parse_json(bytes(exchange.body), max_depth=MAX_DEPTH)
     except UnreadableJSON as error:
-        return str(error)
-    return ""
-
-
-def is_message(body: bytes) -> bool:
-    message = _message(body)
-    return "error" in message or "result" in message
-
-
-def _error_code(body: bytes) -> Any:
-    error = _message(body).get("error")
-    return error.get("code") if isinstance(error, dict) else None
-
-
-def _message(body: bytes) -> dict[str, Any]:
-    """Empty for what is none."""
-    try:
-        message = parse_json(body, max_depth=MAX_DEPTH)
-    except UnreadableJSON:
-        return {}
-    return message if isinstance(message, dict) else {}
+        return {}, str(error)
+    return message if isinstance(message, dict) else {}, ""
 
 
 class Authorization:

@@ -212,7 +212,9 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     if result.get("isError"):
         raise _refusal(result, tool)
     if (structured := result.get("structuredContent")) is not None:
-        return _unwrapped(structured)
+        # Some SDKs put whatever a function returns under `result`.
+        is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
+        return structured["result"] if is_wrapped else structured
     texts = _texts(result)
     try:
         # Some SDKs write each item of a list into a block of its own.
@@ -222,13 +224,6 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     if not answers:
         raise InvalidAnswer(f"The tool {tool} answered with neither structured content nor text.")
     return answers[0] if len(answers) == 1 else answers
-
-
-def _unwrapped(structured: Any) -> Any:
-    """Some SDKs put whatever a function returns under `result`."""
-    if isinstance(structured, dict) and list(structured) == ["result"]:
-        return structured["result"]
-    return structured
 
 
 def _refusal(result: dict[str, Any], tool: str) -> Rejected | NotFound:

@@ -93,7 +93,9 @@ class McpSession:
                         on_progress=on_progress,
                     )
                 except (Unreachable, OutcomeUnknown) as error:
-                    error.message += await self._last_words_of(owned)
+                    if owned.task is not None and owned.conversation.ended.is_set():
+                        await asyncio.wait({owned.task}, timeout=LAST_WORDS_SECONDS)
+                        error.message += self._explain()
                     raise
                 except SessionLost:
                     self._era = None
@@ -101,13 +103,6 @@ class McpSession:
                     if is_last:
                         raise Unreachable(f"{method}: the server forgets each session at once.") from None
         raise AssertionError("the loop returns or raises")
-
-    async def _last_words_of(self, owned: "_Owned") -> str:
-        """Of a conversation that has just ended; empty while it goes on."""
-        if owned.task is None or not owned.conversation.ended.is_set():
-            return ""
-        await asyncio.wait({owned.task}, timeout=LAST_WORDS_SECONDS)
-        return self._explain()
 
     def begin_anew(self) -> None:
         """The server has forgotten the conversation. Whoever asks next, or listens, begins another."""
@@ -143,7 +138,10 @@ class McpSession:
                     if has_listened:
                         self._tell_of_changes()
                     has_listened, failures = True, 0
-                    await _first_of(self._hear_of_changes(owned.conversation), owned.retired.wait())
+                    conversation = owned.conversation
+                    asks = conversation.tells_of_changes_when_asked
+                    hearing = conversation.listen() if asks else conversation.ended.wait()
+                    await _first_of(hearing, owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
                 logger.debug("An MCP server does not tell of changes: {}", error.message)
                 failures = REFUSED
@@ -152,13 +150,6 @@ class McpSession:
             await asyncio.sleep(
                 backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
             )
-
-    async def _hear_of_changes(self, conversation: Conversation) -> None:
-        """Until the server stops telling."""
-        if conversation.tells_of_changes_when_asked:
-            await conversation.listen()
-        else:
-            await conversation.ended.wait()
 
     @asynccontextmanager
     async def _conversation(self) -> AsyncGenerator["_Owned"]:

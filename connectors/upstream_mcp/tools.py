@@ -23,12 +23,19 @@ def read_tool(
         return parse_definition(tool, position=position)
     wrong = find_invalid_x_mcp_header(tool.get("inputSchema"))
     if wrong is not None and needs_headers:
-        return _rejected(tool, position, f"inputSchema: {wrong}")
+        name = tool.get("name")
+        readable = name[:255] if isinstance(name, str) else ""
+        reason = f"inputSchema: {wrong}"[:1000]
+        return RejectedDefinition(position=position, id=readable, name=readable, reason=reason)
+    description = tool.get("description")
+    # MCP does without one; a text of blanks is none.
+    if description is None or (isinstance(description, str) and not description.strip()):
+        description = NO_DESCRIPTION
     raw = {
         "id": tool.get("name"),
         "name": tool.get("name"),
         "title": tool.get("title"),
-        "description": _description_of(tool),
+        "description": description,
         "inputSchema": tool.get("inputSchema"),
         "outputSchema": tool.get("outputSchema"),
         "annotations": tool.get("annotations"),
@@ -38,19 +45,6 @@ def read_tool(
         "metadata": {METADATA_KEY: _needed_to_start(tool, has_headers=wrong is None)},
     }
     return parse_definition(raw, position=position)
-
-
-def _rejected(tool: dict[str, Any], position: int, reason: str) -> RejectedDefinition:
-    name = tool.get("name")
-    readable = name[:255] if isinstance(name, str) else ""
-    return RejectedDefinition(position=position, id=readable, name=readable, reason=reason[:1000])
-
-
-def _description_of(tool: dict[str, Any]) -> Any:
-    """MCP does without one; a text of blanks is none."""
-    description = tool.get("description")
-    is_missing = description is None or (isinstance(description, str) and not description.strip())
-    return NO_DESCRIPTION if is_missing else description
 
 
 def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, Any]:
