@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from connectors.backoff import backoff_seconds, spread
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
 from connectors.prefect.config import PrefectConfig
@@ -122,7 +122,9 @@ class PrefectApi:
             try:
                 return await self._ask_once(method, path, body, repeatable=repeatable)
             except (Unreachable, OutcomeUnknown) as error:
-                if not _is_busy(error):
+                # Unless it says when to come back.
+                says_when = getattr(error, "retry_after", None) is not None
+                if error.details.get("status") != 503 or says_when:
                     raise
             pause = backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(spread(pause))
@@ -132,11 +134,6 @@ class PrefectApi:
         return await self._client.request_json(
             method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH, is_listing=True
         )
-
-
-def _is_busy(error: ConnectorError) -> bool:
-    """It does not say when to come back, so soon will do."""
-    return error.details.get("status") == 503 and getattr(error, "retry_after", None) is None
 
 
 def _id(text: str, what: str) -> str:

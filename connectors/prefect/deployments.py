@@ -117,7 +117,9 @@ def _cleaned(schema: Any) -> Any:
     """Without what is Prefect's alone, as deep as schemas go; titles that only repeat a name go as well."""
     if not isinstance(schema, dict):
         return schema
-    return {_renamed(key): value for key, value in _parts(schema) if key not in OF_PREFECT}
+    kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}
+    # Prefect writes the keyword of an older draft of JSON Schema.
+    return {"$defs" if key == "definitions" else key: value for key, value in kept.items()}
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -132,11 +134,6 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value.replace("#/definitions/", "#/$defs/", 1)
         else:
             yield key, value
-
-
-def _renamed(keyword: str) -> str:
-    """Prefect writes the keyword of an older draft of JSON Schema."""
-    return "$defs" if keyword == "definitions" else keyword
 
 
 def _untitled(name: str, schema: Any) -> Any:

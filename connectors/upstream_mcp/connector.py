@@ -32,7 +32,7 @@ from connectors.protocol import (
 )
 from connectors.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
-from connectors.upstream_mcp.conversation import OnProgress, Verdicts
+from connectors.upstream_mcp.conversation import OnProgress, TransportFailures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
 from connectors.upstream_mcp.listed_workflows import ListedWorkflows, is_listed
 from connectors.upstream_mcp.session import McpSession, OpenTransport
@@ -58,7 +58,7 @@ class McpConnector:
         self._redactor = Redactor(config.secrets)
         self._listeners: list[Callable[[], None]] = []
         self._http: LimitedTransport | None = None
-        self._session = self._make_session(Verdicts())
+        self._session = self._make_session(TransportFailures())
         self._tasks = ServerTasks(self._session)
 
     def __repr__(self) -> str:
@@ -172,21 +172,21 @@ class McpConnector:
             on_progress=on_progress,
         )
 
-    def _make_session(self, verdicts: Verdicts) -> McpSession:
+    def _make_session(self, failures: TransportFailures) -> McpSession:
         config, redactor, last_words = self._config, self._redactor, LastWords()
         if config.transport == "http":
             http = self._http = LimitedTransport(
-                config, redactor=redactor, verdicts=verdicts, stream_news=self._note_stream
+                config, redactor=redactor, failures=failures, stream_news=self._note_stream
             )
             open_transport: OpenTransport = partial(open_http, config, http)
         else:
             command_line(config)
             open_transport = partial(
-                open_stdio, config, redactor=redactor, verdicts=verdicts, last_words=last_words
+                open_stdio, config, redactor=redactor, failures=failures, last_words=last_words
             )
         return McpSession(
             open_transport,
-            verdicts=verdicts,
+            failures=failures,
             redactor=redactor,
             request_seconds=config.request_timeout_seconds,
             holds_back=config.transport == "stdio",

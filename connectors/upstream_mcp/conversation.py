@@ -65,10 +65,10 @@ UNREADABLE = "Failed to parse"
 
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000
-"""Verdicts about requests that nobody waits for any more."""
+"""Kept for requests whose caller may have left."""
 
 
-class Verdict(Protocol):
+class TransportFailure(Protocol):
     def error(self, *, repeatable: bool) -> ConnectorError:
         """`repeatable`: the request changes nothing at the server, however often it is made."""
         ...
@@ -77,22 +77,26 @@ class Verdict(Protocol):
     def session_is_gone(self) -> bool: ...
 
 
-class Verdicts:
-    """Those that were passed and not yet heard."""
+class TransportFailures:
+    """Failures below JSON-RPC, on their way to the request that they concern.
+
+    The SDK's transports know only JSON-RPC errors; any other failure would end the whole conversation. So each
+    travels as a JSON-RPC error whose data is a key that a server cannot guess.
+    """
 
     def __init__(self) -> None:
-        self._passed: dict[str, Verdict] = {}
+        self._passed: dict[str, TransportFailure] = {}
 
-    def write(self, verdict: Verdict, *, request_id: int | str | None = None) -> bytes:
-        """The JSON-RPC error that stands for the verdict."""
+    def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
+        """The JSON-RPC error that stands for the failure."""
         key = uuid4().hex
-        self._passed[key] = verdict
+        self._passed[key] = failure
         if len(self._passed) > MOST_UNREAD:
             del self._passed[next(iter(self._passed))]
-        error = {"code": INTERNAL_ERROR, "message": "verdict", "data": key}
+        error = {"code": INTERNAL_ERROR, "message": "failure", "data": key}
         return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
 
-    def read(self, data: Any) -> Verdict | None:
+    def read(self, data: Any) -> TransportFailure | None:
         return self._passed.pop(data, None) if isinstance(data, str) else None
 
 
@@ -122,14 +126,14 @@ class Conversation:
         self,
         dispatcher: JSONRPCDispatcher,
         *,
-        verdicts: Verdicts,
+        failures: TransportFailures,
         redactor: Redactor,
         tell_of_changes: Callable[[], None],
     ) -> None:
         self.era = Era("")
         self.ended = asyncio.Event()
         self._dispatcher = dispatcher
-        self._verdicts = verdicts
+        self._failures = failures
         self._redactor = redactor
         self._tell_of_changes = tell_of_changes
 
@@ -225,8 +229,8 @@ class Conversation:
         raise failure
 
     def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
-        if (verdict := self._verdicts.read(error.data)) is not None:
-            return SessionLost() if verdict.session_is_gone else verdict.error(repeatable=repeatable)
+        if (failure := self._failures.read(error.data)) is not None:
+            return SessionLost() if failure.session_is_gone else failure.error(repeatable=repeatable)
         if error.code == CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
             if error.message == CLOSED:
                 # What comes after this one has to go into another conversation.

@@ -23,7 +23,7 @@ from connectors.json_limits import UnreadableJSON, parse_json
 from connectors.oauth import ClientCredentials
 from connectors.redaction import Redactor
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import Verdicts
+from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
 
 MAX_CONNECTIONS = 500
@@ -64,7 +64,7 @@ class StreamNews(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpVerdict:
+class HttpFailure:
     """An exchange that brought no MCP message; `problem` where the status does not tell what is wrong."""
 
     exchange: Exchange
@@ -91,7 +91,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         config: McpConfig,
         *,
         redactor: Redactor,
-        verdicts: Verdicts,
+        failures: TransportFailures,
         stream_news: Callable[[StreamNews], None] = lambda news: None,
     ) -> None:
         """`stream_news` hears what becomes of the stream on which the server tells things unasked.
@@ -100,7 +100,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         """
         self._config = config
         self._redactor = redactor
-        self._verdicts = verdicts
+        self._failures = failures
         self._limits = HttpLimits(
             connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
             max_response_bytes=config.max_response_bytes,
@@ -132,14 +132,14 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             exchange.status, exchange.headers = response.status_code, response.headers
             return await self._answer(request, response, exchange)
         except ConnectorError as error:
-            return self._tell(request, HttpVerdict(exchange, unsent=error))
+            return self._tell(request, HttpFailure(exchange, unsent=error))
         except TRANSPORT_ERRORS as error:
             limits = HttpLimits(
                 connect_seconds=self._limits.connect_seconds,
                 read_seconds=silence or 0,
                 max_connections=MAX_CONNECTIONS,
             )
-            return self._tell(request, HttpVerdict(exchange, failure=failure_reason(error, limits)))
+            return self._tell(request, HttpFailure(exchange, failure=failure_reason(error, limits)))
 
     async def aclose(self) -> None:
         await self._authorization.aclose()
@@ -158,22 +158,22 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
     async def _answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
     ) -> httpx2.Response:
-        """The response as the SDK may see it, or the verdict on it."""
+        """The response that the SDK may see, or the failure in place of it."""
         if exchange.encoding:
             await response.aclose()
             return self._tell(
                 request,
-                HttpVerdict(exchange, problem="the answer is compressed although we asked for a plain one."),
+                HttpFailure(exchange, problem="the answer is compressed although we asked for a plain one."),
             )
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if exchange.refused or media_type == "application/json":
             return await self._whole_answer(request, response, exchange)
         if response.status_code == 202 or media_type == "text/event-stream":
-            bounded = _BoundedStream(response, self._config.max_response_bytes, self._verdicts, exchange)
+            bounded = _BoundedStream(response, self._config.max_response_bytes, self._failures, exchange)
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         await response.aclose()
         kind = f"answered with {media_type}" if media_type else "did not say what it answered with"
-        return self._tell(request, HttpVerdict(exchange, problem=f"the server {kind}, not with MCP."))
+        return self._tell(request, HttpFailure(exchange, problem=f"the server {kind}, not with MCP."))
 
     async def _whole_answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
@@ -187,8 +187,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     break
         finally:
             await response.aclose()
-        if verdict := self._verdict_on(request, exchange):
-            return self._tell(request, verdict)
+        if failure := self._failure_in(request, exchange):
+            return self._tell(request, failure)
         headers = {
             name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
         }
@@ -196,22 +196,22 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             exchange.status, headers=headers, content=bytes(exchange.body), request=request
         )
 
-    def _verdict_on(self, request: httpx2.Request, exchange: Exchange) -> HttpVerdict | None:
+    def _failure_in(self, request: httpx2.Request, exchange: Exchange) -> HttpFailure | None:
         if exchange.truncated and not exchange.refused:
-            return HttpVerdict(exchange, problem=_too_large(self._config.max_response_bytes))
+            return HttpFailure(exchange, problem=_too_large(self._config.max_response_bytes))
         if 300 <= exchange.status < 400:
-            return None if self._stays_here(request, exchange) else HttpVerdict(exchange)
+            return None if self._stays_here(request, exchange) else HttpFailure(exchange)
         message, unreadable = _message_in(exchange)
         is_message = "error" in message or "result" in message
         if exchange.refused:
             gone = _is_lost(exchange, message, has_session=SESSION in request.headers)
             is_told = exchange.status not in OURS_TO_TELL and is_message
-            return HttpVerdict(exchange, session_is_gone=gone) if gone or not is_told else None
+            return HttpFailure(exchange, session_is_gone=gone) if gone or not is_told else None
         is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
         if is_message or not is_answered:
             return None
         why = f"the answer is not the JSON of an MCP message. {unreadable}"
-        return HttpVerdict(exchange, problem=why.strip())
+        return HttpFailure(exchange, problem=why.strip())
 
     def _stays_here(self, request: httpx2.Request, exchange: Exchange) -> bool:
         try:
@@ -221,25 +221,27 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         same = (target.scheme, target.netloc) == (request.url.scheme, request.url.netloc)
         return same and not target.userinfo and exchange.status in (307, 308)
 
-    def _tell(self, request: httpx2.Request, verdict: HttpVerdict) -> httpx2.Response:
-        status = verdict.exchange.status if verdict.exchange.refused else 502
+    def _tell(self, request: httpx2.Request, failure: HttpFailure) -> httpx2.Response:
+        status = failure.exchange.status if failure.exchange.refused else 502
         if 300 <= status < 400:
             status = 502
         return httpx2.Response(
             status,
             headers={"content-type": "application/json"},
-            content=self._verdicts.write(verdict),
+            content=self._failures.write(failure),
             request=request,
         )
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """An event stream that may grow by so much, and by so much a second; then it ends with the verdict."""
+    """An event stream that may grow by so much, and by so much a second; then it ends with a failure."""
 
-    def __init__(self, response: httpx2.Response, most: int, verdicts: Verdicts, exchange: Exchange) -> None:
+    def __init__(
+        self, response: httpx2.Response, most: int, failures: TransportFailures, exchange: Exchange
+    ) -> None:
         self._response = response
         self._most = most
-        self._verdicts = verdicts
+        self._failures = failures
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -259,8 +261,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
         yield bytes(events.rest)
 
     def _end(self, problem: str) -> bytes:
-        verdict = HttpVerdict(self._exchange, problem=problem)
-        return NO_MESSAGE + b"data: " + self._verdicts.write(verdict) + b"\n\n"
+        failure = HttpFailure(self._exchange, problem=problem)
+        return NO_MESSAGE + b"data: " + self._failures.write(failure) + b"\n\n"
 
     async def aclose(self) -> None:
         await self._response.aclose()
@@ -293,7 +295,11 @@ def _too_large(most: int) -> str:
 
 
 class ServerStreams:
-    """Opens them for one connector."""
+    """Opens the streams on which servers of the handshake era send notifications.
+
+    The SDK asks for one when a conversation begins, and gives it up for good after two failures. Here it is
+    asked for until it comes or is refused, so that a server may be away for hours.
+    """
 
     def __init__(
         self,

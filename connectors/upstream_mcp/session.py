@@ -23,7 +23,7 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.redaction import Redactor
-from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, Verdicts
+from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, TransportFailures
 
 CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
@@ -48,7 +48,7 @@ class McpSession:
         self,
         open_transport: OpenTransport,
         *,
-        verdicts: Verdicts,
+        failures: TransportFailures,
         redactor: Redactor,
         request_seconds: float,
         holds_back: bool,
@@ -56,7 +56,7 @@ class McpSession:
         tell_of_changes: Callable[[], None] = lambda: None,
     ) -> None:
         self._open_transport = open_transport
-        self._verdicts = verdicts
+        self._failures = failures
         self._redactor = redactor
         self._request_seconds = request_seconds
         self._tell_of_changes = tell_of_changes
@@ -131,24 +131,24 @@ class McpSession:
 
     async def _watch(self) -> None:
         """Whatever was missed while there was no conversation is told as one change."""
-        failures, has_listened = 0, False
+        in_a_row, has_listened = 0, False
         while True:
             try:
                 async with self._conversation() as owned:
                     if has_listened:
                         self._tell_of_changes()
-                    has_listened, failures = True, 0
+                    has_listened, in_a_row = True, 0
                     conversation = owned.conversation
                     asks = conversation.tells_of_changes_when_asked
                     hearing = conversation.listen() if asks else conversation.ended.wait()
                     await _first_of(hearing, owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
                 logger.debug("An MCP server does not tell of changes: {}", error.message)
-                failures = REFUSED
+                in_a_row = REFUSED
             except (ConnectorError, SessionLost):
-                failures += 1
+                in_a_row += 1
             await asyncio.sleep(
-                backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+                backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
             )
 
     @asynccontextmanager
@@ -191,7 +191,7 @@ class McpSession:
             async with self._open_transport() as (read_stream, write_stream):
                 conversation = Conversation(
                     JSONRPCDispatcher(read_stream, write_stream),
-                    verdicts=self._verdicts,
+                    failures=self._failures,
                     redactor=self._redactor,
                     tell_of_changes=self._tell_of_changes,
                 )

@@ -21,7 +21,7 @@ from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Outc
 from connectors.operator import allowed_stdio_command
 from connectors.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, variables
-from connectors.upstream_mcp.conversation import Verdicts
+from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.rate_limits import FloodGate, TooManyMessages
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -40,7 +40,7 @@ LOGGED_LINES_A_MINUTE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class SizeVerdict:
+class OversizedMessage:
     most: int
     session_is_gone: bool = False
 
@@ -79,7 +79,7 @@ def command_line(config: McpConfig) -> list[str]:
 
 @asynccontextmanager
 async def open_stdio(
-    config: McpConfig, *, redactor: Redactor, verdicts: Verdicts, last_words: LastWords
+    config: McpConfig, *, redactor: Redactor, failures: TransportFailures, last_words: LastWords
 ) -> AsyncGenerator[Streams]:
     """The streams of a conversation with a program that runs as long as they are open."""
     process, pipes = await _start(config)
@@ -93,7 +93,7 @@ async def open_stdio(
         stack.push_async_callback(_end, process, pipes, last_words, heard_all)
         for stream in (to_us, from_program, to_program, from_us):
             stack.callback(stream.close)
-        group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), verdicts)
+        group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), failures)
         group.start_soon(_speak, process, from_us)
         group.start_soon(_overhear, process, redactor, last_words, heard_all)
         yield from_program, to_program
@@ -125,7 +125,7 @@ async def _hear(
     process: asyncio.subprocess.Process,
     to_us: MemoryObjectSendStream[SessionMessage | Exception],
     lines: "_Lines",
-    verdicts: Verdicts,
+    failures: TransportFailures,
 ) -> None:
     assert process.stdout is not None
     gate, nobody_listens = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
@@ -135,7 +135,7 @@ async def _hear(
                 for line in lines.feed(chunk):
                     if isinstance(line, bytes) and not gate.admits(line):
                         continue
-                    message = line if isinstance(line, bytes) else line.verdict(verdicts)
+                    message = line if isinstance(line, bytes) else line.failure(failures)
                     # Read on to the end all the same: a full pipe would keep the program from leaving.
                     with contextlib.suppress(ValueError, *nobody_listens):
                         await to_us.send(
@@ -215,9 +215,9 @@ class _TooLong:
     end: bytes
     most: int
 
-    def verdict(self, verdicts: Verdicts) -> bytes:
+    def failure(self, failures: TransportFailures) -> bytes:
         found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
-        return verdicts.write(SizeVerdict(self.most), request_id=int(found[1]) if found else None)
+        return failures.write(OversizedMessage(self.most), request_id=int(found[1]) if found else None)
 
 
 @dataclass(slots=True)
