@@ -80,7 +80,7 @@ class TransportFailure(Protocol):
 class TransportFailures:
     """Failures below JSON-RPC, on their way to the request that they concern.
 
-    The SDK's transports know only JSON-RPC errors; any other failure would end the whole conversation. So each
+    The SDK's transports know only JSON-RPC errors; any other failure would end the whole conversation. So it
     travels as a JSON-RPC error whose data is a key that a server cannot guess.
     """
 
