@@ -1,4 +1,4 @@
-"""The configuration of a Temporal source, and the workflows that it, or a file that it names, declares."""
+"""The configuration of a Temporal source, and the workflows that it declares."""
 
 import asyncio
 import os
@@ -49,12 +49,12 @@ class TemporalConfig(ServiceSettings):
 
 
 def declares_nothing(config: TemporalConfig) -> bool:
-    """Temporal cannot be asked what it could run, so that such a source has no workflows."""
+    """Without declarations a source has no workflows: Temporal cannot list workflow types."""
     return not (config.definitions.strip() or config.definitions_file)
 
 
 async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-    """Raises Misconfigured, with the line and key of each problem, for what cannot be read as a whole."""
+    """Raises Misconfigured, with the line and key of each problem, for unusable definitions."""
     if declares_nothing(config):
         yield RejectedDefinition(position=0, id=DEFINITIONS, name=DEFINITIONS, reason=NO_DEFINITIONS)
         return
@@ -72,7 +72,7 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
 
 
 def read_declared(config: TemporalConfig) -> Declared:
-    """What the settings declare now. Raises Misconfigured."""
+    """Read the definitions now. Raises Misconfigured."""
     try:
         if config.definitions.strip():
             return _read_text(config.definitions, config.default_task_queue)
@@ -86,7 +86,7 @@ def read_declared(config: TemporalConfig) -> Declared:
 
 
 def check_text(definitions: str, *, default_task_queue: str) -> None:
-    """Raises UnusableText, or ValueError for secrets, which a text of settings would show to everybody."""
+    """Raises UnusableText, or ValueError for secrets, since settings are shown in clear text."""
     connection = _read_text(definitions, default_task_queue).connection
     if connection is not None and connection.secrets:
         names = " and ".join(f"temporal.{name_in_file(name)}" for name in connection.secrets)
@@ -94,11 +94,11 @@ def check_text(definitions: str, *, default_task_queue: str) -> None:
 
 
 def read_file(path: str) -> bytes:
-    """Raises Misconfigured for what is no readable YAML file of a bounded size."""
+    """Read at most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
     if not os.path.isabs(path) or not path.endswith(SUFFIXES):
         raise Misconfigured(f"{path}: has to be a path from / on to a file that ends in .yaml or .yml.")
     try:
-        # Opening a pipe without this flag waits until somebody writes to it.
+        # Without this flag, opening a pipe blocks until it has a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -122,7 +122,7 @@ def _read_text(definitions: str, default_task_queue: str) -> Declared:
 
 
 def _differing(connection: DeclaredConnection | None, config: TemporalConfig) -> str:
-    """The keys of what the file says otherwise, with the values normalised as the settings are."""
+    """The file's keys whose values differ from the settings."""
     if connection is None:
         return ""
     said = config.model_validate(config.model_dump() | connection.settings)

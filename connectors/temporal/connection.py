@@ -1,4 +1,4 @@
-"""The shared connection to a Temporal service: made at its first use, made anew where that is needed."""
+"""The shared connection to a Temporal service, and its errors as ConnectorErrors."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ from connectors.temporal.settings import ServiceSettings
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"
 ANSWER_MARGIN_SECONDS = 1.0
-"""The SDK ends a request itself; this much later we do not wait for it any longer."""
+"""Added to the SDK's own time limit before a request is abandoned."""
 WORDS_LIMIT = 500
 REFUSED_CREDENTIALS = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 REFUSED_REQUEST = (
@@ -44,7 +44,7 @@ REFUSED_REQUEST = (
 )
 BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
 NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
-"""In the SDK's words: there was no connection to send anything over."""
+"""Parts of the SDK's messages for a request that was never sent."""
 TOO_LARGE = "larger than max"
 UNREADABLE = "failed to decode Protobuf message"
 
@@ -59,12 +59,12 @@ NO_CONNECTION = (
     (r"timed out|TimedOut|deadline has elapsed", "no connection in time"),
     (r"h2 protocol|FRAME_SIZE|GoAway|InvalidMessage", "it does not speak gRPC there"),
 )
-"""What the SDK's long words for a failed connection say, best first."""
+"""Reasons for the SDK's messages on failed connections, the most specific first."""
 REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
     r"|CertificateExpired|CertificateRevoked|DecryptError"
 )
-"""TLS alerts with which a service refuses a client's certificate, or the lack of one."""
+"""TLS alerts by which a service refuses a client's certificate or its absence."""
 REFUSED_AT_FIRST = re.compile(
     r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)"
 )
@@ -94,7 +94,7 @@ class Connection:
 
     @property
     def rpc_timeout(self) -> timedelta:
-        """Of one attempt, for the calls that `ask` is given."""
+        """The time limit of one attempt, for calls passed to `ask`."""
         return timedelta(seconds=self._config.timeout_seconds)
 
     async def ask(
@@ -104,17 +104,17 @@ class Connection:
         repeatable: bool = True,
         seconds: float | None = None,
     ) -> Answer:
-        """What `call` returns, given the client; it passes on a time limit for each attempt.
+        """The result of `call` with the client; `call` sets the time limit of each attempt.
 
         `seconds`: the longest that all of it may take; usually twice the limit of one attempt. With
-        `repeatable=False` whatever leaves open if the service acted is OutcomeUnknown.
+        `repeatable=False`, an error after which the service may have acted is OutcomeUnknown.
         """
         client, token = await self._connected()
         limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
         try:
             return await self._carry_out(call(client), limit, repeatable=repeatable)
         except _TokenRefused:
-            # Nothing was done, so with another token it can be tried once more.
+            # The service did nothing, so a retry with a fresh token is safe.
             assert self._oauth is not None
             self._oauth.forget(token)
             client, _ = await self._connected()
@@ -130,7 +130,7 @@ class Connection:
     async def _carry_out(
         self, answer: Awaitable[Answer], limit: float, *, repeatable: bool, last: bool = False
     ) -> Answer:
-        # Raised outside of the handlers: the SDK's errors, as their context, could quote what was sent.
+        # Raised outside of the handlers, since the SDK's errors may quote the request as their context.
         try:
             async with asyncio.timeout(limit):
                 return await answer
@@ -143,7 +143,7 @@ class Connection:
         raise self._without_secrets(failure)
 
     async def _connected(self) -> tuple[Client, str]:
-        """The client, carrying a token that is valid; and that token."""
+        """The client with a valid token, and that token."""
         token = await self._oauth.token() if self._oauth is not None else self._token
         made_with = _fingerprints(self._config)
         client = self._client
@@ -151,7 +151,7 @@ class Connection:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect(token, made_with))
                 self._connecting.add_done_callback(self._forget_connecting)
-            # All who wait share the outcome, so that a silent service costs them one time limit and not many.
+            # All callers share one attempt, so that a silent service costs them one time limit.
             client = await asyncio.shield(self._connecting)
         if token != self._token:
             client.api_key = self._token = token
@@ -173,7 +173,7 @@ class Connection:
         host, _, port = self._config.host_port.rpartition(":")
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
-                # The SDK resolves the name once more, so this keeps out mistakes, not whoever owns the name.
+                # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
                 await resolve_allowed(host.strip("[]"), int(port))
                 return await Client.connect(
                     self._config.host_port,
@@ -206,12 +206,12 @@ class Connection:
 
 
 class _TokenRefused(Exception):
-    """The service did not accept the access token."""
+    """The service rejected the access token."""
 
 
 @cache
 def quiet_runtime(process: int) -> Runtime:
-    """The SDK's threads, which a process's connections share; they write nothing and serve no metrics."""
+    """The SDK's threads, shared by the process's connections, without logs or metrics."""
     return Runtime(
         telemetry=TelemetryConfig(logging=None, metrics=None),
         worker_heartbeat_interval=None,
@@ -253,7 +253,7 @@ def _content(path: str, what: str) -> bytes | None:
 
 
 def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
-    """Of the TLS files, so that a renewed one is noticed; a missing one is complained of when it is read."""
+    """Modification times and sizes of the TLS files, to notice renewed ones; None for a missing file."""
     found: list[tuple[int, int] | None] = []
     for path in filter(None, (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)):
         try:
@@ -282,7 +282,7 @@ def _client_credentials(config: ServiceSettings) -> ClientCredentials:
 
 
 def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
-    """The error for an answer that is no success; the words are the service's."""
+    """The ConnectorError for a refusal by the service, in the service's words."""
     words = _words(error.message)
     if error.status in REFUSED_CREDENTIALS:
         return Rejected(f"Temporal refused our credentials: {words}", needs_operator=True)
@@ -313,7 +313,7 @@ KEY_OF_ANOTHER = "KeyMismatch"
 
 
 def no_connection(told: str, *, address: str, tls: bool) -> ConnectorError:
-    """The error for what the SDK says of a connection that did not come about. Nothing was asked for yet."""
+    """The ConnectorError for a failed connection, from the SDK's message."""
     if KEY_OF_ANOTHER in told:
         return Misconfigured("The client key file holds the key of another certificate.")
     if REFUSED_AT_FIRST.search(told):

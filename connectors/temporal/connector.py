@@ -91,7 +91,7 @@ class TemporalConnector:
         return Health(ok=True, message=message, latency_seconds=seconds)
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        """What the definitions declare, once the service has answered: without it nothing can be started."""
+        """The declared workflows, provided that the service answers: without it none can be started."""
         declared = [found async for found in list_declared(self._config)]
         await (await self._service()).reach()
         for found in declared:
@@ -144,12 +144,12 @@ class TemporalConnector:
 
     @property
     def _file(self) -> str:
-        """What the workflows are read from; empty where the settings hold them."""
+        """The path of the definitions file; empty where the settings hold the definitions."""
         return "" if self._config.definitions.strip() else self._config.definitions_file
 
     async def _service(self) -> "TemporalService":
         if self._made is None:
-            # Elsewhere, so that importing the SDK does not hold up what else goes on.
+            # In a thread, so that importing the SDK does not block the event loop.
             module = await asyncio.to_thread(import_module, "connectors.temporal.service")
             if self._made is None:
                 self._made = module.TemporalService(self._config)
@@ -159,7 +159,7 @@ class TemporalConnector:
         try:
             declared = await asyncio.to_thread(read_declared, self._config)
         except Misconfigured:
-            # What is wrong with the definitions the refresh says.
+            # Discovery reports what is wrong with the definitions.
             return []
         settings = [settings_of(workflow.metadata) for workflow in declared.workflows]
         queues = sorted({one.task_queue or self._config.default_task_queue for one in settings} - {""})
@@ -189,7 +189,7 @@ class FileWatch:
 
 
 def _state_of(path: str) -> State:
-    """Empty for a file that is not there."""
+    """Modification time, size and identity; empty for a missing file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a file of Temporal workflows can say, block by block. The keys are those of the file."""
+"""The blocks of a Temporal definitions file, and messages for what is wrong in them."""
 
 import re
 from difflib import get_close_matches
@@ -80,7 +80,7 @@ def read_duration(text: object) -> float:
 
 
 class Block(BaseModel):
-    """A mapping that knows its keys, so that a misspelt one is not passed over in silence."""
+    """A mapping with known keys, so that misspelt ones are errors. The keys are camelCase in the file."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, alias_generator=to_camel
@@ -150,14 +150,14 @@ Label = Annotated[str, Field(max_length=100), AfterValidator(_said)]
 Number = Annotated[Any, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(read_duration)]
 Seconds = Annotated[float, BeforeValidator(_some_seconds)]
-"""Of what the product itself counts in seconds."""
+"""A duration that the product counts in seconds."""
 ReusePolicy = Literal["AllowDuplicate", "AllowDuplicateFailedOnly", "RejectDuplicate"]
 ConflictPolicy = Literal["Fail", "UseExisting", "TerminateExisting"]
 POLICIES = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
 
 
 class FieldDeclaration(Block):
-    """One property of an input or output: JSON Schema's words, and whether it is required."""
+    """One property of an input or output: JSON Schema keywords, and whether it is required."""
 
     type: Literal["string", "number", "integer", "boolean", "array", "object", "any"] = "string"
     title: str | None = None
@@ -190,28 +190,26 @@ Fields = list[Annotated[dict[str, FieldOrDescription], BeforeValidator(_one_fiel
 
 class InputDeclaration(Block):
     type: Name | None = None
-    """The name of the type that the workflow takes; `none` for one that takes nothing."""
+    """The name of the input's type; `none` for a workflow without input."""
     fields: Fields | None = None
     positional: bool = False
-    """Each field is an argument of its own, in their order, instead of one object of all."""
+    """Each field is a separate argument, in order, instead of one object."""
 
 
 class OutputDeclaration(Block):
     type: Name | None = None
     description: str | None = Field(default=None, max_length=LONGEST_TEXT)
     fields: Fields | None = None
-    """What the result consists of; whoever writes this promises it."""
+    """The result's fields, which the author promises."""
 
 
 class InteractionDeclaration(Block):
-    """A query or a signal."""
-
     description: str = Field(default="", max_length=2_000)
     fields: Fields | None = None
 
 
 class WorkflowCache(Block):
-    """`cache: false`, or for how long a result is good."""
+    """`cache: false`, or how long a result may be reused."""
 
     enabled: bool = True
     ttl: Seconds | None = None
@@ -264,7 +262,7 @@ class Tls(Block):
 
 
 class TemporalBlock(Block):
-    """The connection; `ServiceSettings` says which values can be used."""
+    """The connection; `ServiceSettings` validates its values."""
 
     host_port: Name
     namespace: Name | None = None
@@ -297,12 +295,12 @@ class DefinitionsFile(Block):
 
 def keys_of(block: type[Block]) -> dict[str, str]:
     """The file's key for each field."""
-    # Fields whose types were written in quotes lose what the generator made of their names.
+    # Fields with quoted types lose the alias that the generator made.
     return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
 
 
 def keys_at(place: tuple[str | int, ...]) -> list[str]:
-    """The keys that the mapping there knows; none where keys are names."""
+    """The known keys of the mapping at that place; empty where keys are names."""
     annotation: Any = DefinitionsFile
     for part in place:
         annotation = _inside(_plain(annotation), part)
@@ -322,14 +320,14 @@ def _inside(annotation: Any, part: str | int) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type that `Annotated[X, ...]` and `X | None` are about."""
+    """X, for `Annotated[X, ...]` and `X | None`."""
     while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
         annotation = next(part for part in get_args(annotation) if part is not type(None))
     return annotation
 
 
 def problems_of(error: ValidationError, document: Document) -> list[Problem]:
-    """In the words of the file. Its model must be `DefinitionsFile`."""
+    """With the file's lines and keys. The error must be of `DefinitionsFile`."""
     problems = []
     for one in error.errors(include_url=False):
         place = tuple(one["loc"])
@@ -343,7 +341,7 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
 
 
 def message_of(one: Any) -> str:
-    """One of pydantic's errors in words that continue a sentence."""
+    """One of pydantic's errors as a clause."""
     if words := WORDS.get(one["type"]):
         return words.format(**one.get("ctx", {}))
     message: str = one["msg"].removeprefix("Value error, ")
@@ -354,7 +352,7 @@ def _unknown_key(place: Path, document: Document) -> Problem:
     *outer, key = place
     known = keys_at(tuple(outer))
     line = document.line_of(place)
-    # Where secrets stand, what looks like a key may be one.
+    # In the block with secrets, an unknown key may be a misplaced secret.
     shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
     if suggested := suggest(str(key), known):
         return Problem(line, name_of(shown), f"unknown key; did you mean {suggested}?")
@@ -372,7 +370,7 @@ def _choices(one: Any) -> str:
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """The known word that somebody may have meant; empty where none is near."""
+    """The closest known word; empty where none is close."""
     by_letters = {_bare_letters(name): name for name in known}
     near = get_close_matches(_bare_letters(word[:100]), list(by_letters), n=1, cutoff=0.6)
     return by_letters[near[0]] if near else ""

@@ -1,4 +1,4 @@
-"""A text that declares a Temporal service and its workflows, read as a whole or refused with every reason."""
+"""Reading a text that declares a Temporal service and its workflows: all of it, or every problem."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -61,18 +61,18 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-"""Where the block says what a setting of the source is."""
+"""The place of each source setting in the block `temporal`."""
 STORED_APART = "stored apart"
-"""Stands for a secret that the file leaves out, while the rest of the connection is checked."""
+"""Stands for a secret that the file omits, while the connection is validated."""
 ID_TYPES = ("string", "number", "integer")
-"""Of fields whose values may stand in a workflow id."""
+"""Types of fields that a workflow id may contain."""
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredConnection:
-    """Settings of a source, as far as a block says them."""
+    """The source settings that the file's connection block gives."""
 
     settings: dict[str, Any]
     """Without secrets."""
@@ -81,14 +81,12 @@ class DeclaredConnection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declared:
-    """What a text declares."""
-
     workflows: list[WorkflowDefinition]
     connection: DeclaredConnection | None
-    """None: it says nothing of the connection."""
+    """None: the text has no connection block."""
     cache: CacheBlock | None
     entries: dict[str, dict[str, Any]]
-    """The workflows as they stand in the text, each with what the text as a whole says of its cache."""
+    """The workflows' mappings from the text, each with its effective cache setting."""
 
 
 def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declared:
@@ -114,12 +112,11 @@ def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declare
 
 
 def write_definitions(entries: dict[str, dict[str, Any]]) -> str:
-    """A text that declares these workflows, and no connection."""
     return write_document({"workflows": entries})
 
 
 def _validate(document: Document, problems: list[Problem]) -> DefinitionsFile:
-    """What there is besides the parts that have problems. Raises UnusableText where nothing is left."""
+    """The file without its invalid parts. Raises UnusableText where nothing is left."""
     try:
         return DefinitionsFile.model_validate(document.value)
     except ValidationError as error:
@@ -151,7 +148,7 @@ def _entries(raw: dict[str, dict[str, Any]], file: DefinitionsFile) -> dict[str,
 
 
 def read_connection(block: TemporalBlock, *, note: Note) -> DeclaredConnection:
-    """Notes what no source could be set to."""
+    """Notes settings that no source accepts."""
     said = dict(_settings_in(block))
     secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
     settings = {name: value for name, value in said.items() if name not in secrets}
@@ -171,7 +168,7 @@ def name_in_file(setting: str) -> str:
 
 
 def setting_named(name: str) -> str:
-    """The setting that the file calls `clientSecret` or `auth.clientSecret`; every other name is its own."""
+    """The setting for `clientSecret` or `auth.clientSecret`; any other name unchanged."""
     return next((ours for ours, place in PLACES.items() if name in (place[-1], name_in_file(ours))), name)
 
 
@@ -187,7 +184,7 @@ def _settings_in(block: TemporalBlock) -> Iterator[tuple[str, Any]]:
 
 
 def seconds_cached(declared: WorkflowDeclaration, cache: CacheBlock | None) -> int | None:
-    """Its own word, else the file's; where the file switches caching off, nothing is cached."""
+    """The workflow's own ttl, else the file's; None where either disables caching."""
     own = declared.cache
     if (cache is not None and not cache.enabled) or (own is not None and not own.enabled):
         return None
@@ -197,7 +194,7 @@ def seconds_cached(declared: WorkflowDeclaration, cache: CacheBlock | None) -> i
 
 @dataclass(frozen=True, slots=True)
 class WorkflowReading:
-    """Makes definitions of declarations; what is wrong with one is noted with its place."""
+    """Turns declarations into definitions, and notes problems with their places."""
 
     note: Note
     cache: CacheBlock | None
@@ -244,12 +241,12 @@ class WorkflowReading:
         return _said(title=_title(declared)) | {"type": "object"}
 
     def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:
-        """Only where fields are written down: a type's name promises nothing that can be checked."""
+        """Only for declared fields: a type's name alone cannot be validated."""
         if declared is None or declared.fields is None:
             return None
         fields = (*place, "fields")
         schema = object_schema(declared.fields, title=_title(declared), place=fields, note=self.note)
-        # A result may tell more than it promises.
+        # A result may have more fields than it promises.
         return schema | {"additionalProperties": True}
 
     def _interactions(self, declared: Mapping[str, InteractionDeclaration], place: Path) -> list[Interaction]:
@@ -267,7 +264,7 @@ class WorkflowReading:
         return interactions
 
     def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
-        """What differs from what `TemporalSettings` says by itself."""
+        """The settings that differ from the defaults of `TemporalSettings`."""
         self._check_recipe(declared.workflow_id, input_schema, (*place, "workflowId"))
         positional = declared.input is not None and declared.input.positional
         settings = _said(
@@ -292,7 +289,7 @@ class WorkflowReading:
         except ValueError as error:
             self.note(place, str(error))
             return
-        # Of an input without fields nobody knows what it has.
+        # The properties of an input without fields are unknown.
         if "properties" not in input_schema:
             return
         for name in names:
@@ -301,7 +298,7 @@ class WorkflowReading:
 
 
 def _objection(name: str, input_schema: Schema) -> str:
-    """Why no workflow id can be made of this field; empty where each call has a value for it."""
+    """Why a workflow id cannot contain this field; empty where every call has a value for it."""
     fields: Schema = input_schema["properties"]
     if name not in fields:
         suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])
@@ -314,13 +311,12 @@ def _objection(name: str, input_schema: Schema) -> str:
 
 
 def _has_default(schema: Schema) -> bool:
-    """One that can stand in a workflow id."""
     default = schema.get("default")
     return isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
 
 
 def _defaults_in(recipe: str | None, input_schema: Schema) -> dict[str, Any] | None:
-    """For the recipe's fields that may be left out."""
+    """For the template's optional fields."""
     fields, required = input_schema.get("properties", {}), input_schema.get("required", [])
     try:
         names = [name for name in placeholders_in(recipe or "") if name in fields and name not in required]
@@ -330,7 +326,6 @@ def _defaults_in(recipe: str | None, input_schema: Schema) -> dict[str, Any] | N
 
 
 def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:
-    """The type's name, if it is a name."""
     return None if declared.type in ("object", "any") else declared.type
 
 
@@ -345,7 +340,6 @@ def _passed_as(declared: InputDeclaration | None) -> str | None:
 
 
 def _description(declared: WorkflowDeclaration) -> str:
-    """The purpose, and what comes of it."""
     output = declared.output
     if output is None or not (output.type or output.description):
         return declared.purpose

@@ -1,6 +1,6 @@
-"""How a run is named to the rest of the product: by its workflow id and the first of its run ids.
+"""Naming and reading runs. A run's id here is its workflow id and its chain's first run id.
 
-A run that continues as new, or is tried again, gets further run ids; they all know the first one.
+A run that continues as new, or is retried, gets further run ids, and all of them refer to the first.
 """
 
 import json
@@ -35,7 +35,7 @@ RUN_ID_LIMIT = 255
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 WORKFLOW_ID_LIMIT = RUN_ID_LIMIT - 37
 MOST_HOPS = 1_000
-"""From a run to those that it continued as, while another call has its workflow id."""
+"""The longest chain of continued runs that is followed."""
 REMEMBERED = 10_000
 TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
@@ -51,14 +51,14 @@ ENDS = frozenset(
 class TemporalRun:
     workflow_id: str
     first_run_id: str
-    """Empty: whichever run has the workflow id now."""
+    """Empty: the current run of the workflow id."""
 
     def __str__(self) -> str:
         return f"{self.workflow_id}/{self.first_run_id}" if self.first_run_id else self.workflow_id
 
 
 def parse_run(text: str) -> TemporalRun:
-    """`workflow-id/run-id`; what does not end like that is a workflow id."""
+    """Parse `workflow-id/run-id`; any other text is a workflow id."""
     workflow_id, slash, run_id = text.rpartition("/")
     if slash and workflow_id and UUID.fullmatch(run_id):
         return TemporalRun(workflow_id, run_id)
@@ -70,11 +70,11 @@ def run_of(info: WorkflowExecutionInfo) -> TemporalRun:
 
 
 async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
-    """The latest of the runs that it continued as. Raises NotFound."""
+    """Describe the latest run in its chain. Raises NotFound."""
     latest = await _describe(connection, run.workflow_id, "")
     if run.first_run_id in ("", run_of(latest.workflow_execution_info).first_run_id):
         return latest
-    # By now another call has the workflow id, so that only the runs themselves lead to the latest.
+    # Another run has the workflow id by now, so the chain has to be followed.
     run_id = run.first_run_id
     for _ in range(MOST_HOPS):
         answer = await _describe(connection, run.workflow_id, run_id)
@@ -93,7 +93,7 @@ async def _describe(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
     )
-    # The SDK's own handles fail on the status of a paused run.
+    # The SDK's handles and iterators raise ValueError for the status of a paused run.
     return await connection.ask(
         lambda client: client.workflow_service.describe_workflow_execution(
             request, retry=True, timeout=connection.rpc_timeout
@@ -104,7 +104,6 @@ async def _describe(
 async def list_page(
     connection: Connection, condition: str, *, page_size: int, token: bytes
 ) -> ListWorkflowExecutionsResponse:
-    """A page of the runs that meet a condition in Temporal's query language."""
     request = ListWorkflowExecutionsRequest(
         namespace=connection.namespace, query=condition, page_size=page_size, next_page_token=token
     )
@@ -118,7 +117,7 @@ async def list_page(
 async def close_event(
     connection: Connection, workflow_id: str, run_id: str, *, wait_seconds: float = 0
 ) -> HistoryEvent | None:
-    """The event that ended this very run; None if it still goes on when the time to wait is up."""
+    """The closing event of exactly this run; None if it is still running after `wait_seconds`."""
     request = GetWorkflowExecutionHistoryRequest(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
@@ -139,7 +138,7 @@ async def close_event(
         return None
 
     answer = await connection.ask(ask, seconds=wait_seconds or None)
-    # Asked without waiting about a run that goes on, the service answers with the run's latest event.
+    # For a running workflow, the service answers a request that does not wait with the latest event.
     events = [] if answer is None else answer.history.events
     return events[-1] if events and events[-1].WhichOneof("attributes") in ENDS else None
 
@@ -149,12 +148,12 @@ def attributes_of(event: HistoryEvent) -> Any:
 
 
 def continued_as(event: HistoryEvent) -> str:
-    """The id of the run that goes on in its place; empty where none does."""
+    """The id of the next run in the chain; empty where there is none."""
     return str(getattr(attributes_of(event), "new_execution_run_id", ""))
 
 
 class LatestRuns:
-    """Remembers where runs that continued as new have got to, so that nobody walks the whole way again."""
+    """The latest known run of each chain, so that chains are not followed from the start each time."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[TemporalRun, str] = OrderedDict()
@@ -185,7 +184,7 @@ def payload_of(value: Any) -> Payload:
 
 
 def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -> Any:
-    """A JSON value. Of what cannot be one, or is larger than so many bytes, an object that says so."""
+    """The JSON value; for one that is unreadable or larger than `limit` bytes, an object that says so."""
     encoding = payload.metadata.get(ENCODING, b"").decode("ascii", "replace") or "none"
     if encoding == NOTHING:
         return None
@@ -206,7 +205,7 @@ def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -
 
 
 def values_of(payloads: Sequence[Payload], *, limit: int) -> Any:
-    """Of several, as some SDKs can give, a list; of none, None."""
+    """A list for several payloads, which some SDKs send; None for no payload."""
     total = sum(len(payload.data) for payload in payloads)
     values = [value_of(payload, limit=limit, bytes_in_all=total) for payload in payloads]
     return values[0] if len(values) == 1 else values or None

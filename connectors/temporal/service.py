@@ -1,4 +1,4 @@
-"""What a Temporal service does for us. Everything that needs the SDK begins here."""
+"""Operations on the runs of a Temporal service. Importing this module imports the SDK."""
 
 import time
 from typing import Any
@@ -34,12 +34,12 @@ from connectors.temporal.status import GOES_ON, Pollers, ended, nobody_listens, 
 from connectors.temporal.visibility import list_runs
 
 SHORTEST_WAIT_SECONDS = 0.05
-"""Of one request that waits for a run's end."""
+"""The shortest time limit of a request that waits for a run's end."""
 REASON_LIMIT = 1_000
 CANCELLED = "Cancelled in the workflow catalogue."
 TERMINATED = "It did not follow its cancellation in time."
 NO_POLLER = "no poller seen"
-"""In the service's words, which it has only after a while."""
+"""Part of the service's error where a task queue has had no worker for a while."""
 
 
 class TemporalService:
@@ -55,7 +55,7 @@ class TemporalService:
         return f"TemporalService({self._config.host_port}, {self._config.namespace})"
 
     async def reach(self) -> None:
-        """The cheapest call that proves address, namespace and credentials."""
+        """Verify address, namespace and credentials by the cheapest call."""
         connection = self.connection
         request = DescribeNamespaceRequest(namespace=connection.namespace)
         await connection.ask(
@@ -79,14 +79,14 @@ class TemporalService:
         self._latest.note(named, execution.run_id)
         if answer.workflow_execution_info.status not in GOES_ON:
             event = await close_event(self.connection, execution.workflow_id, execution.run_id)
-            # It may have continued between the two answers.
+            # The run may have continued as new between the two answers.
             if event is not None and not continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)
         query = settings_of(run.workflow.metadata).progress_query
         return running(answer, await progress_of(self.connection, self.pollers, answer, query))
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
-        """A request that the service answers when the run ends; then, or when the time is up, `poll`."""
+        """Long-poll for the run's end, then `poll`."""
         named = parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
         while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
@@ -100,7 +100,7 @@ class TemporalService:
 
     async def cancel(self, run: RunRef) -> None:
         connection, named = self.connection, parse_run(run.run_id)
-        # The service takes a cancel of a run that has ended, and does nothing.
+        # The service accepts the cancellation of a run that has ended, and ignores it.
         _refuse_ended(await describe(connection, named), "cancelled")
         await connection.ask(
             lambda client: _handle(client, named).cancel(reason=CANCELLED, rpc_timeout=connection.rpc_timeout)
@@ -114,12 +114,12 @@ class TemporalService:
                 lambda client: _handle(client, named).terminate(reason=TERMINATED, rpc_timeout=timeout)
             )
         except NotFound:
-            # The service says so of a run that has ended as well.
+            # The service answers the same for a run that has ended.
             _refuse_ended(await describe(connection, named), "terminated")
             raise
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        """What the run's worker answers, even after the run's end. Raises Unreachable where there is none."""
+        """The answer of a worker, also for a run that has ended. Raises Unreachable without a worker."""
         described = await describe(self.connection, parse_run(run.run_id))
         task_queue = described.execution_config.task_queue.name
         if not await self.pollers.listen(task_queue):
@@ -133,7 +133,7 @@ class TemporalService:
                     name, args=_inputs(arguments), result_type=RawValue, rpc_timeout=timeout
                 )
             except WorkflowQueryFailedError as error:
-                # In the words of the workflow's own code.
+                # The message comes from the workflow's own code.
                 words = " ".join(printable(error.message).split())
                 refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
             except RPCError as error:
@@ -153,14 +153,14 @@ class TemporalService:
         return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        """The service keeps it for the run, whether a worker listens or not.
+        """Deliver a signal; the service stores it until a worker takes it.
 
         Raises NotFound where the run has ended, OutcomeUnknown where the service may have taken it.
         """
         try:
             await self._send_signal(run, name, arguments)
         except NotFound:
-            # It was surely not taken, and the run may just have continued as new.
+            # The signal was not accepted, and the run may just have continued as new.
             await self._send_signal(run, name, arguments)
 
     async def _send_signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
@@ -184,13 +184,13 @@ def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
 
 
 def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
-    """Of this very run, not of those that it continues as."""
+    """The handle of exactly this run, not of those that it continues as."""
     execution = described.workflow_execution_info.execution
     return client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
 
 
 def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
-    """Without a run id: the service then takes the latest, and refuses one that another call started."""
+    """The handle of the latest run in the chain; the service refuses a run of another chain."""
     return client.get_workflow_handle(run.workflow_id, first_execution_run_id=run.first_run_id or None)
 
 

@@ -1,4 +1,4 @@
-"""The settings of a Temporal service: where it is, who we are there, what it runs for us."""
+"""Settings of a Temporal service, and of each of its workflows."""
 
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
@@ -29,7 +29,7 @@ from connectors.hints import FieldProblem, hint
 USUAL_PORT = 7233
 TLS = hint(group="TLS")
 TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the service decides who gets its key."""
+"""TLS trust decides who receives the key."""
 OAUTH = hint(group="OAuth")
 REQUESTS = hint(group="Requests and retries")
 RUNS = hint(group="Limits of runs")
@@ -66,7 +66,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 class ServiceSettings(BaseModel):
-    """Where the service is, who we are there, what its runs may take."""
+    """Address, credentials and limits of a service."""
 
     # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -252,32 +252,32 @@ class ServiceSettings(BaseModel):
 
 
 class TemporalSettings(BaseModel):
-    """One workflow's part of Temporal; empty fields are left to the source and to Temporal."""
+    """How Temporal runs one workflow: its definition's `metadata["temporal"]`. Empty: the default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_queue: str = Field(default="", max_length=255)
     """Empty: the source's default task queue."""
     workflow_id: str = Field(default="{execution_id}", min_length=1, max_length=255)
-    """The recipe of the workflow ids: may contain {execution_id}, {workflow} and names of arguments."""
+    """The template of workflow ids: may contain {execution_id}, {workflow} and names of arguments."""
     workflow_id_defaults: dict[str, str | int | float] = Field(default_factory=dict)
-    """What stands in the recipe for arguments that are left out."""
+    """Values in the template for omitted arguments."""
     id_reuse_policy: Literal["", "allow_duplicate", "allow_duplicate_failed_only", "reject_duplicate"] = ""
-    """May an id be used again after its run has ended; empty: no for ids of ours, else yes."""
+    """Whether an id may be reused after its run has ended; empty: only ids that do not contain ours."""
     id_conflict_policy: Literal["", "fail", "use_existing", "terminate_existing"] = ""
-    """What becomes of a start while a run with its id goes on; empty: it fails."""
+    """The effect of a start while a run has its id; empty: the start fails."""
     input: Literal["object", "none", "positional"] = "object"
     """All arguments as one object, nothing, or each as an input of its own in `input_order`."""
     input_order: list[str] = Field(default_factory=list)
     """Names of the arguments, for positional input."""
     progress_query: str = Field(default="", max_length=255)
-    """A query of the workflow that says how far it is; empty: its activities' heartbeats say so."""
+    """The query for the workflow's progress; empty: progress comes from heartbeats."""
     execution_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for all runs together; None: until the execution's own deadline."""
+    """Seconds for the whole chain of runs; None: until the execution's deadline."""
     run_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for one run of those that continue as new."""
+    """Seconds for one run of the chain."""
     task_timeout: float | None = Field(default=None, gt=0, le=120)
-    """Seconds for one step of the workflow's own code."""
+    """Seconds for one workflow task."""
 
     @field_validator("workflow_id")
     @classmethod
@@ -287,12 +287,12 @@ class TemporalSettings(BaseModel):
 
     @property
     def id_is_ours(self) -> bool:
-        """No other execution can have the same workflow id."""
+        """Whether the workflow id contains the execution's id, and so is unique."""
         return EXECUTION_ID in placeholders_in(self.workflow_id)
 
 
 def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
-    """Raises Misconfigured for what no definition of ours carries."""
+    """Raises Misconfigured for unusable settings."""
     try:
         return TemporalSettings.model_validate(metadata.get(METADATA_KEY) or {})
     except ValidationError as error:
@@ -302,7 +302,7 @@ def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
 
 
 def placeholders_in(recipe: str) -> list[str]:
-    """The names in braces, in their order. Raises ValueError for a recipe that is none."""
+    """The names in braces, in order. Raises ValueError for an invalid template."""
     try:
         parts = list(Formatter().parse(recipe))
     except ValueError:

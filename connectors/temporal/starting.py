@@ -1,4 +1,4 @@
-"""Starting a workflow once for each of our keys, whatever the recipe of its workflow id."""
+"""Starting a workflow once for each key, whatever its workflow id."""
 
 from datetime import timedelta
 from string import Formatter
@@ -41,7 +41,7 @@ from connectors.temporal.settings import (
 
 MEMO_KEY = "catalogue_execution_id"
 LEEWAY_SECONDS = 60.0
-"""After the execution's own timeout: until then the run is cancelled, and has time to tidy up."""
+"""Added to the execution's timeout, so that a cancelled run has time to clean up."""
 REUSE = {
     "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
     "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
@@ -64,7 +64,7 @@ async def start_run(
     *,
     key: UUID,
 ) -> Started:
-    """The one run of this key. Raises Rejected where another run holds its workflow id."""
+    """Raises Rejected where a run of another key has the workflow id."""
     if METADATA_KEY not in workflow.metadata:
         raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
     settings = settings_of(workflow.metadata)
@@ -77,7 +77,7 @@ async def start_run(
     request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
 
     async def send(client: Client) -> StartWorkflowExecutionResponse | None:
-        # Repeating it is safe: the service knows the request by its id.
+        # Retries are safe: the service deduplicates by the request id.
         try:
             return await client.workflow_service.start_workflow_execution(
                 request, retry=True, timeout=connection.rpc_timeout
@@ -102,23 +102,23 @@ async def start_run(
 async def find_run(
     connection: Connection, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
 ) -> Started | None:
-    """By its workflow id; where that does not follow from the key alone, else among the workflow's runs."""
+    """By its workflow id; where that does not follow from the key alone, among the workflow's runs."""
     settings = settings_of(workflow.metadata)
     try:
         workflow_id = _workflow_id(settings, workflow, arguments, key)
     except Rejected:
-        # Other arguments than those of the start, or a start that was never sent.
+        # These are not the arguments of the start, or the start was never sent.
         found = None
     else:
         found = await _find_under(connection, workflow, workflow_id, key)
     if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
         return found
-    # The recipe may have been another one when the run was started.
+    # The template may have changed since the start.
     return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
 
 
 def quoted(text: str) -> str:
-    """For a condition in Temporal's query language."""
+    """As a string literal of Temporal's query language."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -172,7 +172,7 @@ def _request(
         workflow_id_conflict_policy=CONFLICT[settings.id_conflict_policy or "fail"],
     )
     if settings.id_conflict_policy == "use_existing":
-        # So that the run can be recognised as that of this key as well.
+        # Records this key on the existing run.
         request.on_conflict_options.CopyFrom(OnConflictOptions(attach_request_id=True))
     _set_timeouts(request, config, settings, workflow)
     return request
@@ -202,7 +202,7 @@ def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
             return []
         case "positional":
             given = [arguments.get(name) for name in settings.input_order]
-            # What is left out at the end takes the workflow's own defaults.
+            # Omitted trailing arguments take the workflow's defaults.
             while given and given[-1] is None:
                 given.pop()
             return given
@@ -212,7 +212,7 @@ def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
 async def _find_under(
     connection: Connection, workflow: WorkflowRef, workflow_id: str, key: UUID
 ) -> Started | None:
-    """The workflow's run of this key that has, or had, the workflow id."""
+    """The run of this key among those that have or had the workflow id."""
     try:
         latest = await describe(connection, TemporalRun(workflow_id, ""))
     except NotFound:
@@ -221,7 +221,7 @@ async def _find_under(
     attached = not settings_of(workflow.metadata).id_is_ours and (
         str(key) in latest.workflow_extended_info.request_id_infos
     )
-    # A run that the start attached itself to counts, whatever workflow it is of.
+    # A run to which the start attached itself counts, whatever its workflow type.
     if attached or _was_started_as(info, workflow, key):
         return _found(info)
     return await _find_listed(connection, workflow, f"WorkflowId = {quoted(workflow_id)}", key)
@@ -246,7 +246,7 @@ def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUI
 
 
 def memo_key(info: WorkflowExecutionInfo) -> str:
-    """The key of the start; empty for runs that others started, and for children, which inherit no memo."""
+    """The key of the start; empty for runs started elsewhere, and for child workflows."""
     held = info.memo.fields.get(MEMO_KEY)
     value = None if held is None else value_of(held, limit=1_000)
     return value if isinstance(value, str) else ""

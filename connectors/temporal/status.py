@@ -1,4 +1,4 @@
-"""What a run's description and last event say, as a snapshot for the record."""
+"""Snapshots of runs: state, progress, output and failure."""
 
 import json
 import time
@@ -42,13 +42,13 @@ DETAILS_BYTES = 100_000
 MESSAGE_LIMIT = 500
 PROGRESS_BYTES = 10_000
 QUERY_SECONDS = 2.0
-"""A query needs a worker, which may be busy; nobody waits long for it."""
+"""A query needs a worker, which may be busy."""
 PERCENT_KEYS = ("progress", "percent", "percentage", "progress_percent")
 DONE_KEYS = ("completed", "current", "done", "processed")
 MESSAGE_KEYS = ("message", "progress_message", "status", "step", "stage", "description")
 REMEMBERED_SECONDS = 5.0
 SEEN_WITHIN = timedelta(seconds=75)
-"""A worker asks for work at least every 60 s; the service remembers one for 5 min after it is gone."""
+"""A worker polls at least every 60 s; the service lists one for 5 min after its last poll."""
 MOST_QUEUES = 1_000
 DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
@@ -72,14 +72,13 @@ class Progress:
 
 
 class Pollers:
-    """What was found out about the task queues of one connection."""
+    """Whether workers poll task queues, cached for REMEMBERED_SECONDS."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._found: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
     async def listen(self, task_queue: str) -> bool:
-        """Raises ConnectorError where that cannot be found out."""
         asked_at, found = self._found.get(task_queue, (0.0, False))
         if asked_at and time.monotonic() - asked_at < REMEMBERED_SECONDS:
             return found
@@ -120,7 +119,7 @@ def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> Ru
 def ended(
     answer: DescribeWorkflowExecutionResponse, event: HistoryEvent, *, output_bytes: int
 ) -> RunSnapshot:
-    """Raises InvalidAnswer for an end that this connector does not know."""
+    """Raises InvalidAnswer for an unknown closing event."""
     attributes = attributes_of(event)
     output: Any = None
     error, told = "", {}
@@ -168,7 +167,7 @@ def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
     created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
     return {
         "created_at": created,
-        # Of the first run, where it continued as new.
+        # The start of the first run in the chain.
         "started_at": created,
         "finished_at": moment(info.close_time),
     }
@@ -194,7 +193,7 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
 async def progress_of(
     connection: Connection, pollers: Pollers, answer: DescribeWorkflowExecutionResponse, query: str
 ) -> Progress:
-    """Of a run that goes on; `query` may be empty. Never raises for what cannot be found out."""
+    """The progress of a running workflow; `query` may be empty. Never raises ConnectorError."""
     try:
         if (stands := await _why_it_stands(pollers, answer)) is not None:
             return Progress(message=stands)
@@ -206,7 +205,7 @@ async def progress_of(
 
 
 async def _why_it_stands(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
-    """The worker's next step is due: is there one, and does it manage it?"""
+    """Why the run makes no progress: without a worker, or with one that fails."""
     task = answer.pending_workflow_task
     if task.attempt > 1 and not _waits(answer):
         return f"Its worker has failed to carry on with it; this is attempt {task.attempt}."
@@ -221,7 +220,6 @@ async def _why_it_stands(pollers: Pollers, answer: DescribeWorkflowExecutionResp
 
 
 def _waits(answer: DescribeWorkflowExecutionResponse) -> bool:
-    """For a worker to take its next step."""
     scheduled = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
     return answer.HasField("pending_workflow_task") and answer.pending_workflow_task.state == scheduled
 
@@ -235,7 +233,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
         query_reject_condition=QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
     )
     limit = min(connection.rpc_timeout.total_seconds(), QUERY_SECONDS)
-    # Not by the SDK's handle, which repeats a query that a busy worker did not answer.
+    # The SDK's handle would retry a query that a busy worker did not answer.
     told = await connection.ask(
         lambda client: client.workflow_service.query_workflow(
             request, retry=False, timeout=timedelta(seconds=limit)
@@ -246,7 +244,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
 
 
 def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
-    """What the activity says that gave the latest sign of life; failing that, which one is tried again."""
+    """From the latest heartbeat's details, else from an activity that is retried."""
     told = [activity for activity in answer.pending_activities if activity.heartbeat_details.payloads]
     if told:
         latest = max(told, key=lambda activity: activity.last_heartbeat_time.ToDatetime(UTC))
@@ -261,7 +259,7 @@ def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
 
 
 def _read(values: list[Any]) -> Progress:
-    """A number is percent, a text a message, an object may have both; of several values the first of each."""
+    """A number is percent, a text a message, an object may have both; the first of each counts."""
     percent, message = None, ""
     for value in values:
         if percent is None:
@@ -313,7 +311,7 @@ def words_of_failure(failure: Failure) -> str:
 
 
 def failure_as_json(failure: Failure) -> dict[str, Any]:
-    """All of it, for the record: stack traces, and details as values."""
+    """The whole failure with stack traces, for the record."""
     whole: dict[str, Any] = MessageToDict(failure, preserving_proto_field_name=True)
     told: Any = whole
     for link in _chain(failure):
@@ -333,7 +331,7 @@ def _chain(failure: Failure) -> Iterator[Failure]:
 
 
 def _words_of_link(link: Failure) -> tuple[str, bool]:
-    """What one link says; and whether it only tells where the next one happened."""
+    """One link's description; and whether it only locates the next one."""
     match link.WhichOneof("failure_info"):
         case "activity_failure_info":
             info = link.activity_failure_info

@@ -1,4 +1,4 @@
-"""The runs that a namespace lists, found by Temporal's visibility queries, whoever started them."""
+"""Listing a namespace's runs by visibility queries, whatever started them."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ from connectors.temporal.runs import list_page, moment, parse_run, run_of, value
 from connectors.temporal.starting import memo_key, quoted
 
 PAUSED = "Paused"
-"""Services of before 2026 refuse every condition that names it."""
+"""Servers released before 2026 refuse conditions that name it."""
 STATES = {
     Status.WORKFLOW_EXECUTION_STATUS_RUNNING: (RunState.RUNNING, "Running"),
     Status.WORKFLOW_EXECUTION_STATUS_PAUSED: (RunState.RUNNING, PAUSED),
@@ -35,7 +35,7 @@ UNKNOWN = (RunState.RUNNING, "Unknown")
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""")
 QUOTES = frozenset("'\"`")
 DETAIL_BYTES = 2_000
-"""Of one entry of a memo or of the search attributes."""
+"""The longest value of a memo or a search attribute."""
 MOST_ENTRIES = 50
 CURSOR_DIGEST_BYTES = 8
 OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
@@ -44,7 +44,7 @@ OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
 async def list_runs(
     connection: Connection, wanted: RunFilter, *, page_size: int, cursor: str = ""
 ) -> RunPage:
-    """The latest first. Raises Rejected, in Temporal's words where the condition is its own."""
+    """Newest first. Raises Rejected for an unusable condition."""
     condition = " AND ".join(_conditions(wanted))
     token = _read_cursor(cursor, condition)
     answer = await list_page(connection, condition, page_size=page_size, token=token)
@@ -53,7 +53,7 @@ async def list_runs(
 
 
 def _conditions(wanted: RunFilter) -> Iterator[str]:
-    """In Temporal's query language. Raises Rejected for what cannot be asked for."""
+    """In Temporal's query language. Raises Rejected for unusable values."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
     if wanted.run:
@@ -70,7 +70,7 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
 
 
 def _by_run(text: str) -> Iterator[str]:
-    """A whole `workflow-id/run-id` names one run; everything else is the beginning of workflow ids."""
+    """`workflow-id/run-id` names one run; any other text is a prefix of workflow ids."""
     run = parse_run(text)
     if not run.first_run_id:
         yield f"WorkflowId STARTS_WITH {_value(text)}"
@@ -80,7 +80,7 @@ def _by_run(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> str:
-    """Quoted. Characters that do not show would reach the service's database as they are."""
+    """Quoted. Raises Rejected for unprintable characters, which would reach the service's database."""
     if not text.isprintable():
         raise Rejected("What is looked for contains a character that cannot be printed.")
     return quoted(text)
@@ -91,7 +91,7 @@ def _time(moment: datetime) -> str:
 
 
 def _closed(query: str) -> str:
-    """A condition that our brackets hold together: Temporal itself says what else is wrong with it."""
+    """A condition with balanced brackets and quotes; Temporal reports any other mistake."""
     query = " ".join(query.split())
     if not query.isprintable():
         raise Rejected("The condition contains a character that cannot be printed.")
@@ -127,7 +127,6 @@ def _key(info: WorkflowExecutionInfo) -> UUID | None:
 
 
 def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
-    """What a person may want to know; without what is empty."""
     told = {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
@@ -150,7 +149,7 @@ def _make_cursor(token: bytes, condition: str) -> str:
 
 
 def _read_cursor(cursor: str, condition: str) -> bytes:
-    """Temporal asks itself in vain what a token means that it did not make, or not for this condition."""
+    """The page token. Raises Rejected for a cursor of another condition, on which Temporal would fail."""
     try:
         read = base64.urlsafe_b64decode(cursor.encode("ascii"))
     except (ValueError, binascii.Error):
