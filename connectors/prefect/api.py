@@ -1,4 +1,4 @@
-"""Prefect's REST API, as far as it is needed here: which requests there are and what they carry."""
+"""The requests to Prefect's REST API."""
 
 import asyncio
 import base64
@@ -13,17 +13,17 @@ from connectors.http_limits import HttpLimits
 from connectors.prefect.config import PrefectConfig
 
 MOST_ROWS = 200
-"""Prefect gives at most so many at a time, unless its operator allows fewer."""
+"""Prefect's own limit; an operator may configure a lower one."""
 LISTING_DEPTH = 250
-"""More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
+"""Deeper than a workflow's schema may be, so that one deep schema does not fail the listing."""
 BUSY_RETRIES = 4
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
-"""Before asking again: Prefect says 503 while its database is busy, and its own clients do so too."""
+"""Between retries of 503, which Prefect answers while its database is busy; its own clients retry too."""
 INFO, ERROR = 20, 40
 
 
 class PrefectApi:
-    """Raises only ConnectorError. All that it asks for may be asked for twice."""
+    """Raises only ConnectorError. Every request is safe to repeat."""
 
     def __init__(self, config: PrefectConfig) -> None:
         key, auth = config.api_key.get_secret_value(), config.auth_string.get_secret_value()
@@ -61,7 +61,7 @@ class PrefectApi:
         return told
 
     async def deployments(self, *, offset: int) -> list[Any]:
-        """A page of as many as the server likes to give; empty after the last."""
+        """A page of the server's size; empty after the last."""
         wanted = {"offset": offset, "sort": "CREATED_DESC", "deployments": self._only_tagged}
         return await self._rows("/deployments/filter", wanted)
 
@@ -96,7 +96,7 @@ class PrefectApi:
         return rows
 
     async def newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
-        """Of a run, with this `key` or `type`."""
+        """The newest artifact of a run with this `key` or `type`."""
         chosen = {name: {"any_": [value]} for name, value in which.items()}
         wanted = {
             "limit": 1,
@@ -106,7 +106,7 @@ class PrefectApi:
         return next(iter(_objects(await self._rows("/artifacts/filter", wanted))), None)
 
     async def last_logs(self, run_id: str, *, lines: int, level: int) -> list[dict[str, Any]]:
-        """The newest first."""
+        """Newest first."""
         logs = {"flow_run_id": {"any_": [run_id]}, "level": {"ge_": level}}
         wanted = {"limit": lines, "sort": "TIMESTAMP_DESC", "logs": logs}
         return _objects(await self._rows("/logs/filter", wanted))
@@ -122,7 +122,7 @@ class PrefectApi:
             try:
                 return await self._ask_once(method, path, body, repeatable=repeatable)
             except (Unreachable, OutcomeUnknown) as error:
-                # Unless it says when to come back.
+                # A server that says when to retry is obeyed by the caller.
                 says_when = getattr(error, "retry_after", None) is not None
                 if error.details.get("status") != 503 or says_when:
                     raise
@@ -137,7 +137,7 @@ class PrefectApi:
 
 
 def _id(text: str, what: str) -> str:
-    """All of Prefect's ids are UUIDs: anything else could lead to another path."""
+    """Raises NotFound unless it is a UUID: any other text could change the path."""
     try:
         return str(UUID(text))
     except ValueError:

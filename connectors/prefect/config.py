@@ -18,7 +18,7 @@ from connectors.hints import FieldProblem, hint
 RESULTS = hint(group="Results and logs")
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the engine decides who gets its secrets."""
+"""TLS trust decides who receives the secrets."""
 
 
 class PrefectConfig(BaseModel):

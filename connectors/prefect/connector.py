@@ -45,7 +45,7 @@ from connectors.protocol import (
 
 MAX_WORKFLOWS = 10_000
 TAG = "workflow-catalogue"
-"""What our runs carry at Prefect."""
+"""Marks our runs at Prefect."""
 
 Answer = TypeVar("Answer")
 
@@ -78,7 +78,7 @@ class PrefectConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        """The version alone would not do: a gateway may tell it to anyone."""
+        """Counting needs valid credentials; the version alone may be public."""
         count = await self._api.count_deployments()
         version = await _or_else("", self._api.version())
         return f"Prefect {version} answered; deployments: {count}.".replace("  ", " ")
@@ -130,7 +130,7 @@ class PrefectConnector:
         match answer.get("status"):
             case "ACCEPT":
                 return
-            # A run that nothing has begun yet is not cancelling but cancelled.
+            # A run that has not begun is cancelled at once.
             case "REJECT" if isinstance(state, dict) and state.get("type") in ("CANCELLING", "CANCELLED"):
                 return
             case "WAIT":
@@ -148,10 +148,10 @@ class PrefectConnector:
         found = await self._api.runs(wanted)
         for run in found:
             started = _read_started(run)
-            # A Prefect that does not know the condition would list anybody's runs.
+            # A version that ignores the condition would list other runs.
             if started is None or run.get("idempotency_key") != str(key):
                 raise InvalidAnswer("Prefect answered with a flow run that has another key.")
-            # Prefect keeps the runs of a deployment that is gone, without its id.
+            # Runs of a deleted deployment lose its id.
             if run.get("deployment_id") in (workflow.id, None):
                 return started
         return None
@@ -178,7 +178,7 @@ class PrefectConnector:
         return await self._api.flow_names(ids) if ids else {}
 
     async def _under_way(self, run_id: str, seen: RunSnapshot) -> RunSnapshot:
-        """Neither what it logs nor how far it is can be had costs us the run's state."""
+        """Missing logs or progress do not fail the poll."""
         logs, artifact = await asyncio.gather(
             self._last_logs(run_id, lines=min(1, self._config.log_lines)),
             _or_else(None, self._api.newest_artifact(run_id, type="progress")),
@@ -211,7 +211,7 @@ class PrefectConnector:
 
 
 async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Answer:
-    """For what is good to have and not worth failing for."""
+    """For optional requests, whose errors are only logged."""
     try:
         return await asked
     except (Rejected, NotFound, InvalidAnswer, Unreachable) as error:
@@ -220,7 +220,7 @@ async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Ans
 
 
 def _read_started(answer: Any) -> Started | None:
-    """None for an answer that names no run. Of a run that has ended, `poll` is to fetch what it left."""
+    """None for an answer without a run. A run that has ended gets its snapshot from `poll`."""
     run_id = answer.get("id") if isinstance(answer, dict) else None
     if not isinstance(run_id, str) or not run_id:
         return None

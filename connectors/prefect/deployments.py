@@ -9,14 +9,14 @@ from connectors.json_limits import TooDeep
 
 MARK = "__prefect_kind"
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
-"""What Prefect's own forms need of a schema; nothing that an argument has to keep to."""
+"""Keywords for Prefect's own forms, which do not constrain arguments."""
 SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
 LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
 
 
 def is_evaluated(value: Any) -> bool:
-    """Whether Prefect would find something to evaluate in it, however deep."""
+    """Whether Prefect would evaluate the value, or any value nested in it."""
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -30,7 +30,7 @@ def is_evaluated(value: Any) -> bool:
 
 
 def refuse_evaluated(arguments: dict[str, Any]) -> None:
-    """Raises Rejected: whoever may call a workflow must not read the workspace's variables that way."""
+    """Raises Rejected: evaluation would let callers read the workspace's variables."""
     if is_evaluated(arguments):
         raise Rejected(
             f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
@@ -41,7 +41,7 @@ def refuse_evaluated(arguments: dict[str, Any]) -> None:
 def read_deployment(
     raw: Any, flow_names: dict[str, str], *, position: int
 ) -> WorkflowDefinition | RejectedDefinition:
-    """A paused one too: that stops its schedules, not the runs that somebody asks for.
+    """Paused deployments count too: a pause stops schedules, not requested runs.
 
     Nothing that changes with each restart of a worker may be told, or the workflow would seem changed.
     """
@@ -68,13 +68,13 @@ def read_deployment(
 
 
 def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
-    """`flow/deployment`, as Prefect itself names them."""
+    """`flow/deployment`, Prefect's own full name."""
     flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
     return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
 
 
 def _description(raw: dict[str, Any], name: Any) -> str:
-    """Prefect stores "None" where a flow has no words of its own."""
+    """Prefect stores "None" for a flow without a description."""
     told = raw.get("description")
     if isinstance(told, str) and told.strip() not in ("", "None"):
         return told
@@ -86,7 +86,7 @@ def _tags(told: Any) -> list[str]:
 
 
 def input_schema(raw: dict[str, Any]) -> Any:
-    """The schema of a deployment's parameters, with the values that it sets itself as defaults.
+    """The schema of a deployment's parameters, with its own values as defaults.
 
     Where there is none, None; what is no schema stays as it is, for the catalogue to say so.
     """
@@ -97,7 +97,7 @@ def input_schema(raw: dict[str, Any]) -> Any:
     properties = schema.get("properties")
     if schema.get("type") == "object" and isinstance(properties, dict):
         _set_defaults(schema, properties, raw.get("parameters"))
-        # Prefect takes parameters that a flow does not have, and fails the run for them afterwards.
+        # Prefect accepts unknown parameters, and then fails the run.
         schema.setdefault("additionalProperties", False)
     return schema
 
@@ -114,7 +114,7 @@ def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: An
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without what is Prefect's alone, as deep as schemas go; titles that only repeat a name go as well."""
+    """Without Prefect's keywords, at every level, and without titles that only repeat a name."""
     if not isinstance(schema, dict):
         return schema
     kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}

@@ -1,4 +1,4 @@
-"""Flow runs as Prefect tells them: the states, the times, and what they mean to whoever waits."""
+"""Flow runs: their states, listing, results, progress and logs."""
 
 import re
 from datetime import UTC, datetime
@@ -38,11 +38,11 @@ BOTH_NAMES = 2
 FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 MESSAGE_LIMIT = 2_000
 ENGINES_OWN_WORDS = ("Traceback (most recent call last)", "Finished in state ")
-"""Lines in which Prefect repeats how the run ended."""
+"""Log lines in which Prefect repeats the run's end."""
 
 
 def type_of(flow_run: dict[str, Any]) -> str:
-    """Prefect's word for the state. A run that has none yet is as good as scheduled."""
+    """Prefect's type of the state; a run without one counts as scheduled."""
     told = flow_run.get("state_type")
     if told is None:
         return "SCHEDULED"
@@ -53,7 +53,7 @@ def type_of(flow_run: dict[str, Any]) -> str:
 
 
 def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
-    """The run without its result, its logs and its progress, which Prefect keeps elsewhere."""
+    """The run without result, logs and progress, which Prefect keeps elsewhere."""
     kind = type_of(flow_run)
     state = STATES[kind]
     return RunSnapshot(
@@ -69,7 +69,7 @@ def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
 
 
 def message_of(flow_run: dict[str, Any]) -> str:
-    """What the flow, or who ran it, said with the state."""
+    """The state's message."""
     told = _state(flow_run).get("message")
     return printable(told) if isinstance(told, str) else ""
 
@@ -95,7 +95,7 @@ def first_line(text: str) -> str:
 
 
 def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
-    """A state's data says where a worker has put a pickle, which is for nobody but Prefect's own clients."""
+    """The state's data is the path of a pickle, of use only to Prefect's own clients."""
     state = {key: value for key, value in _state(flow_run).items() if key != "data"}
     return flow_run | ({"state": state} if state else {})
 
@@ -106,12 +106,12 @@ def _state(flow_run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finished_at(flow_run: dict[str, Any]) -> datetime | None:
-    """A run that was cancelled before it began has no end of its own."""
+    """A run that was cancelled before its start has no end time."""
     return moment(flow_run.get("end_time")) or moment(_state(flow_run).get("timestamp"))
 
 
 def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
-    """Why nothing seems to happen; empty while the flow itself runs."""
+    """What the run waits for; empty while the flow runs."""
     match kind:
         case "SCHEDULED":
             return _scheduled(flow_run)
@@ -137,7 +137,7 @@ def _scheduled(flow_run: dict[str, Any]) -> str:
 
 
 def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
-    """The body of Prefect's filter. Raises Rejected for what it cannot be asked."""
+    """The body of Prefect's filter. Raises Rejected for an unusable condition."""
     conditions: dict[str, Any] = {}
     if wanted.run:
         conditions["id"] = {"any_": [_whole_id(wanted.run)]}
@@ -183,7 +183,7 @@ def offset_of(cursor: str) -> int:
 def _workflow_of(
     run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
 ) -> str:
-    """The deployment's name; the flow's for a run that somebody started without one."""
+    """The deployment's name; the flow's for a run without a deployment."""
     deployment = deployments.get(str(run.get("deployment_id")))
     if deployment is not None:
         return str(name_of(deployment, flow_names))
@@ -192,7 +192,7 @@ def _workflow_of(
 
 
 def _key(told: Any) -> UUID | None:
-    """Ours are UUIDs; Prefect's schedules use keys of another form."""
+    """Our keys are UUIDs; those of Prefect's schedules are not."""
     try:
         return UUID(told) if isinstance(told, str) else None
     except ValueError:
@@ -225,7 +225,7 @@ def _of_workflow(name: str) -> dict[str, Any]:
 
 
 def _with_query(conditions: dict[str, Any], query: str) -> dict[str, Any]:
-    """Prefect has no query language: its filter's own JSON takes the place of one."""
+    """Prefect has no query language, so the query is its filter's JSON."""
     try:
         added = parse_json(query.encode("utf-8", "replace"))
     except UnreadableJSON as error:
@@ -241,7 +241,7 @@ EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
 
 
 def read_result(data: Any) -> Any:
-    """An artifact's data, in which a text that is JSON, also as a block of code, counts as what it says."""
+    """An artifact's data; a text that is JSON, also in a code block, is parsed."""
     if not isinstance(data, str):
         return data
     block = FENCED.fullmatch(data)
@@ -264,7 +264,7 @@ def newest_line(logs: list[dict[str, Any]]) -> str:
 
 
 def last_error(logs: list[dict[str, Any]]) -> str:
-    """What the flow itself logged as an error last; empty when it did not."""
+    """The flow's own last error line; empty where there is none."""
     for entry in logs:
         level, message = entry.get("level"), entry.get("message")
         if not isinstance(level, int) or level < ERROR or not isinstance(message, str):
@@ -275,7 +275,7 @@ def last_error(logs: list[dict[str, Any]]) -> str:
 
 
 def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For the record, the oldest first."""
+    """For the record, oldest first."""
     return [
         {"time": str(entry.get("timestamp")), "level": entry.get("level"), "message": _message(entry)}
         for entry in reversed(logs)

@@ -86,7 +86,7 @@ def _next_of(envelope: Any) -> str:
 
 
 def read_started(answer: Any) -> Started:
-    """The answer to a start. Raises OutcomeUnknown when it names no run: there may be one all the same."""
+    """The answer to a start. Raises OutcomeUnknown where it names no run, since there may still be one."""
     if not isinstance(answer, dict):
         raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
     run_id = identifier(answer.get("workflow_id"))
@@ -109,7 +109,7 @@ def identifier(value: Any) -> str:
 
 
 def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
-    """The status beside the run's id. One we cannot read is left to `poll`: the run is known by now."""
+    """The status beside the run's id; None where it is unreadable, since `poll` can ask again."""
     try:
         return read_snapshot(answer) if "status" in answer else None
     except InvalidAnswer:
@@ -117,7 +117,7 @@ def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
 
 
 def read_snapshot(answer: Any) -> RunSnapshot:
-    """The answer to a status request. Raises InvalidAnswer for a status that means nothing to us."""
+    """The answer to a status request. Raises InvalidAnswer for an unknown status."""
     if not isinstance(answer, dict):
         raise InvalidAnswer(f"The engine answered the status request with {_json_type(answer)}.")
     state = _state_of(answer.get("status"))
@@ -146,7 +146,7 @@ def _state_of(status: Any) -> RunState:
 
 
 def _time(milliseconds: Any) -> datetime | None:
-    """A time since 1970; None for 0 ("not yet") and for what is no time."""
+    """A Unix time in milliseconds; None for 0 ("not yet") and for anything else."""
     if not _is_number(milliseconds) or milliseconds <= 0:
         return None
     try:
@@ -184,9 +184,9 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
 
 
 def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
-    """The one run that the engine has for the key; None where it says that there is none.
+    """The engine's run for the key; None where it has none.
 
-    Raises InvalidAnswer for what leaves that open: a wrong "none" would let somebody start a second run.
+    Raises InvalidAnswer for what leaves that open: a wrong "none" would start a second run.
     """
     runs = _runs_in(answer, keys, workflow_id)
     if len(runs) > 1:

@@ -29,7 +29,7 @@ from connectors.simplified.answers import read_found_run, read_listing, read_sna
 from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 
 LISTING_DEPTH = 250
-"""More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
+"""Deeper than a workflow's schema may be, so that one deep schema does not fail the listing."""
 NO_SUCH_OPERATION = (405, 501)
 """Method Not Allowed, Not Implemented."""
 MAX_PAGES = 1_000
@@ -140,7 +140,7 @@ class SimplifiedConnector:
 
     @property
     def _key_header(self) -> str:
-        """Empty where the engine has no use for our key."""
+        """Empty where the engine does not use our key."""
         if self._config.idempotency_header or not self._config.run_lookup_path:
             return self._config.idempotency_header
         return self._config.key_header or USUAL_KEY_HEADER
@@ -167,7 +167,7 @@ class SimplifiedConnector:
         return _Page(items, self._following(link, found_at=target) if link else "")
 
     def _following(self, link: str, *, found_at: str) -> str:
-        """A link as it is; a cursor becomes the query parameter that the engine wants it in."""
+        """A link unchanged; a cursor as the engine's query parameter."""
         if "://" in link or link.startswith(("/", "?")):
             return self._client.follow(link, found_at=found_at)
         current = httpx2.URL(self._client.follow("", found_at=found_at))
@@ -185,7 +185,7 @@ def _limits(config: SimplifiedConfig) -> HttpLimits:
 
 @contextmanager
 def _unsupported_where_the_engine_says_so() -> Iterator[None]:
-    """Its answers 405 and 501 are neither a refusal of what was asked nor a fault that passes."""
+    """Turns the engine's 405 and 501 into Unsupported."""
     try:
         yield
     except ConnectorError as error:

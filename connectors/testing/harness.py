@@ -36,7 +36,7 @@ WORKERS = 16
 PORTS = range(
     20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS, 30_000, WORKERS
 )
-"""Each of pytest's workers has its own, and none are of those that the system itself gives out."""
+"""Disjoint for pytest's workers, and outside of the system's ephemeral ports."""
 _turns = itertools.count(os.getpid())
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -49,7 +49,7 @@ _FIELDS = (
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens, and that nobody else is given before it is used."""
+    """An unused port of this machine, which no other test gets before it is used."""
     for turn in itertools.islice(_turns, len(PORTS)):
         port = PORTS[turn % len(PORTS)]
         with socket.socket() as listener, suppress(OSError):
@@ -135,7 +135,7 @@ async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
 
 
 def http_answer(body: bytes, *, content_type: str = "application/json", missing: int = 0) -> bytes:
-    """A success; `missing` bytes of what it announces never come."""
+    """A success that announces `missing` bytes more than it sends."""
     head = (
         f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n"
         f"content-length: {len(body) + missing}\r\nconnection: close\r\n\r\n"
@@ -361,7 +361,7 @@ async def outcome(
 
 
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:
-    """The first answer that is not empty or false; engines note some things a little late."""
+    """The first truthy answer, since engines record some things late."""
     async with asyncio.timeout(seconds):
         while not (answer := await ask()):  # noqa: ASYNC110 - the engine tells only who asks
             await asyncio.sleep(POLL_SECONDS)
@@ -390,7 +390,7 @@ async def answer_or_error(asked: Awaitable[Answered], *, to: str) -> Answered | 
 
 
 def everything_told_by(error: BaseException) -> str:
-    """All that a log or an admin page could show of an error and of what led to it."""
+    """All that a log or an admin page could show of an error and its causes."""
     told = "".join(traceback.format_exception(error))
     link: BaseException | None = error
     while link is not None:

@@ -26,7 +26,7 @@ HTTP = {"transport": "http"}
 STDIO = {"transport": "stdio"}
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS", only_if=HTTP)
-"""Who is believed to be the server decides who gets our secrets."""
+"""TLS trust decides who receives the secrets."""
 OAUTH = hint(group="OAuth", only_if=HTTP)
 MAX_TOOL_NAME = 255
 LISTS = {"offer": ["both", "workflows"]}
@@ -271,7 +271,7 @@ class McpSourceConfig(McpConfig):
 
     @property
     def runs_api(self) -> SimplifiedConfig | None:
-        """The settings of the HTTP API that runs listed workflows, where there is one."""
+        """The settings of the HTTP API that runs listed workflows, if any."""
         if not self.rest_base_url:
             return None
         return SimplifiedConfig(

@@ -47,7 +47,7 @@ PROGRESS_CHARACTERS = 500
 
 
 class McpConnector:
-    """One MCP server."""
+    """An MCP server whose tools are workflows: a call is a run, and its result the run's output."""
 
     kind: ClassVar[str] = "mcp"
     label: ClassVar[str] = "MCP server"
@@ -119,8 +119,8 @@ class McpConnector:
         return Started(run_id=str(key), snapshot=ended)
 
     async def call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """The result as it is on the wire. With `repeatable=False` what leaves open if the server acted is
-        OutcomeUnknown."""
+        """The result as received. With `repeatable=False`, an error after which the server may have acted
+        is OutcomeUnknown."""
         answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
             kind = InvalidAnswer if repeatable else OutcomeUnknown
@@ -205,7 +205,6 @@ class McpConnector:
             listener()
 
     async def _pages(self) -> AsyncGenerator[list[Any]]:
-        """The tools of each page."""
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(MAX_PAGES):
@@ -224,7 +223,7 @@ class McpConnector:
 
 
 class McpSourceConnector:
-    """Any MCP server, at a URL or started here: its tools, and the workflows that it lists."""
+    """An MCP server's tools, and the workflows that it lists."""
 
     kind: ClassVar[str] = McpConnector.kind
     label: ClassVar[str] = McpConnector.label
@@ -240,7 +239,7 @@ class McpSourceConnector:
 
     @property
     def capabilities(self) -> Capabilities:
-        """With two ways: what one of them can do, and what both promise."""
+        """With both tools and listed workflows: what either can do, and what both promise."""
         tools = self._tools.capabilities
         if self._listed is None:
             return tools
@@ -299,7 +298,7 @@ class McpSourceConnector:
         return self._listed if self._listed is not None and is_listed(workflow) else self._tools
 
     async def _discover(self, listed: ListedWorkflows) -> Found:
-        """Listed workflows first; whether there are any, a server with other tools too says by its tools."""
+        """Listed workflows first, where the server has the list tool, then its other tools."""
         others = [] if self._config.offer == "workflows" else [item async for item in self._tools.discover()]
         if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
             async for item in listed.discover():

@@ -1,4 +1,4 @@
-"""One conversation with an MCP server: what both speak, requests and their answers, what it tells unasked."""
+"""One conversation with an MCP server: agreeing on a version, requests, notifications."""
 
 import asyncio
 import json
@@ -54,18 +54,18 @@ CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
 OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 DISCOVER_SECONDS = 10.0
 MAX_DEPTH = 150
-"""More than a schema may have: one that is too deep costs its own workflow, not the listing."""
+"""Deeper than a schema may be, so that one deep schema does not fail the listing."""
 LOGGED_CHARACTERS = 1_000
 ABOUT_US = (401, 403)
-"""Statuses by which a server of either era refuses whoever asks."""
+"""Statuses by which servers of both eras refuse the credentials."""
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
 UNREADABLE = "Failed to parse"
-"""How the SDK begins what it says itself with codes that servers use as well."""
+"""Beginnings of the SDK's own messages, whose codes servers use too."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000
-"""Kept for requests whose caller may have left."""
+"""Kept unread for requests whose callers have left."""
 
 
 class TransportFailure(Protocol):
@@ -102,25 +102,25 @@ class TransportFailures:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """What was agreed with the server when the conversation began."""
+    """The agreed protocol version, and the server's capabilities."""
 
     version: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     server: str = ""
-    """Its name and version, for people."""
+    """Its name and version, for display."""
 
     @property
     def is_modern(self) -> bool:
-        """Stateless: nothing but each request says who asks."""
+        """Whether the protocol is stateless: each request identifies its client."""
         return self.version in MODERN_PROTOCOL_VERSIONS
 
 
 class SessionLost(Exception):
-    """The server knows nothing of the conversation any more, so it did nothing about the request."""
+    """The server has forgotten the session, so it did not act on the request."""
 
 
 class Conversation:
-    """Requests over a transport's streams, for as long as these last."""
+    """Requests over a transport's streams."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Conversation:
             self.ended.set()
 
     async def agree(self, remembered: Era | None, *, seconds: float) -> Era:
-        """Find out what the server speaks; what it spoke the last time is tried first."""
+        """Agree on a protocol version, the last one first."""
         if remembered is None or remembered.is_modern:
             modern = await self._discover(min(seconds, DISCOVER_SECONDS))
             self.era = modern or await self._initialize(seconds)
@@ -164,10 +164,10 @@ class Conversation:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """The server's result, as it came, masked. Raises ConnectorErrors, and SessionLost.
+        """The server's result with secrets masked. Raises ConnectorError and SessionLost.
 
-        `silence`: seconds without an answer or progress after which it is given up. `name`, `headers`: what a
-        stateless server wants to see in front of the body.
+        `silence`: seconds without an answer or progress before the request fails. `name`, `headers`: sent as
+        headers to stateless servers.
         """
         params = dict(params or {})
         sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
@@ -186,7 +186,7 @@ class Conversation:
         )
 
     async def listen(self) -> None:
-        """In the stateless era the server tells of changes only whoever asks it to; until it ends that.
+        """Subscribe to changes of the tools at a stateless server, until it ends the subscription.
 
         Raises what `request` raises.
         """
@@ -223,7 +223,7 @@ class Conversation:
             raise self._unanswered(f"{method}: no answer within {silence:g} s.", repeatable) from None
         except MCPError as error:
             failure = self._meaning(method, error, repeatable=repeatable)
-            # Below "except", so that what the library says is not shown as the cause: it may quote anything.
+            # Raised below, so that the library's error, which may quote anything, is not its context.
         else:
             return self._checked(method, answer, repeatable=repeatable)
         raise failure
@@ -233,7 +233,7 @@ class Conversation:
             return SessionLost() if failure.session_is_gone else failure.error(repeatable=repeatable)
         if error.code == CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
             if error.message == CLOSED:
-                # What comes after this one has to go into another conversation.
+                # Later requests need another conversation.
                 self.ended.set()
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
         if error.code == PARSE_ERROR and error.message.startswith(UNREADABLE):
@@ -256,7 +256,7 @@ class Conversation:
         return InvalidAnswer(reason) if repeatable else OutcomeUnknown(reason)
 
     def _checked(self, method: str, answer: Any, *, repeatable: bool) -> dict[str, Any]:
-        """Only what a database can keep, without our secrets."""
+        """The answer as JSON that a database can store, with secrets masked."""
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
             checked = self._redactor.answer(parse_json(body, max_depth=MAX_DEPTH), body)
@@ -272,7 +272,7 @@ class Conversation:
     async def _on_request(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Sampling, elicitation and the like are for clients with a user in front of them."""
+        """Refuse sampling, elicitation and the like: this client has no user to ask."""
         if method == "ping":
             return {}
         raise MCPError(code=METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
@@ -287,7 +287,7 @@ class Conversation:
             logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
 
     async def _discover(self, seconds: float) -> Era | None:
-        """None: the server does not know the stateless era. Raises what keeps us from finding out."""
+        """None: the server is of the handshake era. Raises ConnectorError where that is unknown."""
         params = {"_meta": _envelope(LATEST_MODERN_VERSION)}
         headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
         options: CallOptions = {"headers": headers, "cancel_on_abandon": False}
@@ -298,7 +298,7 @@ class Conversation:
                 raise
             return None
         except Unreachable as error:
-            # Silence may be a server of the other era that does not answer what it does not know.
+            # A server of the handshake era may ignore the unknown method.
             if error.details or "Could not connect" in error.message:
                 raise
             return None
@@ -327,7 +327,7 @@ class Conversation:
 
 
 def _envelope(version: str) -> dict[str, Any]:
-    """What a stateless server has to be told with each request."""
+    """The `_meta` of each request to a stateless server."""
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,

@@ -1,4 +1,4 @@
-"""Streamable HTTP within our limits and address policy."""
+"""MCP over Streamable HTTP, within the limits and the address policy."""
 
 import asyncio
 import re
@@ -27,20 +27,20 @@ from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
 
 MAX_CONNECTIONS = 500
-"""Each call keeps one for as long as it lasts."""
+"""Each running call holds one."""
 STREAM_BYTES_PER_SECOND = 64_000
-"""By so much an event stream may grow beyond the largest answer."""
+"""Allowed growth of an event stream beyond the largest answer."""
 NO_MESSAGE = b"\nevent: cut\n\n"
-"""Ends an event in its middle, so that nobody takes it for a message."""
+"""Ends an incomplete event, so that it is not taken for a message."""
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-"""Requests that may be silent for long."""
+"""Methods that may take long to answer."""
 OURS_TO_TELL = (401, 403, 408, 429, 503)
-"""Whatever stands in the body of such an answer, its status says what is wrong."""
+"""Statuses that explain the failure, whatever the body says."""
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
 RESUMING_SECONDS = 15.0
-"""How long the rest of a stream is asked for that has broken: a call may wait for it."""
+"""How long a broken stream is resumed, since a call may wait for it."""
 SECONDS_BEFORE_RESUMING = 0.2
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 MAX_DEPTH = 150
@@ -51,28 +51,28 @@ LARGEST_TOKEN_ANSWER = 100_000
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
-"""What lasted so long was a success."""
+"""A stream of this age resets the pauses."""
 
 
 class StreamNews(Enum):
-    """What became of a stream that had been lost."""
+    """The outcome for a lost stream."""
 
     BACK = auto()
-    """The server is heard again; what it told meanwhile was missed."""
+    """The stream is open again; notifications in between were lost."""
     SESSION_GONE = auto()
-    """The server is there, but does not know the conversation any more."""
+    """The server has forgotten the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpFailure:
-    """An exchange that brought no MCP message; `problem` where the status does not tell what is wrong."""
+    """An exchange without an MCP message; `problem` where the status does not explain it."""
 
     exchange: Exchange
     failure: str = ""
     problem: str = ""
     session_is_gone: bool = False
     unsent: ConnectorError | None = None
-    """Why the request was not even sent."""
+    """Why the request was not sent."""
 
     def error(self, *, repeatable: bool) -> ConnectorError:
         self.exchange.repeatable = repeatable
@@ -84,7 +84,7 @@ class HttpFailure:
 
 
 class LimitedTransport(httpx2.AsyncBaseTransport):
-    """Carries the SDK's requests, and never fails one in a way that would end the conversation."""
+    """Sends the SDK's requests, and turns failures into answers, since exceptions end the conversation."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         failures: TransportFailures,
         stream_news: Callable[[StreamNews], None] = lambda news: None,
     ) -> None:
-        """`stream_news` hears what becomes of the stream on which the server tells things unasked.
+        """`stream_news` is called when the stream of notifications is lost or back.
 
         Raises Misconfigured for an unusable CA file.
         """
@@ -234,7 +234,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """An event stream that may grow by so much, and by so much a second; then it ends with a failure."""
+    """An event stream within limits of size and rate, beyond which it ends with a failure."""
 
     def __init__(
         self, response: httpx2.Response, most: int, failures: TransportFailures, exchange: Exchange
@@ -269,7 +269,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
-    """The streams of a conversation; its session, if the server gives it one, ends with it."""
+    """The transport of one conversation, which ends the session with it."""
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
     return streamable_http_client(
@@ -278,7 +278,7 @@ def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
 
 
 def _method_of(request: httpx2.Request) -> bytes:
-    """The SDK writes it in front of everything that the caller chose."""
+    """The SDK writes the method before anything that the caller chose."""
     found = METHOD.search(_body_of(request)[:200])
     return found[1] if found else b""
 
@@ -310,15 +310,15 @@ class ServerStreams:
         self._carry_out = carry_out
         self._tell = tell
         self._in_a_row = 0
-        """Attempts that failed, or streams that ended soon."""
+        """Consecutive failed attempts and streams that ended soon."""
         self._opened_at = 0.0
         self._heard_session = ""
-        """Of which there was a stream: others may be kept by servers that have none."""
+        """The last session with a stream; servers without streams keep sessions too."""
 
     async def open(self, request: httpx2.Request) -> httpx2.Response:
-        """The server's answer, as soon as there is one that will not be another after a while."""
+        """Retry until the server's answer is final."""
         began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
-        # Not to ask again and again a server that ends the stream at once.
+        # Do not hammer a server that ends the stream at once.
         if resumes:
             await asyncio.sleep(SECONDS_BEFORE_RESUMING)
         elif self._opened_at:
@@ -361,7 +361,7 @@ class ServerStreams:
 
 
 async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The pieces of an event stream. One that breaks ends, which the SDK does not count as a failure."""
+    """The stream's chunks. A broken stream ends, which the SDK does not count as a failure."""
     try:
         async for piece in response.aiter_raw():
             yield piece
@@ -370,7 +370,7 @@ async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) -> bool:
-    """Whether the conversation has to begin anew: MCP says 404, some servers say 400 and why."""
+    """Whether the session is lost: MCP demands 404, some servers answer 400 with a reason."""
     if exchange.status == 404:
         return has_session
     error = message.get("error")
@@ -390,7 +390,7 @@ def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
 
 
 class Authorization:
-    """Puts the header into each request."""
+    """Adds the Authorization header, with a configured token or one from client credentials."""
 
     def __init__(self, config: McpConfig, redactor: Redactor) -> None:
         self._header = config.authorization_header
@@ -400,7 +400,7 @@ class Authorization:
         self._credentials = _client_credentials(config) if config.oauth_url else None
 
     async def add_to(self, request: httpx2.Request) -> None:
-        """Raises what getting a token raises; then the request has not been sent."""
+        """Raises ConnectorError where no token can be obtained; the request is not sent then."""
         if self._credentials is not None:
             token = await self._credentials.token()
             if token != self._token:
@@ -410,7 +410,7 @@ class Authorization:
             request.headers[self._header] = f"{self._scheme} {self._token}".strip()
 
     def renews_after(self, status: int) -> bool:
-        """Whether a request that was answered so may be accepted with another token."""
+        """Whether to retry with a new token."""
         if status != httpx2.codes.UNAUTHORIZED or self._credentials is None:
             return False
         self._credentials.forget(self._token)

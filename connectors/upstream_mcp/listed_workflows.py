@@ -24,15 +24,15 @@ from connectors.upstream_mcp.config import McpSourceConfig
 from connectors.upstream_mcp.tools import METADATA_KEY
 
 PREFIX = "workflow:"
-"""Of our ids for listed workflows. Tools go by their names, in which a colon is not allowed."""
+"""Begins the ids of listed workflows. Tools have their names as ids, which cannot contain a colon."""
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
 LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
 WORDS_LIMIT = 500
 DEPTH = 250
-"""As in listings over HTTP: a schema that is too deep costs its own workflow, not the listing."""
+"""As in listings over HTTP, so that one deep schema does not fail the listing."""
 UNKNOWN = {"not_found", "notfound", "404"}
-"""Codes, in lower case, by which a tool says that it does not know the workflow or the run."""
+"""Lower-case error codes for an unknown workflow or run."""
 
 
 class CallTool(Protocol):
@@ -41,9 +41,9 @@ class CallTool(Protocol):
     def __call__(
         self, name: str, arguments: dict[str, Any], *, repeatable: bool
     ) -> Awaitable[dict[str, Any]]:
-        """The result as it is on the wire: content, structuredContent, isError.
+        """The result as received: content, structuredContent, isError.
 
-        With `repeatable=False` whatever leaves open if the server acted is OutcomeUnknown.
+        With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown.
         """
         ...
 
@@ -62,7 +62,7 @@ class _Runner(Protocol):
 
 
 class ListedWorkflows:
-    """The workflows of one server, beside those that are its tools."""
+    """The workflows that one server lists with a tool."""
 
     def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
         self._config = config
@@ -72,17 +72,16 @@ class ListedWorkflows:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of these workflows' runs only."""
+        """For runs of listed workflows only."""
         return self._runner.capabilities
 
     @property
     def tools(self) -> frozenset[str]:
-        """Those of the server's tools that list and run workflows, and are none themselves."""
+        """The tools that list and run workflows, which are not workflows themselves."""
         config = self._config
         return frozenset({config.list_tool, config.start_tool, config.status_tool, config.cancel_tool})
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        """Every object of the list tool's answers, in its order."""
         position, cursor, seen = 0, "", {""}
         while True:
             items, cursor = await self._page(cursor)
@@ -130,7 +129,7 @@ class ListedWorkflows:
 
 
 def is_listed(workflow: WorkflowRef) -> bool:
-    """Whether the list tool named it; otherwise it is a tool."""
+    """Otherwise the workflow is a tool."""
     return workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
 
 
@@ -151,7 +150,7 @@ def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
 
 
 class RunsByTools:
-    """Answers as the simplified workflow API does, whose questions it asks by calling tools."""
+    """The simplified workflow API, by calls of tools."""
 
     def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
         self._config = config
@@ -186,14 +185,14 @@ class RunsByTools:
             read_answer(result, tool=self._config.cancel_tool)
 
     async def aclose(self) -> None:
-        """The session belongs to whoever calls the tools."""
+        """The session belongs to the connector."""
 
     async def _ask(self, tool: str, run: RunRef) -> Any:
         return read_answer(await self._call(tool, _named(run), repeatable=True), tool=tool)
 
 
 def _read_started(answer: Any, workflow_id: str) -> Started:
-    """Tools that call the run `run_id` have the workflow's own id under `workflow_id`."""
+    """Where a tool names the run `run_id`, `workflow_id` is the workflow's own id."""
     if not isinstance(answer, dict):
         return read_started(answer)
     named = answer | {"workflow_id": run_id_of(answer, workflow_id)}
@@ -212,12 +211,12 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     if result.get("isError"):
         raise _refusal(result, tool)
     if (structured := result.get("structuredContent")) is not None:
-        # Some SDKs put whatever a function returns under `result`.
+        # Some SDKs wrap a function's return value in `result`.
         is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
         return structured["result"] if is_wrapped else structured
     texts = _texts(result)
     try:
-        # Some SDKs write each item of a list into a block of its own.
+        # Some SDKs put each item of a list into a separate block.
         answers = [parse_listing(text.encode("utf-8", "replace"), max_depth=DEPTH) for text in texts]
     except UnreadableJSON as error:
         raise InvalidAnswer(f"The tool {tool} answered with text that is not JSON: {error}") from None
@@ -237,7 +236,7 @@ def _refusal(result: dict[str, Any], tool: str) -> Rejected | NotFound:
 
 
 def _is_unknown(said: Any) -> bool:
-    """Whether `code` or `status`, of the answer or of its `error`, says so."""
+    """By `code` or `status`, in the answer or in its `error`."""
     if not isinstance(said, dict):
         return False
     codes = (said.get(key) for key in ("code", "status"))

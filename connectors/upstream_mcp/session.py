@@ -1,4 +1,4 @@
-"""The conversation with one server, shared by all calls; begun when needed, and again after it was lost."""
+"""The session with one server, shared by all calls: opened when needed, and again after a loss."""
 
 import asyncio
 import time
@@ -31,18 +31,18 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Between two attempts to listen for changes."""
 REFUSED = 100
-"""Counts for as many failures as lead to the longest pause."""
+"""A count of failures that leads to the longest pause."""
 
 OpenTransport = Callable[[], Transport]
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
 FREE_ATTEMPTS = 2
-"""To begin again at once what had ended soon."""
+"""Restarts without a pause after early ends."""
 
 
 class McpSession:
-    """Make one per connector. Raises only ConnectorErrors."""
+    """Raises only ConnectorError. Make one per connector."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class McpSession:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """As `Conversation.request` does; once more in a new one if the server has forgotten the old one."""
+        """As `Conversation.request`, once more in a new conversation if the server has lost the session."""
         for is_last in (False, True):
             async with self._conversation() as owned:
                 try:
@@ -105,17 +105,16 @@ class McpSession:
         raise AssertionError("the loop returns or raises")
 
     def begin_anew(self) -> None:
-        """The server has forgotten the conversation. Whoever asks next, or listens, begins another."""
+        """Use another conversation for later requests: the server has forgotten this one."""
         if self._current is not None:
             self._retire(self._current)
 
     async def era(self) -> Era:
-        """What the server speaks and can do."""
         async with self._conversation() as owned:
             return owned.conversation.era
 
     def stay(self) -> None:
-        """Keep a conversation open from now on, so that the server can tell of changes."""
+        """Keep a conversation open from now on, to be notified of changes."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
@@ -130,7 +129,7 @@ class McpSession:
             await owned.close()
 
     async def _watch(self) -> None:
-        """Whatever was missed while there was no conversation is told as one change."""
+        """Report one change for all that may have been missed between conversations."""
         in_a_row, has_listened = 0, False
         while True:
             try:
@@ -166,7 +165,7 @@ class McpSession:
                 owned.end.set()
 
     def _begin(self) -> "_Owned":
-        """A conversation that is being opened. Raises Unreachable where it is too early for that."""
+        """Open a conversation. Raises Unreachable before the end of a backoff."""
         if self._closed:
             raise Unreachable("The connection to the MCP server was closed.")
         self._backoff.check()
@@ -175,7 +174,7 @@ class McpSession:
         return owned
 
     def _retire(self, owned: "_Owned") -> None:
-        """No further request goes there; those that wait for their answers get them."""
+        """Send no further requests there; pending ones still get their answers."""
         if self._current is owned:
             self._current = None
         owned.retired.set()
@@ -185,7 +184,7 @@ class McpSession:
                 owned.end.set()
 
     async def _own(self, owned: "_Owned") -> None:
-        """Enter and leave everything in one task, as the SDK's transports demand."""
+        """Open and close the transport in one task, as the SDK requires."""
         began = time.monotonic()
         try:
             async with self._open_transport() as (read_stream, write_stream):
@@ -210,7 +209,7 @@ class McpSession:
             self._backoff.note(lasted=time.monotonic() - began)
 
     def _reason(self, error: Exception) -> ConnectorError:
-        """The first error that a task group wrapped and that is in our words, or one that is."""
+        """The first ConnectorError in an exception group, or Unreachable."""
         causes = list(_leaves(error))
         for cause in causes:
             if isinstance(cause, ConnectorError):
@@ -273,7 +272,7 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 
 async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
-    """Until one of them has ended; raises what that raises."""
+    """Wait for the first to end, and raise its error."""
     tasks = [asyncio.create_task(one) for one in awaited]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -285,7 +284,7 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
 
 
 class Backoff:
-    """Holds back from beginning again and again what ends at once."""
+    """Delays restarts of a program that ends soon after its start."""
 
     def __init__(self, *, holds_back: bool) -> None:
         self._holds_back = holds_back

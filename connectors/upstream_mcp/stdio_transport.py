@@ -1,4 +1,4 @@
-"""MCP over a program's standard input and output: started by us, in a process group of its own."""
+"""MCP over the standard streams of a program, which runs in its own process group."""
 
 import asyncio
 import contextlib
@@ -28,13 +28,13 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300
-"""Of both ends of a message that is too large: there stands which request it answers."""
+"""Kept of both ends of an oversized message, to find the id of its request."""
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
 SECONDS_TO_LEAVE = 2.0
 """After its input was closed, and once more after SIGTERM."""
 SECONDS_TO_HEAR = 0.5
-"""The rest of what it wrote to its standard error."""
+"""Waiting for the rest of the standard error."""
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
 
@@ -51,7 +51,7 @@ class OversizedMessage:
 
 @dataclass(slots=True)
 class LastWords:
-    """How the program ended, or what it complained about last; for the errors about it."""
+    """The program's exit status and last line of standard error, for error messages."""
 
     text: str = ""
     status: int | None = None
@@ -62,7 +62,7 @@ class LastWords:
 
 
 def command_line(config: McpConfig) -> list[str]:
-    """What is started. Raises Misconfigured for what the operator does not allow."""
+    """The command to start. Raises Misconfigured for what the operator does not allow."""
     allowed = allowed_stdio_command(config.command)
     if config.arguments and not allowed.more_arguments:
         raise Misconfigured(
@@ -81,7 +81,7 @@ def command_line(config: McpConfig) -> list[str]:
 async def open_stdio(
     config: McpConfig, *, redactor: Redactor, failures: TransportFailures, last_words: LastWords
 ) -> AsyncGenerator[Streams]:
-    """The streams of a conversation with a program that runs as long as they are open."""
+    """The streams of a program, which ends with them."""
     process, pipes = await _start(config)
     last_words.text, last_words.status = "", None
     to_us, from_program = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -100,7 +100,7 @@ async def open_stdio(
 
 
 async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport]:
-    """As create_subprocess_exec does, which keeps the transport to itself."""
+    """As asyncio.create_subprocess_exec, which does not return the transport."""
     line, loop = command_line(config), asyncio.get_running_loop()
     try:
         pipes, protocol = await loop.subprocess_exec(
@@ -109,7 +109,7 @@ async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Of our own environment only what every program needs: the rest holds secrets.
+            # Only the basic variables of our environment: the others hold secrets.
             env=get_default_environment() | variables(config),
             cwd=allowed_stdio_command(config.command).directory,
             start_new_session=True,
@@ -136,7 +136,7 @@ async def _hear(
                     if isinstance(line, bytes) and not gate.admits(line):
                         continue
                     message = line if isinstance(line, bytes) else line.failure(failures)
-                    # Read on to the end all the same: a full pipe would keep the program from leaving.
+                    # Keep reading: a full pipe would keep the program from exiting.
                     with contextlib.suppress(ValueError, *nobody_listens):
                         await to_us.send(
                             SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
@@ -158,7 +158,7 @@ async def _speak(
 async def _overhear(
     process: asyncio.subprocess.Process, redactor: Redactor, last_words: LastWords, heard_all: asyncio.Event
 ) -> None:
-    """What the program writes to its standard error, for whoever looks for the reason of a failure."""
+    """Log the program's standard error, and keep its last line."""
     assert process.stderr is not None
     lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
     while chunk := await process.stderr.read(CHUNK_BYTES):
@@ -180,7 +180,7 @@ async def _end(
     last_words: LastWords,
     heard_all: asyncio.Event,
 ) -> None:
-    """Close its input, and kill what is left of it and of what it started."""
+    """Close its input, then end the process group."""
     with anyio.CancelScope(shield=True):
         assert process.stdin is not None
         process.stdin.close()
@@ -189,7 +189,7 @@ async def _end(
                 _signal_group(process, number)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SECONDS_TO_LEAVE):
-                    # Not wait(): that waits for whoever else holds the pipes, too.
+                    # wait() would also wait for other processes that hold the pipes.
                     while process.returncode is None:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                 break
@@ -198,7 +198,7 @@ async def _end(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_HEAR):
                 await heard_all.wait()
-        # A grandchild may still hold the other ends.
+        # A grandchild may still hold the other ends of the pipes.
         pipes.close()
 
 
@@ -209,7 +209,7 @@ def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _TooLong:
-    """Both ends of a line that was not kept."""
+    """Both ends of an oversized line."""
 
     start: bytes
     end: bytes
@@ -222,12 +222,12 @@ class _TooLong:
 
 @dataclass(slots=True)
 class _Lines:
-    """Cuts what arrives into lines, and keeps of none more than allowed."""
+    """Splits chunks into lines of bounded length."""
 
     most: int
     _line: bytearray = field(default_factory=bytearray)
     _start: bytes = b""
-    """Of a line that is too long; empty while it is not."""
+    """The start of an oversized line; empty otherwise."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | _TooLong]:
         *ended, rest = chunk.split(b"\n")

@@ -1,4 +1,4 @@
-"""Runs that a server keeps as tasks: of MCP 2025-11-25, and of the extension for the stateless era."""
+"""Runs that a server keeps as tasks, of MCP 2025-11-25 or of the extension for stateless servers."""
 
 import contextlib
 from dataclasses import replace
@@ -13,9 +13,9 @@ from connectors.upstream_mcp.session import McpSession
 from connectors.upstream_mcp.tools import read_result, wants_task
 
 KEPT_MILLISECONDS = 86_400_000
-"""What we ask for: longer than anybody waits until they look at the result."""
+"""The requested lifetime of a task: long enough to fetch the result."""
 INPUT_SECONDS = 5.0
-"""To be asked for input, to decline, and to hear that the task goes on."""
+"""For the request for input, its refusal and the task's next state."""
 INVALID_PARAMS = -32602
 STATES = {
     "working": RunState.RUNNING,
@@ -32,7 +32,7 @@ NEEDS_INPUT = "The task asks for input, which nobody can give it here."
 
 
 def task_wish(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
-    """What to add to a call so that the server keeps it as a task; nothing where it decides by itself."""
+    """Parameters that make a call a task; empty where the server decides."""
     calls = era.capabilities.get("tasks")
     for key in ("requests", "tools", "call"):
         calls = calls.get(key) if isinstance(calls, dict) else None

@@ -48,7 +48,7 @@ def read_tool(
 
 
 def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, Any]:
-    """`task`: have calls kept as tasks; `headers`: the arguments that HTTP servers want as such, too."""
+    """`task`: run calls as tasks; `headers`: arguments to send as headers, too."""
     needed: dict[str, Any] = {"task": _is_best_as_task(tool)}
     headers = x_mcp_header_map(tool.get("inputSchema")) if has_headers else {}
     if headers:
@@ -57,7 +57,7 @@ def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, An
 
 
 def _is_best_as_task(tool: dict[str, Any]) -> bool:
-    """A task outlives the connection. Where it is left to us, tools that promise an output schema go without:
+    """A task outlives the connection. Where it is optional, tools with an output schema are called directly:
     their callers wait for the result anyway."""
     execution = tool.get("execution")
     support = execution.get("taskSupport") if isinstance(execution, dict) else None
@@ -69,7 +69,7 @@ def wants_task(workflow: WorkflowRef) -> bool:
 
 
 def argument_headers(workflow: WorkflowRef, arguments: dict[str, Any]) -> dict[str, str]:
-    """What a stateless server wants to see of the arguments in front of the body."""
+    """The arguments that a stateless server expects as headers."""
     listed = _metadata(workflow).get("headers", [])
     return mcp_param_headers({tuple(path): token for path, token in listed}, arguments)
 
@@ -80,7 +80,7 @@ def _metadata(workflow: WorkflowRef) -> dict[str, Any]:
 
 
 def read_result(answer: dict[str, Any]) -> RunSnapshot:
-    """A tool's result, as the server sent it: failed where it says so, or where nobody could read it."""
+    """A tool's result as a snapshot: failed where the tool says so, or the result is unreadable."""
     blocks = answer.get("content", [])
     if problem := _problem_of(blocks):
         return RunSnapshot(
@@ -96,16 +96,16 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
         state=RunState.FAILED if failed else RunState.COMPLETED,
         output=output if has_structure or not failed else None,
         error=(shorten_error(text) or NO_REASON) if failed else "",
-        # Without structure the blocks are the result, and the output only repeats their text.
+        # Without structured content the blocks are the result, and the output repeats their text.
         content=blocks if failed or not has_structure or _say_more_than(output, blocks) else None,
-        # The rest stands in the output and the content.
+        # The output and the content hold the rest.
         raw={key: value for key, value in answer.items() if key not in ("content", "structuredContent")}
         | {"contentTypes": [block["type"] for block in blocks]},
     )
 
 
 def _problem_of(blocks: Any) -> str:
-    """Empty where each block at least says what it is."""
+    """What is wrong with the content; empty where each block has a type."""
     if not isinstance(blocks, list):
         return "its content is no list"
     for block in blocks:
@@ -121,19 +121,19 @@ def _text_of(blocks: list[dict[str, Any]]) -> str:
 
 
 def _described(blocks: list[dict[str, Any]]) -> str:
-    """`2 image, 1 audio`; empty where there is nothing."""
+    """`2 image, 1 audio`; empty without blocks."""
     counted = Counter(block["type"] for block in blocks)
     return ", ".join(f"{count} {kind}" for kind, count in counted.items())
 
 
 def _say_more_than(output: Any, blocks: list[dict[str, Any]]) -> bool:
-    """Whether the blocks differ from what is made of the output alone: one text, or its JSON."""
+    """Whether the blocks are more than the output as one text."""
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     return blocks != [{"type": "text", "text": text}]
 
 
 def percent_of(progress: float, total: float | None) -> tuple[float | None, str]:
-    """Percent, and in words what is none."""
+    """The percentage, or a text for progress without a total."""
     if total is not None and total > 0:
         return min(max(100.0 * progress / total, 0.0), 100.0), ""
     return None, f"{progress:g}"
