@@ -56,14 +56,19 @@ def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
     """The run without result, logs and progress, which Prefect keeps elsewhere."""
     kind = type_of(flow_run)
     state = STATES[kind]
+    # A run that was cancelled before its start has no end time.
+    ended = moment(flow_run.get("end_time")) or moment(_state(flow_run).get("timestamp"))
+    error = ""
+    if kind in NO_REASON:
+        error = shorten_error(message_of(flow_run)) or NO_REASON[kind]
     return RunSnapshot(
         state=state,
-        error=error_of(flow_run, kind),
+        error=f"The flow run crashed. {error}" if kind == "CRASHED" else error,
         progress_message=_waiting_for(flow_run, kind) if state is RunState.RUNNING else "",
         created_at=moment(flow_run.get("created")),
         started_at=moment(flow_run.get("start_time")),
         updated_at=moment(flow_run.get("updated")),
-        finished_at=_finished_at(flow_run) if state is not RunState.RUNNING else None,
+        finished_at=None if state is RunState.RUNNING else ended,
         raw=without_storage(flow_run),
     )
 
@@ -72,13 +77,6 @@ def message_of(flow_run: dict[str, Any]) -> str:
     """The state's message."""
     told = _state(flow_run).get("message")
     return printable(told) if isinstance(told, str) else ""
-
-
-def error_of(flow_run: dict[str, Any], kind: str) -> str:
-    if kind not in NO_REASON:
-        return ""
-    words = shorten_error(message_of(flow_run)) or NO_REASON[kind]
-    return f"The flow run crashed. {words}" if kind == "CRASHED" else words
 
 
 def moment(told: Any) -> datetime | None:
@@ -103,11 +101,6 @@ def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
 def _state(flow_run: dict[str, Any]) -> dict[str, Any]:
     state = flow_run.get("state")
     return state if isinstance(state, dict) else {}
-
-
-def _finished_at(flow_run: dict[str, Any]) -> datetime | None:
-    """A run that was cancelled before its start has no end time."""
-    return moment(flow_run.get("end_time")) or moment(_state(flow_run).get("timestamp"))
 
 
 def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
@@ -140,7 +133,10 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
     """The body of Prefect's filter. Raises Rejected for an unusable condition."""
     conditions: dict[str, Any] = {}
     if wanted.run:
-        conditions["id"] = {"any_": [_whole_id(wanted.run)]}
+        try:
+            conditions["id"] = {"any_": [str(UUID(wanted.run))]}
+        except ValueError:
+            raise Rejected("Prefect finds a run by its whole id only, not by how it begins.") from None
     if wanted.states:
         types = [kind for kind, state in STATES.items() if state in wanted.states]
         conditions["state"] = {"type": {"any_": types}}
@@ -197,13 +193,6 @@ def _key(told: Any) -> UUID | None:
         return UUID(told) if isinstance(told, str) else None
     except ValueError:
         return None
-
-
-def _whole_id(text: str) -> str:
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise Rejected("Prefect finds a run by its whole id only, not by how it begins.") from None
 
 
 def _times(after: datetime | None, before: datetime | None) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Reading the answers of the simplified workflow API: listings, starts, statuses, lookups by key."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,6 +8,8 @@ from connectors.errors import InvalidAnswer, OutcomeUnknown
 from connectors.protocol import RunSnapshot, RunState, Started
 from connectors.redaction import printable, shorten, shorten_error, words_in
 
+MAX_PAGES = 1_000
+MAX_ITEMS = 10_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 STATES = {
     "RUNNING": RunState.RUNNING,
@@ -24,6 +26,31 @@ NO_REASON = {
 RUN_KEYS = ("runs", "run")
 RUN_ID_KEYS = ("run_id", "runId", "id")
 KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
+
+
+async def walk_listing(
+    fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]], first: str = "", *, listing: str, of: str
+) -> AsyncGenerator[tuple[int, Any]]:
+    """The items of all pages with their positions. Raises InvalidAnswer for a listing without an end.
+
+    `fetch_page` returns a page's items and the place of the next page, empty on the last. `listing` and `of`:
+    what is read, for the error.
+    """
+    target, visited, position = first, set[str](), 0
+    while True:
+        if target in visited:
+            raise InvalidAnswer(f"{listing} leads back to a page that was read before.")
+        if len(visited) == MAX_PAGES:
+            raise InvalidAnswer(f"{listing} has more than {MAX_PAGES:,} pages.")
+        visited.add(target)
+        items, target = await fetch_page(target)
+        for item in items:
+            if position == MAX_ITEMS:
+                raise InvalidAnswer(f"{listing} has more than {MAX_ITEMS:,} {of}.")
+            yield position, item
+            position += 1
+        if not target:
+            return
 
 
 def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:

@@ -1,8 +1,7 @@
 """Engines that speak the simplified workflow API: list, start, status and, at some, cancel over HTTP."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -10,7 +9,7 @@ import httpx2
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Unsupported
+from connectors.errors import ConnectorError, NotFound, Unsupported
 from connectors.health import health_of
 from connectors.http import EngineClient
 from connectors.http_limits import HttpLimits
@@ -25,22 +24,19 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
-from connectors.simplified.answers import read_found_run, read_listing, read_snapshot, read_started
+from connectors.simplified.answers import (
+    read_found_run,
+    read_listing,
+    read_snapshot,
+    read_started,
+    walk_listing,
+)
 from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 
 LISTING_DEPTH = 250
 """Deeper than a workflow's schema may be, so that one deep schema does not fail the listing."""
 NO_SUCH_OPERATION = (405, 501)
 """Method Not Allowed, Not Implemented."""
-MAX_PAGES = 1_000
-MAX_WORKFLOWS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    items: list[Any] = field(repr=False)
-    following: str
-    """Where the next page is; empty on the last."""
 
 
 class SimplifiedConnector:
@@ -81,19 +77,17 @@ class SimplifiedConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        page = await self._page(self._config.list_path)
-        count = f"at least {len(page.items)}" if page.following else str(len(page.items))
+        items, following = await self._page(self._config.list_path)
+        count = f"at least {len(items)}" if following else str(len(items))
         return f"The engine answered; workflows listed: {count}."
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        position = 0
-        async with aclosing(self._pages()) as pages:
-            async for page in pages:
-                for item in page.items:
-                    if position == MAX_WORKFLOWS:
-                        raise InvalidAnswer(f"The engine lists more than {MAX_WORKFLOWS:,} workflows.")
-                    yield parse_definition(item, position=position)
-                    position += 1
+        items = walk_listing(
+            self._page, self._config.list_path, listing="The engine's listing", of="workflows"
+        )
+        async with aclosing(items):
+            async for position, item in items:
+                yield parse_definition(item, position=position)
 
     async def start(
         self,
@@ -148,23 +142,10 @@ class SimplifiedConnector:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _pages(self) -> AsyncGenerator[_Page]:
-        target = self._config.list_path
-        visited: set[str] = set()
-        while target:
-            if target in visited:
-                raise InvalidAnswer("The engine's listing leads back to a page that was read before.")
-            if len(visited) == MAX_PAGES:
-                raise InvalidAnswer(f"The engine's listing has more than {MAX_PAGES:,} pages.")
-            visited.add(target)
-            page = await self._page(target)
-            yield page
-            target = page.following
-
-    async def _page(self, target: str) -> _Page:
+    async def _page(self, target: str) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
         items, link = read_listing(answer, self._config.list_keys)
-        return _Page(items, self._following(link, found_at=target) if link else "")
+        return items, self._following(link, found_at=target) if link else ""
 
     def _following(self, link: str, *, found_at: str) -> str:
         """A link unchanged; a cursor as the engine's query parameter."""

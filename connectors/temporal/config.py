@@ -43,8 +43,15 @@ class TemporalConfig(ServiceSettings):
     @field_validator("definitions")
     @classmethod
     def _readable(cls, definitions: str, info: ValidationInfo) -> str:
-        if definitions.strip():
-            check_text(definitions, default_task_queue=info.data.get("default_task_queue", ""))
+        if not definitions.strip():
+            return definitions
+        connection = _read_text(definitions, info.data.get("default_task_queue", "")).connection
+        if connection is not None and connection.secrets:
+            # Settings are shown in clear text.
+            names = " and ".join(f"temporal.{name_in_file(name)}" for name in connection.secrets)
+            raise ValueError(
+                f"{names}: a secret; take it out, and enter it in its own field, which is encrypted"
+            )
         return definitions
 
 
@@ -83,14 +90,6 @@ def read_declared(config: TemporalConfig) -> Declared:
         what = "The definitions" if config.definitions.strip() else f"The file {config.definitions_file}"
         raise Misconfigured(f"{what} cannot be used: {error}") from None
     return Declared(workflows=[], connection=None, cache=None, entries={})
-
-
-def check_text(definitions: str, *, default_task_queue: str) -> None:
-    """Raises UnusableText, or ValueError for secrets, since settings are shown in clear text."""
-    connection = _read_text(definitions, default_task_queue).connection
-    if connection is not None and connection.secrets:
-        names = " and ".join(f"temporal.{name_in_file(name)}" for name in connection.secrets)
-        raise ValueError(f"{names}: a secret; take it out, and enter it in its own field, which is encrypted")
 
 
 def read_file(path: str) -> bytes:

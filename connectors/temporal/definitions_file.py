@@ -266,6 +266,7 @@ class WorkflowReading:
     def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
         """The settings that differ from the defaults of `TemporalSettings`."""
         self._check_recipe(declared.workflow_id, input_schema, (*place, "workflowId"))
+        takes_input = declared.input is not None and _takes_input(declared.input)
         positional = declared.input is not None and declared.input.positional
         settings = _said(
             task_queue=declared.task_queue,
@@ -274,7 +275,7 @@ class WorkflowReading:
             id_reuse_policy=_snake_case(declared.id_reuse_policy),
             id_conflict_policy=_snake_case(declared.id_conflict_policy),
             progress_query=declared.progress_query,
-            input=_passed_as(declared.input),
+            input=("positional" if positional else None) if takes_input else "none",
             input_order=list(input_schema.get("properties", {})) if positional else None,
         )
         try:
@@ -331,12 +332,6 @@ def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:
 
 def _takes_input(declared: InputDeclaration) -> bool:
     return (declared.type or "").lower() != NO_INPUT and bool(declared.type or declared.fields)
-
-
-def _passed_as(declared: InputDeclaration | None) -> str | None:
-    if declared is None or not _takes_input(declared):
-        return "none"
-    return "positional" if declared.positional else None
 
 
 def _description(declared: WorkflowDeclaration) -> str:

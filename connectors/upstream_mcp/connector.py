@@ -31,6 +31,7 @@ from connectors.protocol import (
     ignore_progress,
 )
 from connectors.redaction import Redactor, printable, shorten
+from connectors.simplified.answers import walk_listing
 from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
 from connectors.upstream_mcp.conversation import OnProgress, TransportFailures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
@@ -41,8 +42,6 @@ from connectors.upstream_mcp.tasks import ServerTasks, created_task, read_task, 
 from connectors.upstream_mcp.tools import argument_headers, percent_of, read_result, read_tool
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
-MAX_PAGES = 1_000
-MAX_TOOLS = 10_000
 PROGRESS_CHARACTERS = 500
 
 
@@ -73,21 +72,16 @@ class McpConnector:
 
     async def _greet(self) -> str:
         era = await self._session.era()
-        async with aclosing(self._pages()) as pages:
-            tools = await anext(pages)
+        tools, _ = await self._page("")
         answered = f"{era.server or 'The server'} answered and speaks MCP {era.version}"
         return f"{answered}; tools on the first page of its list: {len(tools)}."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
         needs_headers = (await self._session.era()).is_modern
-        position = 0
-        async with aclosing(self._pages()) as pages:
-            async for tools in pages:
-                for tool in tools:
-                    if position == MAX_TOOLS:
-                        raise InvalidAnswer(f"The server lists more than {MAX_TOOLS:,} tools.")
-                    yield read_tool(tool, position=position, needs_headers=needs_headers)
-                    position += 1
+        tools = walk_listing(self._page, listing="The server's list of tools", of="tools")
+        async with aclosing(tools):
+            async for position, tool in tools:
+                yield read_tool(tool, position=position, needs_headers=needs_headers)
 
     async def start(
         self,
@@ -204,22 +198,14 @@ class McpConnector:
         for listener in self._listeners:
             listener()
 
-    async def _pages(self) -> AsyncGenerator[list[Any]]:
-        cursor: str | None = None
-        seen: set[str] = set()
-        for _ in range(MAX_PAGES):
-            answer = await self._session.request("tools/list", {} if cursor is None else {"cursor": cursor})
-            tools = answer.get("tools")
-            if not isinstance(tools, list):
-                raise InvalidAnswer("The server's list of tools has no array of tools.")
-            yield tools
-            cursor = _cursor_in(answer)
-            if cursor is None:
-                return
-            if cursor in seen:
-                raise InvalidAnswer("The server's list of tools leads back to a page that was read before.")
-            seen.add(cursor)
-        raise InvalidAnswer(f"The server's list of tools has more than {MAX_PAGES:,} pages.")
+    async def _page(self, cursor: str) -> tuple[list[Any], str]:
+        answer = await self._session.request("tools/list", {"cursor": cursor} if cursor else {})
+        tools, following = answer.get("tools"), answer.get("nextCursor")
+        if not isinstance(tools, list):
+            raise InvalidAnswer("The server's list of tools has no array of tools.")
+        if following is not None and not isinstance(following, str):
+            raise InvalidAnswer("The cursor of the server's list of tools is no text.")
+        return tools, following or ""
 
 
 class McpSourceConnector:
@@ -306,13 +292,3 @@ class McpSourceConnector:
             others = [item for item in others if item.id not in listed.tools]
         for item in others:
             yield item
-
-
-def _cursor_in(answer: dict[str, Any]) -> str | None:
-    """None on the last page."""
-    cursor = answer.get("nextCursor")
-    if cursor is None:
-        return None
-    if not isinstance(cursor, str):
-        raise InvalidAnswer("The cursor of the server's list of tools is no text.")
-    return cursor

@@ -279,15 +279,11 @@ def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
 
 def _method_of(request: httpx2.Request) -> bytes:
     """The SDK writes the method before anything that the caller chose."""
-    found = METHOD.search(_body_of(request)[:200])
-    return found[1] if found else b""
-
-
-def _body_of(request: httpx2.Request) -> bytes:
     try:
-        return bytes(request.content)
+        found = METHOD.search(request.content[:200])
     except httpx2.RequestNotRead:
         return b""
+    return found[1] if found else b""
 
 
 def _too_large(most: int) -> str:

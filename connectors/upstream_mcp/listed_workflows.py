@@ -1,6 +1,7 @@
 """Workflows that an MCP server lists with one of its tools, and runs with others or by an HTTP API (B10)."""
 
 from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -18,8 +19,14 @@ from connectors.protocol import (
     ignore_progress,
 )
 from connectors.redaction import printable, shorten, words_in
-from connectors.simplified.answers import read_listing, read_snapshot, read_started, run_id_of
-from connectors.simplified.connector import MAX_PAGES, MAX_WORKFLOWS, SimplifiedConnector
+from connectors.simplified.answers import (
+    read_listing,
+    read_snapshot,
+    read_started,
+    run_id_of,
+    walk_listing,
+)
+from connectors.simplified.connector import SimplifiedConnector
 from connectors.upstream_mcp.config import McpSourceConfig
 from connectors.upstream_mcp.tools import METADATA_KEY
 
@@ -48,19 +55,6 @@ class CallTool(Protocol):
         ...
 
 
-class _Runner(Protocol):
-    @property
-    def capabilities(self) -> Capabilities: ...
-
-    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started: ...
-
-    async def poll(self, run: RunRef) -> RunSnapshot: ...
-
-    async def cancel(self, run: RunRef) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
 class ListedWorkflows:
     """The workflows that one server lists with a tool."""
 
@@ -68,7 +62,7 @@ class ListedWorkflows:
         self._config = config
         self._call = call
         api = config.runs_api
-        self._runner: _Runner = RunsByTools(config, call) if api is None else SimplifiedConnector(api)
+        self._runner = RunsByTools(config, call) if api is None else SimplifiedConnector(api)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,21 +76,10 @@ class ListedWorkflows:
         return frozenset({config.list_tool, config.start_tool, config.status_tool, config.cancel_tool})
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        position, cursor, seen = 0, "", {""}
-        while True:
-            items, cursor = await self._page(cursor)
-            for item in items:
-                if position == MAX_WORKFLOWS:
-                    raise InvalidAnswer(f"The server lists more than {MAX_WORKFLOWS:,} workflows.")
+        items = walk_listing(self._page, listing="The list of workflows", of="workflows")
+        async with aclosing(items):
+            async for position, item in items:
                 yield _as_ours(parse_definition(item, position=position), position)
-                position += 1
-            if not cursor:
-                return
-            if cursor in seen:
-                raise InvalidAnswer("The list of workflows leads back to a page that was read before.")
-            if len(seen) == MAX_PAGES:
-                raise InvalidAnswer(f"The list of workflows has more than {MAX_PAGES:,} pages.")
-            seen.add(cursor)
 
     async def start(
         self,
