@@ -26,12 +26,12 @@ STATES = {
 LINE_LIMIT = 500
 NO_REASON = {
     "FAILED": "The flow run failed and Prefect gave no reason.",
-    "CRASHED": "Its process ended without a word.",
+    "CRASHED": "Its process ended without a message.",
     "CANCELLED": "The flow run was cancelled at Prefect.",
 }
 SCHEDULED_FOR_A_REASON = {
-    "AwaitingRetry": "It failed and is tried again",
-    "AwaitingConcurrencySlot": "It waits until fewer such runs go on",
+    "AwaitingRetry": "It failed and is retried",
+    "AwaitingConcurrencySlot": "It waits for a concurrency slot",
     "Resuming": "It was resumed and waits for a worker",
 }
 BOTH_NAMES = 2
@@ -112,7 +112,7 @@ def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
             return "A worker has taken the run and prepares it."
         case "PAUSED":
             words = first_line(message_of(flow_run))
-            return f"Paused at Prefect until somebody resumes it there{f': {words}' if words else '.'}"
+            return f"Paused at Prefect until it is resumed there{f': {words}' if words else '.'}"
         case "CANCELLING":
             return "Prefect is cancelling the run."
     return ""

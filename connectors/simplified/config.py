@@ -142,7 +142,7 @@ class SimplifiedConfig(BaseModel):
         min_length=1,
         max_length=100,
         title="Source",
-        description="Who we say that we are when we start a run.",
+        description="Sent with each start as the caller's name.",
         json_schema_extra=FORMATS,
     )
     idempotency_header: KeyHeader = Field(

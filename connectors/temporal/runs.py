@@ -189,9 +189,9 @@ def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -
     if encoding == NOTHING:
         return None
     if (bytes_in_all or len(payload.data)) > limit:
-        why = f"is larger than the {limit:,} bytes that are taken over"
+        why = f"is larger than the limit of {limit:,} bytes"
     elif encoding not in JSON_ENCODINGS:
-        why = "is no JSON and cannot be shown"
+        why = "is not JSON"
     else:
         try:
             return parse_json(payload.data)

@@ -82,7 +82,7 @@ class ServiceSettings(BaseModel):
         min_length=1,
         max_length=255,
         title="Namespace",
-        description="In which the workflows run.",
+        description="The namespace in which the workflows run.",
     )
     environment: Literal["local", "remote"] = Field(
         default="local",
@@ -161,7 +161,7 @@ class ServiceSettings(BaseModel):
         gt=0,
         le=300,
         title="Longest pause between retries (s)",
-        description="Of one request.",
+        description="The most that two attempts of one request are apart.",
         json_schema_extra=REQUESTS,
     )
     retry_maximum_attempts: int = Field(
@@ -177,21 +177,21 @@ class ServiceSettings(BaseModel):
         ge=1,
         le=10,
         title="Retry backoff",
-        description="By what each pause is longer than the one before.",
+        description="The factor by which each pause is longer than the one before.",
         json_schema_extra=REQUESTS,
     )
     default_task_queue: str = Field(
         default="",
         max_length=255,
         title="Default task queue",
-        description="For workflows whose definition names none.",
+        description="For workflows whose definition names no task queue.",
     )
     default_execution_timeout_seconds: float = Field(
         default=86_400.0,
         ge=1,
         le=2_592_000,
         title="Longest run (s)",
-        description="Temporal itself ends a run after this time at the latest, whatever becomes of us.",
+        description="Temporal ends a run after this time, even while this product is down.",
         json_schema_extra=RUNS,
     )
     cancel_grace_seconds: float = Field(
@@ -199,7 +199,7 @@ class ServiceSettings(BaseModel):
         ge=0,
         le=86_400,
         title="Grace after a cancel (s)",
-        description="A run that goes on so long after it was to be cancelled is terminated. 0: never.",
+        description="A run that is still running this long after its cancellation is terminated. 0: never.",
         json_schema_extra=RUNS,
     )
     max_output_bytes: int = Field(
@@ -207,7 +207,7 @@ class ServiceSettings(BaseModel):
         ge=1_000,
         le=100_000_000,
         title="Largest result (bytes)",
-        description="Results beyond this are not taken over; the record says so.",
+        description="Larger results are not recorded, and the record says so.",
         json_schema_extra=RUNS,
     )
 

@@ -54,10 +54,10 @@ DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
-    TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than it may",
+    TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
     TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker took it in time",
-    TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, with all its attempts",
-    TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it gave no sign of life in time",
+    TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, in all its attempts",
+    TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it sent no heartbeat in time",
 }
 GAVE_UP = {
     RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all its attempts",
@@ -200,7 +200,7 @@ async def progress_of(
         if query:
             return _read([await _ask(connection, answer, query)])
     except ConnectorError as error:
-        return Progress(message=shorten(f"How far it is cannot be told: {error.message}", MESSAGE_LIMIT))
+        return Progress(message=shorten(f"Its progress is unknown: {error.message}", MESSAGE_LIMIT))
     return _of_activities(answer)
 
 
@@ -208,14 +208,14 @@ async def _why_it_stands(pollers: Pollers, answer: DescribeWorkflowExecutionResp
     """Why the run makes no progress: without a worker, or with one that fails."""
     task = answer.pending_workflow_task
     if task.attempt > 1 and not _waits(answer):
-        return f"Its worker has failed to carry on with it; this is attempt {task.attempt}."
+        return f"Its worker failed to continue it; this is attempt {task.attempt}."
     if not _waits(answer):
         return None
     task_queue = answer.execution_config.task_queue.name
     if not await pollers.listen(task_queue):
         return nobody_listens(task_queue)
     if task.attempt > 1:
-        return f"Its worker has failed to carry on with it; attempt {task.attempt} comes next."
+        return f"Its worker failed to continue it; attempt {task.attempt} comes next."
     return None
 
 

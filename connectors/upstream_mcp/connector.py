@@ -106,9 +106,7 @@ class McpConnector:
         if (task := created_task(answer)) is not None:
             return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)
         if answer.get("resultType") == "input_required":
-            raise Unsupported(
-                "The tool asks for input in the middle of a call, which nobody can give it here."
-            )
+            raise Unsupported("The tool asks for input during the call, which this client cannot provide.")
         ended = replace(read_result(answer), started_at=began, finished_at=datetime.now(UTC))
         return Started(run_id=str(key), snapshot=ended)
 

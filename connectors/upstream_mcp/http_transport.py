@@ -254,7 +254,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
             try:
                 admitted = events.feed(chunk)
             except TooManyMessages:
-                yield self._end("the server sends more messages than anybody could read.")
+                yield self._end("the server sends messages faster than they can be read.")
                 return
             if admitted:
                 yield admitted

@@ -28,7 +28,7 @@ REASONS = {
     RunState.FAILED: "The task failed and the server gave no reason.",
     RunState.CANCELLED: "The task was cancelled at the server.",
 }
-NEEDS_INPUT = "The task asks for input, which nobody can give it here."
+NEEDS_INPUT = "The task asks for input, which this client cannot provide."
 
 
 def task_wish(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
