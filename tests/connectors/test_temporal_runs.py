@@ -158,7 +158,7 @@ async def test_a_result_beyond_the_limit_is_not_taken_over(temporal_server: Temp
         snapshot = await end_of(connector, "Large", {"characters": 5_000})
     assert snapshot.state is RunState.COMPLETED
     assert snapshot.output["bytes"] == 5_002
-    assert "larger than the 1,000 bytes" in snapshot.output["unreadable"]
+    assert "larger than the limit of 1,000 bytes" in snapshot.output["unreadable"]
 
 
 @pytest.mark.parametrize(
