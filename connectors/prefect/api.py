@@ -51,14 +51,14 @@ class PrefectApi:
         await self._client.aclose()
 
     async def version(self) -> str:
-        told = await self._ask("GET", "/admin/version")
-        return told if isinstance(told, str) else ""
+        version = await self._ask("GET", "/admin/version")
+        return version if isinstance(version, str) else ""
 
     async def count_deployments(self) -> int:
-        told = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
-        if not isinstance(told, int):
+        count = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
+        if not isinstance(count, int):
             raise InvalidAnswer("The number of deployments that Prefect tells is no number.")
-        return told
+        return count
 
     async def deployments(self, *, offset: int) -> list[Any]:
         """A page of the server's size; empty after the last."""

@@ -78,8 +78,8 @@ class PrefectConfig(BaseModel):
 
     @field_validator("auth_string")
     @classmethod
-    def _user_and_password(cls, told: SecretStr) -> SecretStr:
-        if (value := told.get_secret_value().strip()) and ":" not in value:
+    def _user_and_password(cls, auth: SecretStr) -> SecretStr:
+        if (value := auth.get_secret_value().strip()) and ":" not in value:
             raise ValueError("must be user:password")
         return SecretStr(value)
 

@@ -190,8 +190,8 @@ class PrefectConnector:
         raw = seen.raw | {"logs": kept_lines(logs)}
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
-        told = last_error(logs) if seen.state is RunState.FAILED else ""
-        words = f"{seen.error}\nThe last error that it logged: {told}" if told else seen.error
+        logged = last_error(logs) if seen.state is RunState.FAILED else ""
+        words = f"{seen.error}\nThe last error that it logged: {logged}" if logged else seen.error
         return replace(seen, error=words, raw=raw)
 
     async def _result(self, run_id: str, flow_run: dict[str, Any]) -> Any:

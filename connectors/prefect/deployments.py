@@ -49,7 +49,7 @@ def read_deployment(
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
     name = name_of(raw, flow_names)
-    told = {
+    definition = {
         "id": raw.get("id"),
         "name": name,
         "description": _description(raw, name),
@@ -64,7 +64,7 @@ def read_deployment(
             "prefect_checks_parameters": raw.get("enforce_parameter_schema") is True,
         },
     }
-    return parse_definition(told, position=position)
+    return parse_definition(definition, position=position)
 
 
 def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
@@ -75,14 +75,14 @@ def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
 
 def _description(raw: dict[str, Any], name: Any) -> str:
     """Prefect stores "None" for a flow without a description."""
-    told = raw.get("description")
-    if isinstance(told, str) and told.strip() not in ("", "None"):
-        return told
+    description = raw.get("description")
+    if isinstance(description, str) and description.strip() not in ("", "None"):
+        return description
     return f"Runs the Prefect deployment {name}, which does not say what it does."
 
 
-def _tags(told: Any) -> list[str]:
-    return [tag for tag in told if isinstance(tag, str) and tag] if isinstance(told, list) else []
+def _tags(tags: Any) -> list[str]:
+    return [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []
 
 
 def input_schema(raw: dict[str, Any]) -> Any:
@@ -90,10 +90,10 @@ def input_schema(raw: dict[str, Any]) -> Any:
 
     Where there is none, None; what is no schema stays as it is, for the catalogue to say so.
     """
-    told = raw.get("parameter_openapi_schema")
-    if told is None or not isinstance(told, dict):
-        return told
-    schema = _cleaned(told)
+    given = raw.get("parameter_openapi_schema")
+    if given is None or not isinstance(given, dict):
+        return given
+    schema = _cleaned(given)
     properties = schema.get("properties")
     if schema.get("type") == "object" and isinstance(properties, dict):
         _set_defaults(schema, properties, raw.get("parameters"))

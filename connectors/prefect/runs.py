@@ -43,13 +43,13 @@ ENGINES_OWN_WORDS = ("Traceback (most recent call last)", "Finished in state ")
 
 def type_of(flow_run: dict[str, Any]) -> str:
     """Prefect's type of the state; a run without one counts as scheduled."""
-    told = flow_run.get("state_type")
-    if told is None:
+    kind = flow_run.get("state_type")
+    if kind is None:
         return "SCHEDULED"
-    if not isinstance(told, str) or told not in STATES:
-        shown = printable(shorten(str(told), 50))
+    if not isinstance(kind, str) or kind not in STATES:
+        shown = printable(shorten(str(kind), 50))
         raise InvalidAnswer(f"The flow run has the state {shown!r}, which this connector does not know.")
-    return told
+    return kind
 
 
 def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
@@ -75,13 +75,13 @@ def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
 
 def message_of(flow_run: dict[str, Any]) -> str:
     """The state's message."""
-    told = _state(flow_run).get("message")
-    return printable(told) if isinstance(told, str) else ""
+    message = _state(flow_run).get("message")
+    return printable(message) if isinstance(message, str) else ""
 
 
-def moment(told: Any) -> datetime | None:
+def moment(text: Any) -> datetime | None:
     try:
-        found = datetime.fromisoformat(told) if isinstance(told, str) else None
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
     return found.replace(tzinfo=found.tzinfo or UTC) if found else None
@@ -150,12 +150,12 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
 def read_listed(
     run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
 ) -> ListedRun:
-    told = type_of(run)
+    kind = type_of(run)
     return ListedRun(
         run_id=str(run.get("id", "")),
         workflow=_workflow_of(run, deployments, flow_names),
-        state=STATES[told],
-        told_state=str(run.get("state_name") or told),
+        state=STATES[kind],
+        told_state=str(run.get("state_name") or kind),
         key=_key(run.get("idempotency_key")),
         started_at=moment(run.get("start_time")),
         finished_at=moment(run.get("end_time")),
@@ -187,17 +187,17 @@ def _workflow_of(
     return flow_names.get(flow, flow)
 
 
-def _key(told: Any) -> UUID | None:
+def _key(key: Any) -> UUID | None:
     """Our keys are UUIDs; those of Prefect's schedules are not."""
     try:
-        return UUID(told) if isinstance(told, str) else None
+        return UUID(key) if isinstance(key, str) else None
     except ValueError:
         return None
 
 
 def _times(after: datetime | None, before: datetime | None) -> dict[str, str]:
-    told = {"after_": after, "before_": before}
-    return {name: moment.isoformat() for name, moment in told.items() if moment}
+    limits = {"after_": after, "before_": before}
+    return {name: moment.isoformat() for name, moment in limits.items() if moment}
 
 
 def _of_workflow(name: str) -> dict[str, Any]:

@@ -312,21 +312,21 @@ CLOSED = re.compile(r"BrokenPipe|UnexpectedEof|ConnectionReset|ConnectionAborted
 KEY_OF_ANOTHER = "KeyMismatch"
 
 
-def no_connection(told: str, *, address: str, tls: bool) -> ConnectorError:
+def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
     """The ConnectorError for a failed connection, from the SDK's message."""
-    if KEY_OF_ANOTHER in told:
+    if KEY_OF_ANOTHER in message:
         return Misconfigured("The client key file holds the key of another certificate.")
-    if REFUSED_AT_FIRST.search(told):
-        said = SAID.search(told)
+    if REFUSED_AT_FIRST.search(message):
+        said = SAID.search(message)
         return Rejected(
-            f"Temporal refused our credentials: {_words(said[1] if said else told)}", needs_operator=True
+            f"Temporal refused our credentials: {_words(said[1] if said else message)}", needs_operator=True
         )
-    if found := REFUSED_CERTIFICATE.search(told):
+    if found := REFUSED_CERTIFICATE.search(message):
         return Rejected(f"Temporal refused our client certificate, or wants one ({found[0]}).")
-    reason = next((words for pattern, words in NO_CONNECTION if re.search(pattern, told)), "")
-    if not reason and CLOSED.search(told):
+    reason = next((words for pattern, words in NO_CONNECTION if re.search(pattern, message)), "")
+    if not reason and CLOSED.search(message):
         reason = f"it closed the connection; perhaps it wants {'a client certificate' if tls else 'TLS'}"
-    reason = reason or _words(told)
+    reason = reason or _words(message)
     return Unreachable(f"Could not connect to Temporal at {address}: {reason}.")
 
 

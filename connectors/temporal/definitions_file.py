@@ -339,8 +339,8 @@ def _description(declared: WorkflowDeclaration) -> str:
     if output is None or not (output.type or output.description):
         return declared.purpose
     returns = f"Returns {output.type}" if output.type else "Returns"
-    told = f"{returns}: {output.description}" if output.description else returns
-    return f"{declared.purpose}\n\n{told}" + ("" if told.endswith(".") else ".")
+    result = f"{returns}: {output.description}" if output.description else returns
+    return f"{declared.purpose}\n\n{result}" + ("" if result.endswith(".") else ".")
 
 
 def _first_reason(error: ValidationError) -> str:

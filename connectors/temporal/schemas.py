@@ -77,9 +77,9 @@ def _each(fields: Fields, place: Path) -> Iterator[tuple[str, FieldDeclaration, 
 
 def _said(declared: FieldDeclaration) -> dict[str, Any]:
     """The declared keywords under the file's keys, without empty ones, except for a default."""
-    told = {name: getattr(declared, name) for name in declared.model_fields_set}
+    values = {name: getattr(declared, name) for name in declared.model_fields_set}
     keys = keys_of(FieldDeclaration)
-    return {keys[name]: value for name, value in told.items() if value is not None or name == "default"}
+    return {keys[name]: value for name, value in values.items() if value is not None or name == "default"}
 
 
 def _is_required(declared: FieldDeclaration) -> bool:

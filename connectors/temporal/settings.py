@@ -297,8 +297,8 @@ def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
         return TemporalSettings.model_validate(metadata.get(METADATA_KEY) or {})
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        told = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
-        raise Misconfigured(f"The workflow's Temporal settings cannot be used: {told}.") from None
+        reasons = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
+        raise Misconfigured(f"The workflow's Temporal settings cannot be used: {reasons}.") from None
 
 
 def placeholders_in(recipe: str) -> list[str]:

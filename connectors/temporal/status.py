@@ -122,25 +122,25 @@ def ended(
     """Raises InvalidAnswer for an unknown closing event."""
     attributes = attributes_of(event)
     output: Any = None
-    error, told = "", {}
+    error, raw = "", {}
     match event.event_type:
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
             state = RunState.COMPLETED
             output = values_of(attributes.result.payloads, limit=output_bytes)
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
             state, error = RunState.FAILED, words_of_failure(attributes.failure)
-            told = {"failure": failure_as_json(attributes.failure)}
+            raw = {"failure": failure_as_json(attributes.failure)}
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
             state, error = RunState.FAILED, _timed_out(answer, attributes.retry_state)
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
             state, error = RunState.CANCELLED, "The workflow was cancelled at Temporal."
-            told = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
+            raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
             state, error = RunState.CANCELLED, _terminated(attributes)
-            told = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
+            raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case other:
             raise InvalidAnswer(f"The run's last event is {EventType.Name(other)}, which is no end.")
-    return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | told, **_times(answer))
+    return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
 
 
 def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> str:
@@ -158,8 +158,8 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
 def _terminated(attributes: Any) -> str:
     reason = printable(attributes.reason)
     by = printable(attributes.identity)
-    told = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
-    return shorten_error(f"{told}: {reason}" if reason else f"{told}.")
+    words = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
+    return shorten_error(f"{words}: {reason}" if reason else f"{words}.")
 
 
 def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
@@ -234,20 +234,20 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
     )
     limit = min(connection.rpc_timeout.total_seconds(), QUERY_SECONDS)
     # The SDK's handle would retry a query that a busy worker did not answer.
-    told = await connection.ask(
+    reply = await connection.ask(
         lambda client: client.workflow_service.query_workflow(
             request, retry=False, timeout=timedelta(seconds=limit)
         ),
         seconds=limit,
     )
-    return values_of(told.query_result.payloads, limit=PROGRESS_BYTES)
+    return values_of(reply.query_result.payloads, limit=PROGRESS_BYTES)
 
 
 def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
     """From the latest heartbeat's details, else from an activity that is retried."""
-    told = [activity for activity in answer.pending_activities if activity.heartbeat_details.payloads]
-    if told:
-        latest = max(told, key=lambda activity: activity.last_heartbeat_time.ToDatetime(UTC))
+    beating = [activity for activity in answer.pending_activities if activity.heartbeat_details.payloads]
+    if beating:
+        latest = max(beating, key=lambda activity: activity.last_heartbeat_time.ToDatetime(UTC))
         payloads = latest.heartbeat_details.payloads
         return _read([values_of([payload], limit=PROGRESS_BYTES) for payload in payloads])
     failing = [activity for activity in answer.pending_activities if activity.HasField("last_failure")]
@@ -301,23 +301,23 @@ def nobody_listens(task_queue: str) -> str:
 
 def words_of_failure(failure: Failure) -> str:
     """`activity brew: OutOfTea: The kettle cannot help. (details: ...), caused by ValueError: ...`"""
-    told = ""
+    text = ""
     for link in _chain(failure):
         words, holds_the_next = _words_of_link(link)
-        told += words
+        text += words
         if link.HasField("cause"):
-            told += ": " if holds_the_next else ", caused by "
-    return shorten_error(printable(told))
+            text += ": " if holds_the_next else ", caused by "
+    return shorten_error(printable(text))
 
 
 def failure_as_json(failure: Failure) -> dict[str, Any]:
     """The whole failure with stack traces, for the record."""
     whole: dict[str, Any] = MessageToDict(failure, preserving_proto_field_name=True)
-    told: Any = whole
+    level: Any = whole
     for link in _chain(failure):
-        if link.HasField("application_failure_info") and "details" in told["application_failure_info"]:
-            told["application_failure_info"]["details"] = _details(link)
-        if not isinstance(told := told.get("cause"), dict):
+        if link.HasField("application_failure_info") and "details" in level["application_failure_info"]:
+            level["application_failure_info"]["details"] = _details(link)
+        if not isinstance(level := level.get("cause"), dict):
             break
     return whole
 

@@ -59,8 +59,10 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
     if wanted.run:
         yield from _by_run(wanted.run)
     if wanted.states:
-        told = sorted(word for state, word in STATES.values() if state in wanted.states and word != PAUSED)
-        yield f"ExecutionStatus IN ({', '.join(map(_value, told))})"
+        statuses = sorted(
+            word for state, word in STATES.values() if state in wanted.states and word != PAUSED
+        )
+        yield f"ExecutionStatus IN ({', '.join(map(_value, statuses))})"
     if wanted.started_after is not None:
         yield f"StartTime >= {_time(wanted.started_after)}"
     if wanted.started_before is not None:
@@ -106,12 +108,12 @@ def _closed(query: str) -> str:
 
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
-    state, told = STATES.get(info.status, UNKNOWN)
+    state, label = STATES.get(info.status, UNKNOWN)
     return ListedRun(
         run_id=str(run_of(info)),
         workflow=info.type.name,
         state=state,
-        told_state=told,
+        told_state=label,
         key=_key(info),
         started_at=moment(info.start_time),
         finished_at=moment(info.close_time),
@@ -127,7 +129,7 @@ def _key(info: WorkflowExecutionInfo) -> UUID | None:
 
 
 def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
-    told = {
+    details = {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
         "task_queue": info.task_queue,
@@ -136,7 +138,7 @@ def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
         "memo": _values(info.memo.fields.items()),
         "search_attributes": _values(info.search_attributes.indexed_fields.items()),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in details.items() if value}
 
 
 def _values(payloads: Iterable[tuple[str, Payload]]) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def write_document(value: Any, *, in_blocks: bool = False) -> str:
 
 def name_of(path: Path) -> str:
     """`workflows.ChatWorkflow.input.fields[0]`"""
-    told = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
-    return told.removeprefix(".")
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
+    return name.removeprefix(".")
 
 
 def _shown(key: str) -> str:

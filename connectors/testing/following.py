@@ -89,11 +89,11 @@ class Ending:
         """A7.5, A8.2: where the answer to a start is the result, to wait for it no longer ends the run."""
         if not harness.starts_last(connector):
             return
-        told: list[RunSnapshot] = []
+        reported: list[RunSnapshot] = []
         heard = asyncio.Event()
 
         def report(snapshot: RunSnapshot) -> None:
-            told.append(snapshot)
+            reported.append(snapshot)
             heard.set()
 
         before = harness.starts_broken_off()
@@ -106,8 +106,8 @@ class Ending:
             await asyncio.wait({lasting})
             while harness.starts_broken_off() == before:  # noqa: ASYNC110 - the engine tells only who asks
                 await asyncio.sleep(POLL_SECONDS)
-        assert {snapshot.state for snapshot in told} <= {RunState.RUNNING}
-        assert all(snapshot.progress is not None or snapshot.progress_message for snapshot in told)
+        assert {snapshot.state for snapshot in reported} <= {RunState.RUNNING}
+        assert all(snapshot.progress is not None or snapshot.progress_message for snapshot in reported)
 
     async def test_cancel_ends_a_run_or_is_unsupported(
         self, connector: Connector, harness: EngineHarness

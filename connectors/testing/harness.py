@@ -352,11 +352,11 @@ async def outcome(
     connector: Connector, started: Started, run: RunRef, *, seconds: float = DEADLINE_SECONDS
 ) -> RunSnapshot:
     """How the run ended: as the answer to its start tells where that is the result, otherwise by polling."""
-    told = started.snapshot
+    first = started.snapshot
     capabilities = capabilities_for(connector, run.workflow)
     is_result = capabilities.starts_can_be_broken_off or not capabilities.keeps_runs
-    if is_result and told is not None and told.state is not RunState.RUNNING:
-        return told
+    if is_result and first is not None and first.state is not RunState.RUNNING:
+        return first
     return await until_ended(connector, run, seconds=seconds)
 
 
@@ -391,9 +391,9 @@ async def answer_or_error(asked: Awaitable[Answered], *, to: str) -> Answered | 
 
 def everything_told_by(error: BaseException) -> str:
     """All that a log or an admin page could show of an error and its causes."""
-    told = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
     link: BaseException | None = error
     while link is not None:
-        told += f"{link} {link!r} {vars(link)}"
+        text += f"{link} {link!r} {vars(link)}"
         link = link.__cause__ or link.__context__
-    return told
+    return text

@@ -182,7 +182,7 @@ def _tool(default: str, *, title: str, description: str) -> str:
 
 
 class McpSourceConfig(McpConfig):
-    """What a source of kind `mcp` is told: how to reach the server, and what of it becomes workflows."""
+    """A source of kind `mcp`: how to reach the server, and what of it becomes workflows."""
 
     offer: Literal["both", "tools", "workflows"] = Field(
         default="both",

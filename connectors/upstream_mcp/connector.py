@@ -93,8 +93,8 @@ class McpConnector:
     ) -> Started:
         def tell(progress: float, total: float | None, message: str | None) -> None:
             percent, words = percent_of(progress, total)
-            told = shorten(printable(self._redactor.text(message or words)), PROGRESS_CHARACTERS)
-            report(RunSnapshot(state=RunState.RUNNING, progress=percent, progress_message=told))
+            shown = shorten(printable(self._redactor.text(message or words)), PROGRESS_CHARACTERS)
+            report(RunSnapshot(state=RunState.RUNNING, progress=percent, progress_message=shown))
 
         wish = task_wish(workflow, await self._session.era())
         began = datetime.now(UTC)

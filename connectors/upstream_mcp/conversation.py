@@ -241,11 +241,11 @@ class Conversation:
         if error.code == UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
         words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
-        told = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
+        reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
         details = {"code": error.code, "answer": words}
         if error.code == METHOD_NOT_FOUND:
-            return Unsupported(told, details=details)
-        return Rejected(told, details=details)
+            return Unsupported(reason, details=details)
+        return Rejected(reason, details=details)
 
     def _unanswered(self, reason: str, repeatable: bool) -> ConnectorError:
         if repeatable:

@@ -205,8 +205,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         is_message = "error" in message or "result" in message
         if exchange.refused:
             gone = _is_lost(exchange, message, has_session=SESSION in request.headers)
-            is_told = exchange.status not in OURS_TO_TELL and is_message
-            return HttpFailure(exchange, session_is_gone=gone) if gone or not is_told else None
+            explains_itself = exchange.status not in OURS_TO_TELL and is_message
+            return HttpFailure(exchange, session_is_gone=gone) if gone or not explains_itself else None
         is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
         if is_message or not is_answered:
             return None

@@ -219,8 +219,8 @@ class McpSession:
         if any(isinstance(cause, SessionLost) for cause in causes):
             return Unreachable("The MCP server refuses to begin a conversation.")
         kinds = ", ".join(dict.fromkeys(type(cause).__name__ for cause in causes))
-        told = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
-        logger.debug("The connection to an MCP server failed: {}", self._redactor.text(told))
+        reasons = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        logger.debug("The connection to an MCP server failed: {}", self._redactor.text(reasons))
         return Unreachable(f"The connection to the MCP server failed ({kinds}).")
 
 

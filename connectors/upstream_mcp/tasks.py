@@ -116,17 +116,17 @@ class ServerTasks:
     async def _ask(self, method: str, task_id: str, *, seconds: float | None = None) -> dict[str, Any]:
         return await self._session.request(method, {"taskId": task_id}, silence=seconds, name=task_id)
 
-    async def _with_result(self, task: dict[str, Any], told: RunSnapshot) -> RunSnapshot:
+    async def _with_result(self, task: dict[str, Any], snapshot: RunSnapshot) -> RunSnapshot:
         """The result stands in the task, or has to be asked for."""
         answer = task.get("result")
         try:
             if not isinstance(answer, dict):
                 answer = await self._ask("tasks/result", task["taskId"])
         except (Rejected, Unsupported) as error:
-            return replace(told, state=RunState.FAILED, error=shorten_error(error.message))
+            return replace(snapshot, state=RunState.FAILED, error=shorten_error(error.message))
         result = read_result(answer)
         return replace(
-            told,
+            snapshot,
             state=result.state,
             output=result.output,
             content=result.content,
