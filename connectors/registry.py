@@ -14,10 +14,10 @@ from connectors.protocol import Connector
 ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
 BUILT_IN = {
-    "simplified": "connectors.simplified:SimplifiedConnector",
-    "temporal": "connectors.temporal:TemporalConnector",
-    "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
-    "prefect": "connectors.prefect:PrefectConnector",
+    "simplified": "connectors.simplified.connector:SimplifiedConnector",
+    "temporal": "connectors.temporal.connector:TemporalConnector",
+    "mcp": "connectors.upstream_mcp.connector:McpSourceConnector",
+    "prefect": "connectors.prefect.connector:PrefectConnector",
     "http": "connectors.http_tools.connector:HttpConnector",
 }
 

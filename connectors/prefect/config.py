@@ -19,7 +19,7 @@ from connectors.settings import (
 RESULTS = hint(group="Results and logs")
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the engine decides who gets its secrets."""
+"""TLS trust decides who receives the secrets."""
 
 
 class PrefectConfig(BaseModel):
@@ -79,8 +79,8 @@ class PrefectConfig(BaseModel):
 
     @field_validator("auth_string")
     @classmethod
-    def _user_and_password(cls, told: SecretStr) -> SecretStr:
-        if (value := told.get_secret_value().strip()) and ":" not in value:
+    def _user_and_password(cls, auth: SecretStr) -> SecretStr:
+        if (value := auth.get_secret_value().strip()) and ":" not in value:
             raise ValueError("must be user:password")
         return SecretStr(value)
 

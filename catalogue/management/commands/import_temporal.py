@@ -19,7 +19,7 @@ from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
 from catalogue.models import Source
 from connectors.errors import Misconfigured
-from connectors.temporal.listing import read_file
+from connectors.temporal.config import read_file
 
 
 def _key_and_value(text: str) -> tuple[str, str]:

@@ -1,16 +1,16 @@
-"""Bounds on how many messages a server may have us look at, whatever it sends.
+"""Limits on the messages that a server may send.
 
-A message costs far more to understand than to receive: a server that sends progress as fast as it can would
-keep everybody else who lives on the same event loop waiting.
+Parsing a message costs far more than receiving it: a server that floods us with progress notifications would
+block the event loop for every other request.
 """
 
 import re
 import time
 
 NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
-"""Of one stream; those beyond are dropped unread. What changes is told about once a second, anyway."""
+"""Per stream; more are dropped unread. Progress is passed on about once a second anyway."""
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000
-"""Of one stream; one more, and it ends."""
+"""Per stream; one more ends it."""
 NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
 ANSWER = re.compile(rb'"(result|error)"\s*:')
 END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -18,7 +18,7 @@ LONGEST_END = 4
 
 
 class TooManyMessages(Exception):
-    """The stream is a flood."""
+    """The stream exceeds its limits."""
 
 
 class _Bucket:
@@ -37,7 +37,7 @@ class _Bucket:
 
 
 class FloodGate:
-    """What of one stream is worth being read."""
+    """The limits of one stream."""
 
     def __init__(self) -> None:
         self._notifications = _Bucket(NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND)
@@ -54,11 +54,11 @@ class FloodGate:
 
 
 class Events:
-    """The events of an event stream, cut out of what arrives, without those that the gate does not admit."""
+    """Splits an event stream into events, and drops those beyond the limits."""
 
     def __init__(self) -> None:
         self.rest = bytearray()
-        """Of an event that has not ended."""
+        """The beginning of an incomplete event."""
         self._gate = FloodGate()
 
     def feed(self, chunk: bytes) -> bytes:
