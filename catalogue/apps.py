@@ -3,7 +3,7 @@ from django.conf import settings
 from django.core.checks import register
 
 from catalogue.checks import check_connectors
-from connectors.operator import allow_http_tool_hosts, allow_stdio_commands
+from connectors.allowlists import allow_http_tool_hosts, allow_stdio_commands
 
 
 class CatalogueConfig(AppConfig):

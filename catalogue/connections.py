@@ -19,10 +19,10 @@ from catalogue.secrets import CredentialsUnreadable
 from catalogue.told_changes import Listening
 from connectors.background import finish_in_background_loop
 from connectors.errors import Misconfigured
-from connectors.hints import FieldProblem
+from connectors.network.redaction import Redactor
 from connectors.protocol import Connector
-from connectors.redaction import Redactor
 from connectors.registry import connector_class
+from connectors.settings import FieldProblem
 
 CLOSING_SECONDS = 8.0
 

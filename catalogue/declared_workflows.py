@@ -25,13 +25,18 @@ from catalogue.sources import (
     create_source,
 )
 from connectors.errors import Misconfigured
+from connectors.formats.yaml import UnusableText
 from connectors.protocol import Health
-from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection_block import PLACES, name_in_file, setting_named
+from connectors.temporal.config import TemporalConfig, read_declared
 from connectors.temporal.declarations import CacheBlock
-from connectors.temporal.definitions_file import Declared, read_definitions, write_definitions
-from connectors.temporal.listing import read_declared
-from connectors.yaml_nodes import UnusableText
+from connectors.temporal.definitions_file import (
+    PLACES,
+    Declared,
+    name_in_file,
+    read_definitions,
+    setting_named,
+    write_definitions,
+)
 
 KIND = "temporal"
 USUAL_NAME = "temporal"

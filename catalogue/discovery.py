@@ -20,6 +20,7 @@ from catalogue.connections import connector_for
 from catalogue.database import run_without_connection
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
+from connectors.backoff import backoff_seconds
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable
 from connectors.protocol import Health
@@ -287,7 +288,7 @@ def _retry_wait(source: Source, error: ConnectorError) -> float:
     interval = source.effective_refresh_interval
     if not interval:
         return 0.0
-    backoff: float = min(FIRST_RETRY_SECONDS * 2 ** min(source.failures, 10), LONGEST_RETRY_SECONDS)
+    backoff = backoff_seconds(source.failures, first=FIRST_RETRY_SECONDS, longest=LONGEST_RETRY_SECONDS)
     if source.failures >= settings.CATALOGUE["retry_attempts"]:
         backoff = max(backoff, interval)
     asked = error.retry_after if isinstance(error, Unreachable) else None

@@ -10,8 +10,8 @@ from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from connectors.hints import Hints, hints_of
 from connectors.registry import connector_class
+from connectors.settings import Hints, hints_of
 
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 EMPTY_VALUES: dict[Any, Any] = {str: "", list: [], dict: {}}

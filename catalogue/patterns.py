@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema_rs
 
 from catalogue.schema_limits import subschemas
-from connectors.redaction import printable
+from connectors.network.redaction import printable
 
 LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(

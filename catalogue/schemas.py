@@ -17,7 +17,7 @@ from catalogue.patterns import BOUNDED, LINEAR, Searches, leave_out_patterns, us
 from catalogue.schema_limits import BrokenSchema, Demand, UnsafeSchema, bounded_copy, measure_demand
 from catalogue.schema_words import words_for_demand
 from catalogue.validation_messages import describe_validation_error
-from connectors.redaction import printable
+from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50

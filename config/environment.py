@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from connectors.addresses import normalise_base_url
-from connectors.allowed_hosts import AllowedHosts
-from connectors.operator import StdioCommand
+from connectors.allowlists import StdioCommand
+from connectors.network.policy import AllowedHosts, normalise_base_url
 
 PREFIX = "CATALOGUE_"
 DATABASES = ("sqlite", "postgres", "postgresql")

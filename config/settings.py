@@ -18,7 +18,7 @@ from config.live_settings import LIVE_SETTINGS as CHANGEABLE
 from config.live_settings import LiveSettings
 from config.logging import configure_logging
 from config.private_files import keep_private, keep_private_database, write_secret_once
-from connectors.operator import StdioCommand
+from connectors.allowlists import StdioCommand
 
 ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for doors that are not asynchronous themselves."""
+"""One event loop in a thread of its own, for synchronous callers."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def finish_in_background_loop(finish: Callable[[], Coroutine[Any, Any, None]], *, seconds: float) -> None:
-    """Run it there before the process ends, for so long at most; nothing where nobody ever used that loop."""
+    """Run a coroutine on the loop before the process ends, if the loop was ever used."""
     if _background_loop.cache_info().currsize:
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(finish(), _background_loop()).result(seconds)

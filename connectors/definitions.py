@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from connectors.json_limits import TooDeep
+from connectors.formats.json import TooDeep
 
 LINES = str.maketrans("", "", "\n\t")
 
@@ -55,7 +55,7 @@ OptionalSeconds = Annotated[int | None, BeforeValidator(_seconds_or_none)]
 
 
 class Interaction(BaseModel):
-    """A question that a run answers, or something that it can be told, while it goes on."""
+    """A query that a run answers, or a signal that it accepts, while it runs."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, serialize_by_alias=True)
 
@@ -68,7 +68,7 @@ class Interaction(BaseModel):
 class WorkflowDefinition(BaseModel):
     """One workflow, upstream's words only.
 
-    `input_schema` is whatever the engine sent, unchecked, or None: the catalogue decides what it is worth.
+    `input_schema` is what the engine sent, unchecked, or None: the catalogue validates it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)

@@ -1,4 +1,4 @@
-"""What can go wrong between us and an engine.
+"""The errors of connectors.
 
 ConnectorError
 ├── Unreachable       nothing happened: no connection, or the engine asked us to come back later
@@ -51,7 +51,7 @@ class InvalidAnswer(ConnectorError):
 
 
 class Rejected(ConnectorError):
-    """The engine refused; `needs_operator` where it was who we are there that it refused."""
+    """The engine refused the request; `needs_operator` where it refused the credentials."""
 
     def __init__(
         self, message: str, *, details: dict[str, Any] | None = None, needs_operator: bool = False

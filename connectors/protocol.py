@@ -1,6 +1,7 @@
 """The protocol that every engine connector speaks, and the values that cross it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import Unsupported
+from connectors.errors import ConnectorError, Unsupported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,11 +100,11 @@ class RunSnapshot:
     content: Sequence[dict[str, Any]] | None = None
     """MCP's content blocks, from engines that answer with such; `output` is then what programs read."""
     needs_operator: bool = False
-    """It failed for how the engine knows us, so that no other arguments would help."""
+    """The credentials or settings made it fail, so that no other arguments would help."""
     depends_on_arguments: bool = True
-    """It failed for what other arguments may mend; False where surely none do."""
+    """Other arguments may help; False where surely none do."""
     may_have_effect: bool = False
-    """It failed, though what was asked for may have been done, or was: done again, it could be done twice."""
+    """It failed after it may have taken effect, so that repeating it could have that effect twice."""
     progress: float | None = None
     """Percent, 0 to 100; None when the engine does not say."""
     progress_message: str = ""
@@ -122,16 +123,16 @@ class Started:
     run_id: str
     correlation_id: str = ""
     snapshot: RunSnapshot | None = None
-    """The run's state when the engine told it with the start; terminal for synchronous workflows."""
+    """The run's state, where the answer to the start has it; terminal for synchronous workflows."""
     raw: dict[str, Any] = field(default_factory=dict)
 
 
 ReportProgress = Callable[[RunSnapshot], None]
-"""Hears how far a run is. Cheap, and never raises: call it as often as the engine says something."""
+"""Receives a run's progress. Cheap, and never raises: call it for each message of the engine."""
 
 
 def ignore_progress(snapshot: RunSnapshot) -> None:
-    """For who does not want to hear of it."""
+    """For callers that need no progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +152,7 @@ class RunFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedRun:
-    """A run in an engine's own list, whoever started it."""
+    """A run in the engine's own list, also one that was not started by this product."""
 
     run_id: str
     workflow: str
@@ -160,11 +161,11 @@ class ListedRun:
     told_state: str
     """The engine's own word for the state."""
     key: UUID | None = None
-    """The key that the run was started with, where the list tells it."""
+    """The key that the run was started with, where the list has it."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     details: dict[str, Any] = field(default_factory=dict)
-    """What else the list tells; JSON values."""
+    """Everything else in the list, as JSON values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,8 +190,8 @@ class Connector(Protocol):
     """The source's settings.
 
     Titles, descriptions, defaults and bounds make the admin's form. Fields of type SecretStr are stored
-    encrypted and never shown again. `connectors.hints` has what else can be said of a field: above all that
-    it is an `address`, to which those secrets are sent; whoever changes one has to enter them again.
+    encrypted and never shown again. `connectors.settings` has what else can be said of a field: above all
+    that it is an `address`, to which those secrets are sent; changing one requires entering them again.
     """
 
     def __init__(self, config: Any) -> None: ...
@@ -227,8 +228,8 @@ class Connector(Protocol):
     async def poll(self, run: RunRef) -> RunSnapshot:
         """The run as it is now.
 
-        Raises NotFound for one that the engine does not know, Unsupported where it tells of none; without
-        details that is final.
+        Raises NotFound for a run that the engine does not know, Unsupported where it reports no runs;
+        without details that is final.
         """
         ...
 
@@ -240,7 +241,7 @@ class Connector(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections; nothing else is called after this."""
+        """Close all connections; no other method is called after this."""
         ...
 
     # The rest is for connectors whose capabilities say so; the others may leave it out.
@@ -261,15 +262,15 @@ class Connector(Protocol):
         raise Unsupported("This engine cannot terminate a run.")
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        """Ask a run that goes on, or has ended, something; any JSON value. It changes nothing."""
+        """The answer of a run, running or ended, to a query: any JSON value. Changes nothing."""
         raise Unsupported("This engine's runs cannot be asked anything.")
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        """Tell a run that goes on something. Raises OutcomeUnknown whenever it may have been told."""
+        """Send a signal to a running run. Raises OutcomeUnknown whenever it may have been delivered."""
         raise Unsupported("This engine's runs cannot be told anything.")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        """Runs of the engine, the latest first, whoever started them. Raises Rejected for a bad filter."""
+        """Runs of the engine, the latest first, by any client. Raises Rejected for a bad filter."""
         raise Unsupported("This engine cannot list its runs.")
 
     def tell_of_changes(self, listener: Callable[[], None]) -> None:
@@ -281,8 +282,8 @@ class Connector(Protocol):
     ) -> Started | None:
         """The run that was started with this key and these arguments, None where the engine has none.
 
-        `arguments` are those of the start, for engines whose runs are found by what is made of them. It says
-        None only if the engine said so: whoever is told that may start the run once more.
+        `arguments` are those of the start, for engines whose run ids are derived from them. None only if the
+        engine confirms that there is none: the caller may then start the run again.
         """
         raise Unsupported("This engine cannot look a run up by the key of its start.")
 
@@ -291,3 +292,13 @@ def capabilities_for(connector: Connector, workflow: WorkflowRef) -> Capabilitie
     """What holds for the runs of this workflow."""
     of_all = connector.capabilities
     return connector.capabilities_for(workflow) if of_all.differ_by_workflow else of_all
+
+
+async def health_of(answer: Awaitable[str]) -> Health:
+    """Await a sentence about the engine, and time it; an error's message is that of the Health."""
+    started = time.perf_counter()
+    try:
+        message = await answer
+    except ConnectorError as error:
+        return Health(ok=False, message=error.message)
+    return Health(ok=True, message=message, latency_seconds=time.perf_counter() - started)

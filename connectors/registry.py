@@ -1,22 +1,24 @@
 """Which connector serves which kind of source; other packages add theirs through an entry point."""
 
+import inspect
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from loguru import logger
+from pydantic import BaseModel
 
-from connectors.acceptance import objection_to
 from connectors.errors import Misconfigured
 from connectors.protocol import Connector
 
 ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
 BUILT_IN = {
-    "simplified": "connectors.simplified:SimplifiedConnector",
-    "temporal": "connectors.temporal:TemporalConnector",
-    "mcp": "connectors.upstream_mcp.two_ways:McpSourceConnector",
-    "prefect": "connectors.prefect:PrefectConnector",
-    "http": "connectors.http_tools:HttpConnector",
+    "simplified": "connectors.simplified.connector:SimplifiedConnector",
+    "temporal": "connectors.temporal.connector:TemporalConnector",
+    "mcp": "connectors.upstream_mcp.connector:McpSourceConnector",
+    "prefect": "connectors.prefect.connector:PrefectConnector",
+    "http": "connectors.http_tools.connector:HttpConnector",
 }
 
 
@@ -33,7 +35,12 @@ def usable_connectors() -> dict[str, type[Connector]]:
 
 def connector_problems() -> list[str]:
     """What keeps connectors of other packages from being used, each in a sentence that names the package."""
-    clashes = [_clash_with_built_in(point) for point in _added() if point.name in BUILT_IN]
+    clashes = [
+        f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
+        "the built-in one is used. The package has to choose another name."
+        for point in _added()
+        if point.name in BUILT_IN
+    ]
     return clashes + [problem for kind in _added_kinds() if isinstance(problem := _find(kind), str)]
 
 
@@ -52,8 +59,9 @@ def forget_connectors() -> None:
 
 @cache
 def _find(kind: str) -> type[Connector] | str:
-    """The connector for a kind, or what is in its way; that is logged when somebody first asks."""
-    points = _points(kind)
+    """The connector for a kind, or why it cannot be used, which is logged once."""
+    built_in = [EntryPoint(kind, path, ENTRY_POINT_GROUP)] if (path := BUILT_IN.get(kind)) else []
+    points = built_in or [point for point in _added() if point.name == kind]
     if not points:
         return f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}."
     if len(points) > 1:
@@ -66,12 +74,6 @@ def _find(kind: str) -> type[Connector] | str:
     if isinstance(found, str):
         logger.error("{}", found)
     return found
-
-
-def _points(kind: str) -> list[EntryPoint]:
-    if path := BUILT_IN.get(kind):
-        return [EntryPoint(kind, path, ENTRY_POINT_GROUP)]
-    return [point for point in _added() if point.name == kind]
 
 
 def _load(point: EntryPoint) -> type[Connector] | str:
@@ -93,14 +95,39 @@ def _added_kinds() -> list[str]:
     return sorted({point.name for point in _added()} - set(BUILT_IN))
 
 
-def _clash_with_built_in(point: EntryPoint) -> str:
-    return (
-        f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
-        "the built-in one is used. The package has to choose another name."
-    )
-
-
 def _package(point: EntryPoint) -> str:
     """`its-package 1.0 (its.module:Connector)`."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "this product"
     return f"{package} ({point.value})"
+
+
+METHODS = ("check", "start", "poll", "cancel", "aclose")
+"""Coroutines that every connector has."""
+
+
+def objection_to(connector: Any, kind: str) -> str:
+    """What the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
+    if not inspect.isclass(connector):
+        return f"{connector!r} is no class."
+    config = getattr(connector, "Config", None)
+    if not (inspect.isclass(config) and issubclass(config, BaseModel)):
+        return "its class has no Config that is a pydantic model."
+    if getattr(connector, "kind", None) != kind:
+        return f"its class says that its kind is {getattr(connector, 'kind', None)!r}."
+    if not isinstance(getattr(connector, "label", None), str):
+        return "its class has no label."
+    return _missing_members(connector)
+
+
+def _missing_members(connector: Any) -> str:
+    missing = [name for name in METHODS if not inspect.iscoroutinefunction(getattr(connector, name, None))]
+    missing = [f"async {name}()" for name in missing]
+    missing += [f"{name}" for name in ("discover", "capabilities") if not hasattr(connector, name)]
+    if missing:
+        return f"its class lacks {', '.join(missing)}."
+    accepted = inspect.signature(connector.start).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        lacking = [name for name in ("key", "report") if name not in accepted]
+        if lacking:
+            return f"its start() does not take {' and '.join(lacking)}."
+    return ""

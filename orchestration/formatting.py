@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from catalogue.token_estimates import CHARACTERS_PER_TOKEN, estimate_tokens
-from connectors.redaction import shorten
+from connectors.network.redaction import shorten
 from orchestration.language_model.client import Message, Reply, ask_model
 from orchestration.prompts import formatting_prompt
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import ToolConfig
 
 API = "https://api.example.com"
 TOKEN = "example-token-0123456789"

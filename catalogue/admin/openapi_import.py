@@ -31,7 +31,7 @@ from catalogue.openapi.importing import (
     import_document,
     permissions_to_import,
 )
-from connectors.http_tools.openapi.document_text import MAX_BYTES
+from connectors.http_tools.openapi.document import MAX_BYTES
 
 SHOWN = 8
 

@@ -32,7 +32,7 @@ from catalogue.declared_workflows import (
 )
 from catalogue.history import actor_of
 from catalogue.models import Source
-from connectors.temporal.yaml_document import MAX_BYTES
+from connectors.formats.yaml import MAX_BYTES
 
 BADGES = {
     Change.ADDED: "success",

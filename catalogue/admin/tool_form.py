@@ -16,7 +16,7 @@ from catalogue.http_tools.refusals import ToolFault, ToolsRefused
 from catalogue.http_tools.submissions import read_tool
 from catalogue.models import Source
 from connectors.http_tools.specs import Method
-from connectors.http_tools.tool_config import BodyFormat, ToolConfig
+from connectors.http_tools.tool import BodyFormat, ToolConfig
 
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 PLACES = {

@@ -10,8 +10,7 @@ from django.db import models
 
 from catalogue.configuration.fields import SECTIONS, VERSION, Curated
 from catalogue.naming import find_similar_names
-from connectors.temporal.yaml_document import Document, Limits, Path, name_of, read_document
-from connectors.yaml_nodes import Problem, UnusableText
+from connectors.formats.yaml import Document, Limits, Path, Problem, UnusableText, name_of, read_document
 
 LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)
 """For about 5,000 workflows with their schemas."""

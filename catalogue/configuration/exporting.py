@@ -25,7 +25,7 @@ from catalogue.models import ProductSettings, Revision, Source, Toolset, Workflo
 from catalogue.secrets import CredentialsUnreadable
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import Misconfigured
-from connectors.temporal.yaml_document import write_document
+from connectors.formats.yaml import write_document
 
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"

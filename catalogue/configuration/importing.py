@@ -42,7 +42,7 @@ from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
 from catalogue.toolsets import POSITIONS_APART, UnknownPicks, write_toolset
 from connectors.errors import Misconfigured
-from connectors.temporal.yaml_document import Path
+from connectors.formats.yaml import Path
 
 BATCH = 200
 VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}

@@ -20,7 +20,7 @@ from catalogue.models import Review, Source, Workflow
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import read_listing
 from connectors.definitions import parse_definition
-from connectors.temporal.yaml_document import Path
+from connectors.formats.yaml import Path
 
 BATCH = 200
 KNOWN = ("enabled", "former_tool_names", *WORKFLOW.names)

@@ -28,7 +28,7 @@ from catalogue.rest.errors import Problem, Refusal
 from catalogue.rest.filters import ToolFilters
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import ToolConfig
 
 EXAMPLE = {
     "name": "get_order",

@@ -6,19 +6,19 @@ from typing import Any, ClassVar
 from catalogue.exposure import Visibility, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.models import Workflow, WorkflowFilter
-from connectors.addresses import normalise_base_url
-from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.tool_config import (
+from connectors.http_tools.tool import (
     ApiConfig,
     ApiKey,
     Authentication,
     Basic,
     Bearer,
     FieldMappings,
+    HttpOperation,
     NoAuthentication,
     OAuthClientCredentials,
     ToolConfig,
 )
+from connectors.network.policy import normalise_base_url
 
 KIND = "http"
 """Of the sources whose workflows are these tools."""

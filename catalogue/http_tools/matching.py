@@ -6,9 +6,8 @@ from catalogue.http_tools.configs import SECRET_OF, authentication_of
 from catalogue.http_tools.refusals import ToolFault
 from catalogue.models import Source
 from catalogue.secrets import CredentialsUnreadable
-from connectors.http_tools.declaring import Connection
-from connectors.http_tools.endpoint import Endpoint
-from connectors.http_tools.tool_config import Authentication, ToolConfig
+from connectors.http_tools.checks import Connection
+from connectors.http_tools.tool import Authentication, Endpoint, ToolConfig
 
 Identity = tuple[tuple[str, str], ...]
 

@@ -21,8 +21,8 @@ from catalogue.reconciliation import Listing, read_listing, reconcile
 from catalogue.schemas import find_schema_problem
 from catalogue.sources import create_source
 from connectors.definitions import WorkflowDefinition
-from connectors.http_tools.declaring import InvalidTool, ToolProblem, definition_of
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.checks import InvalidTool, ToolProblem, definition_of
+from connectors.http_tools.tool import ToolConfig
 
 SETTING_PLACES = {
     "base_url": "/api/endpoint",

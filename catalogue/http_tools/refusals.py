@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from connectors.http_tools.declaring import InvalidTool
+from connectors.http_tools.checks import InvalidTool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

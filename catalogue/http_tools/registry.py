@@ -15,7 +15,7 @@ from catalogue.http_tools.moves import Move, StoredTools, ToolChange
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused
 from catalogue.http_tools.sources import Home, find_homes
 from catalogue.models import DiscoveryRun, Revision, Workflow
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import ToolConfig
 
 __all__ = [
     "KIND",

@@ -18,8 +18,8 @@ from catalogue.http_tools.matching import (
 )
 from catalogue.http_tools.refusals import ToolFault, faults_of
 from catalogue.models import Source, Workflow
-from connectors.http_tools.declaring import InvalidTool, connection_of
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.checks import InvalidTool, connection_of
+from connectors.http_tools.tool import ToolConfig
 
 LONGEST_HOST = 60
 """Of a source's name, which may have 64 characters, so that a number can follow."""

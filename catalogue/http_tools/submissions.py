@@ -6,10 +6,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from catalogue.http_tools.refusals import ToolFault, ToolsRefused
-from connectors.http_tools.tool_config import ToolConfig
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.temporal.yaml_document import read_document
-from connectors.yaml_nodes import UnusableText
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.yaml import UnusableText, read_document
+from connectors.http_tools.tool import ToolConfig
 
 MOST_TOOLS = 1_000
 SHOWN_STEP = 100

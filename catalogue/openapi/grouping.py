@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from catalogue.openapi.importing import ImportedTool, OpenApiImport
-from connectors.http_tools.openapi.refusals import RefusedOperation
+from connectors.http_tools.openapi.document import RefusedOperation
 
 QUOTED = re.compile(r'"[^"]*"')
 WITHOUT_TAG = "without a tag"

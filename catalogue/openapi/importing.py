@@ -22,10 +22,8 @@ from catalogue.openapi.sources import Target, find_target
 from catalogue.patterns import compile_pattern
 from catalogue.sources import create_source
 from catalogue.token_estimates import tokens_for
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.operations import Selection
-from connectors.http_tools.openapi.reading import ReadTool, ReadTools, read_tools, refusal_of
-from connectors.http_tools.openapi.refusals import RefusedOperation, UnusableDocument, quoted
+from connectors.http_tools.openapi.document import Document, RefusedOperation, UnusableDocument, quoted
+from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, refusal_of
 from connectors.http_tools.openapi.servers import note_on_servers
 
 __all__ = [

@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from catalogue.changes import Change
 from catalogue.openapi.importing import ImportedTool, OpenApiImport
-from connectors.http_tools.openapi.refusals import RefusedOperation
+from connectors.http_tools.openapi.document import RefusedOperation
 
 
 class ImportedToolSerializer(serializers.Serializer[ImportedTool]):

@@ -11,10 +11,8 @@ from catalogue.http_tools.configs import KIND
 from catalogue.models import Source
 from catalogue.secrets import CredentialsUnreadable
 from connectors.http_tools.config import HttpConfig
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.refusals import UnusableDocument
-from connectors.http_tools.openapi.security import settings_for
-from connectors.http_tools.openapi.security_schemes import Settings
+from connectors.http_tools.openapi.document import Document, UnusableDocument
+from connectors.http_tools.openapi.security import Settings, settings_for
 from connectors.http_tools.openapi.servers import base_url_of
 
 LONGEST_NAME = 64

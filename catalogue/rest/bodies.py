@@ -8,7 +8,7 @@ from rest_framework import serializers, status
 from rest_framework.parsers import BaseParser
 
 from catalogue.rest.errors import TOO_LARGE, Refusal
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 
 SHOWN_NAME = 100
 SHOWN_NAMES = 20

@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from connectors.addresses import normalise_base_url
-from connectors.common_settings import (
+from connectors.network.headers import FRAMING, TOKEN
+from connectors.network.policy import normalise_base_url
+from connectors.settings import (
     CaFile,
+    FieldProblem,
     HeaderSecret,
     MaxResponseBytes,
     OAuthAudience,
@@ -17,20 +19,19 @@ from connectors.common_settings import (
     OAuthUrl,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import FieldProblem, hint
-from connectors.http_tools.headers import FRAMING, TOKEN
 
 OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the engine decides who gets its secrets."""
+"""Settings that decide whether a server is trusted with the secrets."""
 
 
 class HttpConfig(BaseModel):
-    """Where the API is, and who we are there."""
+    """Address and credentials of an API."""
 
     # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -41,7 +42,7 @@ class HttpConfig(BaseModel):
         json_schema_extra=hint(address=True),
     )
     authentication: Literal["none", "api_key", "bearer", "basic", "oauth_client_credentials"] = Field(
-        default="none", title="Authentication", description="How the API knows who asks."
+        default="none", title="Authentication", description="How requests authenticate."
     )
     api_key_in: Literal["header", "query"] = Field(
         default="header", title="Key goes into", json_schema_extra=hint(only_if=KEY)
@@ -102,7 +103,7 @@ class HttpConfig(BaseModel):
 
     @property
     def lacking(self) -> str:
-        """What the authentication cannot do without and nobody has entered so far; empty: nothing."""
+        """Settings that the authentication needs and that are not entered yet; empty: none."""
         needed = {
             "api_key": {"API key": self.api_key.get_secret_value()},
             "bearer": {"bearer token": self.token.get_secret_value()},
@@ -118,7 +119,7 @@ class HttpConfig(BaseModel):
 
     @property
     def secrets(self) -> list[str]:
-        """In all the spellings in which they are sent."""
+        """In every encoding in which they are sent."""
         own = (self.api_key, self.token, self.password, self.oauth_client_secret)
         together = [basic_word(self.username, self.password)] if self.authentication == "basic" else []
         return [*(secret.get_secret_value() for secret in own), *together]

@@ -1,4 +1,4 @@
-"""An API whose calls are declared as tools: a call is a run, and its answer the run's result."""
+"""An API whose calls are declared as tools: a call is a run, and its answer the result."""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -8,28 +8,26 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.addresses import http_tool_addresses
-from connectors.answer import Answer
-from connectors.credentials import NO_CREDENTIALS, Credentials
+from connectors.allowlists import http_tool_addresses
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
     InvalidAnswer,
+    Misconfigured,
     NotFound,
     OutcomeUnknown,
     Rejected,
     Unreachable,
     Unsupported,
 )
-from connectors.health import health_of
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
-from connectors.http_tools.answering import Call
-from connectors.http_tools.authorization import Authorization
-from connectors.http_tools.building import build_request
-from connectors.http_tools.config import HttpConfig
-from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.sending import ACCEPT, content_of, headers_of, query_of
+from connectors.http_tools.config import HttpConfig, basic_word
+from connectors.http_tools.request import ACCEPT, build_request, content_of, headers_of, query_of
+from connectors.http_tools.response import Call
 from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.tool import HttpOperation
+from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
+from connectors.network.oauth import ClientCredentials
+from connectors.network.policy import AddressPolicy
+from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -38,8 +36,94 @@ from connectors.protocol import (
     RunSnapshot,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
+
+LARGEST_TOKEN_ANSWER = 100_000
+
+
+class Authorization:
+    """Credentials for the requests of one source. Make one per event loop, close it with `aclose`."""
+
+    def __init__(self, config: HttpConfig, *, limits: HttpLimits, policy: AddressPolicy) -> None:
+        self._config = config
+        self._lacking = config.lacking
+        self._fixed = _fixed_credentials(config)
+        self._oauth = (
+            _client_credentials(config, limits, policy)
+            if config.authentication == "oauth_client_credentials" and not self._lacking
+            else None
+        )
+
+    def __repr__(self) -> str:
+        return f"Authorization({self._config.authentication})"
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether a new token can be requested after one was refused."""
+        return self._oauth is not None
+
+    async def credentials(self) -> Credentials:
+        """Valid credentials. Raises Misconfigured, or what requesting a token raises."""
+        if self._lacking:
+            raise Misconfigured(f"The source has no {self._lacking} yet; enter it in the source's settings.")
+        return self._fixed if self._oauth is None else _bearer(await self._oauth.token())
+
+    def forget(self, refused: Credentials) -> None:
+        """Request a new token for the next call, if these are a token."""
+        if self._oauth is not None:
+            self._oauth.forget(refused.headers["authorization"].partition(" ")[2])
+
+    def refuse_overlap(self, spec: HTTPRequestSpec) -> None:
+        """Raises Misconfigured if the tool sets a header or parameter that carries the credentials."""
+        headers = {name.lower() for name in spec.headers} & {name.lower() for name in self._fixed.headers}
+        query = spec.query_params.keys() & {name for name, _ in self._fixed.query}
+        if taken := sorted(headers | query):
+            raise Misconfigured(f"The tool sets {taken[0]} itself, which is where its source's key goes.")
+
+    async def aclose(self) -> None:
+        if self._oauth is not None:
+            await self._oauth.aclose()
+
+
+def _fixed_credentials(config: HttpConfig) -> Credentials:
+    key = config.api_key.get_secret_value()
+    match config.authentication:
+        case "api_key" if config.api_key_in == "query":
+            return Credentials(query=((config.api_key_name, key),))
+        case "api_key":
+            return Credentials(headers={config.api_key_name.lower(): key})
+        case "bearer":
+            return _bearer(config.token.get_secret_value())
+        case "basic":
+            return Credentials(
+                headers={"authorization": f"Basic {basic_word(config.username, config.password)}"}
+            )
+    return NO_CREDENTIALS
+
+
+def _bearer(token: str) -> Credentials:
+    return Credentials(headers={"authorization": f"Bearer {token}"})
+
+
+def _client_credentials(config: HttpConfig, limits: HttpLimits, policy: AddressPolicy) -> ClientCredentials:
+    return ClientCredentials(
+        url=config.oauth_token_url,
+        client_id=config.oauth_client_id,
+        client_secret=config.oauth_client_secret,
+        audience=config.oauth_audience,
+        scope=config.oauth_scope,
+        limits=HttpLimits(
+            connect_seconds=limits.connect_seconds,
+            read_seconds=limits.read_seconds,
+            total_seconds=limits.total_seconds,
+            max_response_bytes=LARGEST_TOKEN_ANSWER,
+        ),
+        ca_file=config.ca_file,
+        policy=policy,
+    )
+
 
 UNAUTHORIZED = 401
 
@@ -77,7 +161,7 @@ class HttpConnector:
             idempotent_start=operation.is_safe
             or operation.method == "PUT"
             or bool(operation.idempotency_header),
-            # Nobody is waiting for what a safe request only reads.
+            # Cancelling a request that only reads changes nothing.
             starts_can_be_broken_off=operation.is_safe,
             lists_workflows=False,
             keeps_runs=False,
@@ -88,12 +172,12 @@ class HttpConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        """What a request to the base URL can prove, and what not."""
+        """What a request to the base URL proves, in a sentence."""
         credentials = await self._authorization.credentials()
         answer = await self._client.exchange(
             "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True
         )
-        # Gateways answer 403, and some APIs 401 to who brings no credentials, though each tool works.
+        # Gateways answer 403, and some APIs 401 to requests without credentials, though each tool works.
         if answer.status == UNAUTHORIZED and self._config.authentication != "none":
             raise Rejected("The API refused our credentials at its base URL with 401.")
         got = "a token was got, and " if self._authorization.is_renewable else ""
@@ -103,7 +187,7 @@ class HttpConnector:
         return f"{reached} Only a call of a tool shows whether the API accepts our credentials."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        """Nothing: its tools are declared here."""
+        """Nothing: tools of an API are declared in the catalogue."""
         nothing: list[WorkflowDefinition] = []
         for definition in nothing:
             yield definition
@@ -121,7 +205,7 @@ class HttpConnector:
         if not operation.anonymous:
             self._authorization.refuse_overlap(spec)
         started_at = datetime.now(UTC)
-        # What only reads is broken off by whoever waits for it.
+        # A request that only reads is cancelled by its caller.
         seconds = None if operation.is_safe else workflow.timeout_seconds
         answer = await self._send(operation, spec, str(key), seconds=seconds)
         call = Call(
@@ -159,7 +243,7 @@ class HttpConnector:
         answer = await self._exchange(operation, spec, key, credentials, until=until)
         refused = answer.status == UNAUTHORIZED and not answer.carried_out
         if refused and self._authorization.is_renewable:
-            # Refused at the door, so it was not carried out, whatever its method.
+            # A 401 means that the request was not carried out, so any method may be repeated.
             self._authorization.forget(credentials)
             credentials = await self._authorization.credentials()
             answer = await self._exchange(operation, spec, key, credentials, until=until)

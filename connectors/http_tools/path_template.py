@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from connectors.errors import Rejected
-from connectors.paths import fill_path
+from connectors.network.client import fill_path
 
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
 LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
-BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 SEPARATORS = re.compile(r"[/\\]")
 MOST_DECODINGS = 5
-"""As many servers in a row as may decode a path, each once more."""
+"""Each of several servers in a row may decode a path once more."""
 
 
 def parameters_in(path: str) -> list[str]:
@@ -20,7 +19,7 @@ def parameters_in(path: str) -> list[str]:
 
 
 def objections_to(path: str) -> list[str]:
-    """Why this cannot be the path of a tool, each in a sentence."""
+    """Why the path cannot be that of a tool, a sentence for each reason."""
     literals = PARAMETER.sub("", path)
     found = []
     if "{" in literals or "}" in literals:
@@ -39,15 +38,15 @@ def objections_to(path: str) -> list[str]:
 
 
 def fill(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
-    """The path with all values in it, percent-encoded. Raises Rejected for one that would lead elsewhere."""
+    """The path with all values in it, percent-encoded. Raises Rejected for a value that changes the path."""
     for name, value in values.items():
-        if why := objection_to_value(value, slashes=name in with_slashes):
+        if why := path_value_objection(value, slashes=name in with_slashes):
             raise Rejected(f"The value of {name} {why}, so it cannot stand in the path. Nothing was sent.")
     return fill_path(path, **values)
 
 
-def objection_to_value(value: str, *, slashes: bool = False) -> str:
-    """`has a slash in it`; empty for a value that stays in its place whoever decodes the path how often."""
+def path_value_objection(value: str, *, slashes: bool = False) -> str:
+    """`has a slash in it`; empty for a value that stays one step however often the path is decoded."""
     if not value:
         return "is empty"
     decoded = value
@@ -65,51 +64,6 @@ def objection_to_value(value: str, *, slashes: bool = False) -> str:
             return ""
         decoded = further
     return "is percent-encoded again and again"
-
-
-def read_values(path: str, raw: str) -> dict[str, str] | None:
-    """The texts that stand in the parameters' places, decoded once; None for another path.
-
-    Raises ValueError for one that is none of the path's, `{order_id} is ...`.
-    """
-    values = _split(path, raw)
-    if values is None:
-        return None
-    names = parameters_in(path)
-    return {name: decoded(value, f"{{{name}}}") for name, value in zip(names, values, strict=True)}
-
-
-def decoded(text: str, what: str) -> str:
-    """Percent-decoded once. Raises ValueError that says of `what` why it cannot be."""
-    if BAD_ESCAPE.search(text):
-        raise ValueError(f"{what} has a % that begins no percent-encoded character")
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        raise ValueError(f"{what} is not percent-encoded UTF-8") from None
-
-
-def _split(path: str, raw: str) -> list[str] | None:
-    """What stands in the parameters' places: as much as there can be for the first ones, and never a slash.
-
-    Not by a regular expression: three parameters in one step cost that a minute of a text made for it.
-    """
-    first, *between = PARAMETER.split(path)[::2]
-    if not between:
-        return [] if raw == path else None
-    *between, last = between
-    begin, end = len(first), len(raw) - len(last)
-    if not (raw.startswith(first) and raw.endswith(last)):
-        return None
-    values: list[str] = []
-    for literal in reversed(between):
-        at = raw.rfind(literal, begin + 1, max(begin, end - 1))
-        if at < 0:
-            return None
-        values.append(raw[at + len(literal) : end])
-        end = at
-    values.append(raw[begin:end] if begin < end else "")
-    return values[::-1] if all(value and "/" not in value for value in values) else None
 
 
 def _leads_astray(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""One HTTP request and one HTTP response, as everybody in the product writes them down.
+"""The records of one HTTP request and one HTTP response, for all rooms.
 
 Neither holds a credential: those are added as the request leaves, and masked in what comes back.
 """

@@ -1,28 +1,29 @@
-"""Prefect's REST API, as far as it is needed here: which requests there are and what they carry."""
+"""The requests to Prefect's REST API."""
 
 import asyncio
 import base64
-import random
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
+from connectors.backoff import backoff_seconds, spread
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
+from connectors.network.client import EngineClient
+from connectors.network.transport import HttpLimits
 from connectors.prefect.config import PrefectConfig
 
 MOST_ROWS = 200
-"""Prefect gives at most so many at a time, unless its operator allows fewer."""
+"""Prefect's own limit; an operator may configure a lower one."""
 LISTING_DEPTH = 250
-"""More than a workflow may have: a schema that is too deep costs its own workflow, not the listing."""
-BUSY_PAUSES = (0.1, 0.3, 0.8, 1.5)
-"""Seconds before asking again: Prefect says 503 while its database is busy, and its own clients do so too."""
+"""Deeper than a workflow's schema may be, so that one deep schema does not fail the listing."""
+BUSY_RETRIES = 4
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
+"""Between retries of 503, which Prefect answers while its database is busy; its own clients retry too."""
 INFO, ERROR = 20, 40
 
 
 class PrefectApi:
-    """Raises only ConnectorError. All that it asks for may be asked for twice."""
+    """Raises only ConnectorError. Every request is safe to repeat."""
 
     def __init__(self, config: PrefectConfig) -> None:
         key, auth = config.api_key.get_secret_value(), config.auth_string.get_secret_value()
@@ -50,17 +51,17 @@ class PrefectApi:
         await self._client.aclose()
 
     async def version(self) -> str:
-        told = await self._ask("GET", "/admin/version")
-        return told if isinstance(told, str) else ""
+        version = await self._ask("GET", "/admin/version")
+        return version if isinstance(version, str) else ""
 
     async def count_deployments(self) -> int:
-        told = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
-        if not isinstance(told, int):
+        count = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
+        if not isinstance(count, int):
             raise InvalidAnswer("The number of deployments that Prefect tells is no number.")
-        return told
+        return count
 
     async def deployments(self, *, offset: int) -> list[Any]:
-        """A page of as many as the server likes to give; empty after the last."""
+        """A page of the server's size; empty after the last."""
         wanted = {"offset": offset, "sort": "CREATED_DESC", "deployments": self._only_tagged}
         return await self._rows("/deployments/filter", wanted)
 
@@ -95,7 +96,7 @@ class PrefectApi:
         return rows
 
     async def newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
-        """Of a run, with this `key` or `type`."""
+        """The newest artifact of a run with this `key` or `type`."""
         chosen = {name: {"any_": [value]} for name, value in which.items()}
         wanted = {
             "limit": 1,
@@ -105,7 +106,7 @@ class PrefectApi:
         return next(iter(_objects(await self._rows("/artifacts/filter", wanted))), None)
 
     async def last_logs(self, run_id: str, *, lines: int, level: int) -> list[dict[str, Any]]:
-        """The newest first."""
+        """Newest first."""
         logs = {"flow_run_id": {"any_": [run_id]}, "level": {"ge_": level}}
         wanted = {"limit": lines, "sort": "TIMESTAMP_DESC", "logs": logs}
         return _objects(await self._rows("/logs/filter", wanted))
@@ -117,14 +118,16 @@ class PrefectApi:
         return answer
 
     async def _ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = True) -> Any:
-        for pause in BUSY_PAUSES:
+        for repeated in range(BUSY_RETRIES):
             try:
                 return await self._ask_once(method, path, body, repeatable=repeatable)
             except (Unreachable, OutcomeUnknown) as error:
-                if not _is_busy(error):
+                # A server that says when to retry is obeyed by the caller.
+                says_when = getattr(error, "retry_after", None) is not None
+                if error.details.get("status") != 503 or says_when:
                     raise
-            # Those that were turned away together must not come back together.
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
+            pause = backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(spread(pause))
         return await self._ask_once(method, path, body, repeatable=repeatable)
 
     async def _ask_once(self, method: str, path: str, body: Any, *, repeatable: bool) -> Any:
@@ -133,13 +136,8 @@ class PrefectApi:
         )
 
 
-def _is_busy(error: ConnectorError) -> bool:
-    """It does not say when to come back, so soon will do."""
-    return error.details.get("status") == 503 and getattr(error, "retry_after", None) is None
-
-
 def _id(text: str, what: str) -> str:
-    """All of Prefect's ids are UUIDs: anything else could lead to another path."""
+    """Raises NotFound unless it is a UUID: any other text could change the path."""
     try:
         return str(UUID(text))
     except ValueError:

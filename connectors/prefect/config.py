@@ -4,21 +4,22 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from connectors.addresses import normalise_base_url
-from connectors.common_settings import (
+from connectors.network.policy import normalise_base_url
+from connectors.settings import (
     CaFile,
+    FieldProblem,
     HeaderSecret,
     MaxResponseBytes,
     MinPollSeconds,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import FieldProblem, hint
 
 RESULTS = hint(group="Results and logs")
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the engine decides who gets its secrets."""
+"""TLS trust decides who receives the secrets."""
 
 
 class PrefectConfig(BaseModel):
@@ -78,8 +79,8 @@ class PrefectConfig(BaseModel):
 
     @field_validator("auth_string")
     @classmethod
-    def _user_and_password(cls, told: SecretStr) -> SecretStr:
-        if (value := told.get_secret_value().strip()) and ":" not in value:
+    def _user_and_password(cls, auth: SecretStr) -> SecretStr:
+        if (value := auth.get_secret_value().strip()) and ":" not in value:
             raise ValueError("must be user:password")
         return SecretStr(value)
 

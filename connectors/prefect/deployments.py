@@ -1,23 +1,47 @@
-"""Deployments as workflows: their names, words and parameters."""
+"""Deployments as workflows: their names, descriptions and parameters."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.json_limits import TooDeep
-from connectors.prefect.evaluated import is_evaluated
+from connectors.errors import Rejected
+from connectors.formats.json import TooDeep
 
+MARK = "__prefect_kind"
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
-"""What Prefect's own forms need of a schema; nothing that an argument has to keep to."""
+"""Keywords for Prefect's own forms, which do not constrain arguments."""
 SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
 LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
 
 
+def is_evaluated(value: Any) -> bool:
+    """Whether Prefect would evaluate the value, or any value nested in it."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found if MARK in found:
+                return True
+            case dict() as found:
+                waiting.extend(found.values())
+            case list() as found:
+                waiting.extend(found)
+    return False
+
+
+def refuse_evaluated(arguments: dict[str, Any]) -> None:
+    """Raises Rejected: evaluation would let callers read the workspace's variables."""
+    if is_evaluated(arguments):
+        raise Rejected(
+            f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
+            "variable instead of passing it on. Give the value itself."
+        )
+
+
 def read_deployment(
     raw: Any, flow_names: dict[str, str], *, position: int
 ) -> WorkflowDefinition | RejectedDefinition:
-    """A paused one too: that stops its schedules, not the runs that somebody asks for.
+    """Paused deployments count too: a pause stops schedules, not requested runs.
 
     Nothing that changes with each restart of a worker may be told, or the workflow would seem changed.
     """
@@ -25,7 +49,7 @@ def read_deployment(
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
     name = name_of(raw, flow_names)
-    told = {
+    definition = {
         "id": raw.get("id"),
         "name": name,
         "description": _description(raw, name),
@@ -40,40 +64,40 @@ def read_deployment(
             "prefect_checks_parameters": raw.get("enforce_parameter_schema") is True,
         },
     }
-    return parse_definition(told, position=position)
+    return parse_definition(definition, position=position)
 
 
 def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
-    """`flow/deployment`, as Prefect itself names them."""
+    """`flow/deployment`, Prefect's own full name."""
     flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
     return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
 
 
 def _description(raw: dict[str, Any], name: Any) -> str:
-    """Prefect stores "None" where a flow has no words of its own."""
-    told = raw.get("description")
-    if isinstance(told, str) and told.strip() not in ("", "None"):
-        return told
+    """Prefect stores "None" for a flow without a description."""
+    description = raw.get("description")
+    if isinstance(description, str) and description.strip() not in ("", "None"):
+        return description
     return f"Runs the Prefect deployment {name}, which does not say what it does."
 
 
-def _tags(told: Any) -> list[str]:
-    return [tag for tag in told if isinstance(tag, str) and tag] if isinstance(told, list) else []
+def _tags(tags: Any) -> list[str]:
+    return [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []
 
 
 def input_schema(raw: dict[str, Any]) -> Any:
-    """The schema of a deployment's parameters, with the values that it sets itself as defaults.
+    """The schema of a deployment's parameters, with its own values as defaults.
 
     Where there is none, None; what is no schema stays as it is, for the catalogue to say so.
     """
-    told = raw.get("parameter_openapi_schema")
-    if told is None or not isinstance(told, dict):
-        return told
-    schema = _cleaned(told)
+    given = raw.get("parameter_openapi_schema")
+    if given is None or not isinstance(given, dict):
+        return given
+    schema = _cleaned(given)
     properties = schema.get("properties")
     if schema.get("type") == "object" and isinstance(properties, dict):
         _set_defaults(schema, properties, raw.get("parameters"))
-        # Prefect takes parameters that a flow does not have, and fails the run for them afterwards.
+        # Prefect accepts unknown parameters, and then fails the run.
         schema.setdefault("additionalProperties", False)
     return schema
 
@@ -90,10 +114,12 @@ def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: An
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without what is Prefect's alone, as deep as schemas go; titles that only repeat a name go as well."""
+    """Without Prefect's keywords, at every level, and without titles that only repeat a name."""
     if not isinstance(schema, dict):
         return schema
-    return {_renamed(key): value for key, value in _parts(schema) if key not in OF_PREFECT}
+    kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}
+    # Prefect writes the keyword of an older draft of JSON Schema.
+    return {"$defs" if key == "definitions" else key: value for key, value in kept.items()}
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -108,11 +134,6 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value.replace("#/definitions/", "#/$defs/", 1)
         else:
             yield key, value
-
-
-def _renamed(keyword: str) -> str:
-    """Prefect writes the keyword of an older draft of JSON Schema."""
-    return "$defs" if keyword == "definitions" else keyword
 
 
 def _untitled(name: str, schema: Any) -> Any:

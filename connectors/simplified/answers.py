@@ -1,13 +1,15 @@
-"""Reading the answers of the simplified workflow API: a listing, a start, a status."""
+"""Reading the answers of the simplified workflow API: listings, starts, statuses, lookups by key."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown
+from connectors.network.redaction import printable, shorten, shorten_error, words_in
 from connectors.protocol import RunSnapshot, RunState, Started
-from connectors.redaction import printable, shorten, shorten_error, words_in
 
+MAX_PAGES = 1_000
+MAX_ITEMS = 10_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 STATES = {
     "RUNNING": RunState.RUNNING,
@@ -21,6 +23,34 @@ NO_REASON = {
     RunState.FAILED: "The workflow failed and the engine gave no reason.",
     RunState.CANCELLED: "The workflow was cancelled at the engine.",
 }
+RUN_KEYS = ("runs", "run")
+RUN_ID_KEYS = ("run_id", "runId", "id")
+KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
+
+
+async def walk_listing(
+    fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]], first: str = "", *, listing: str, of: str
+) -> AsyncGenerator[tuple[int, Any]]:
+    """The items of all pages with their positions. Raises InvalidAnswer for a listing without an end.
+
+    `fetch_page` returns a page's items and the place of the next page, empty on the last. `listing` and `of`:
+    what is read, for the error.
+    """
+    target, visited, position = first, set[str](), 0
+    while True:
+        if target in visited:
+            raise InvalidAnswer(f"{listing} leads back to a page that was read before.")
+        if len(visited) == MAX_PAGES:
+            raise InvalidAnswer(f"{listing} has more than {MAX_PAGES:,} pages.")
+        visited.add(target)
+        items, target = await fetch_page(target)
+        for item in items:
+            if position == MAX_ITEMS:
+                raise InvalidAnswer(f"{listing} has more than {MAX_ITEMS:,} {of}.")
+            yield position, item
+            position += 1
+        if not target:
+            return
 
 
 def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
@@ -83,7 +113,7 @@ def _next_of(envelope: Any) -> str:
 
 
 def read_started(answer: Any) -> Started:
-    """The answer to a start. Raises OutcomeUnknown when it names no run: there may be one all the same."""
+    """The answer to a start. Raises OutcomeUnknown where it names no run, since there may still be one."""
     if not isinstance(answer, dict):
         raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
     run_id = identifier(answer.get("workflow_id"))
@@ -106,7 +136,7 @@ def identifier(value: Any) -> str:
 
 
 def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
-    """The status beside the run's id. One we cannot read is left to `poll`: the run is known by now."""
+    """The status beside the run's id; None where it is unreadable, since `poll` can ask again."""
     try:
         return read_snapshot(answer) if "status" in answer else None
     except InvalidAnswer:
@@ -114,7 +144,7 @@ def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
 
 
 def read_snapshot(answer: Any) -> RunSnapshot:
-    """The answer to a status request. Raises InvalidAnswer for a status that means nothing to us."""
+    """The answer to a status request. Raises InvalidAnswer for an unknown status."""
     if not isinstance(answer, dict):
         raise InvalidAnswer(f"The engine answered the status request with {_json_type(answer)}.")
     state = _state_of(answer.get("status"))
@@ -143,7 +173,7 @@ def _state_of(status: Any) -> RunState:
 
 
 def _time(milliseconds: Any) -> datetime | None:
-    """A time since 1970; None for 0 ("not yet") and for what is no time."""
+    """A Unix time in milliseconds; None for 0 ("not yet") and for anything else."""
     if not _is_number(milliseconds) or milliseconds <= 0:
         return None
     try:
@@ -178,3 +208,47 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
     )
     words = next(filter(None, map(words_in, candidates)), NO_REASON[state])
     return shorten_error(words)
+
+
+def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
+    """The engine's run for the key; None where it has none.
+
+    Raises InvalidAnswer for what leaves that open: a wrong "none" would start a second run.
+    """
+    runs = _runs_in(answer, keys, workflow_id)
+    if len(runs) > 1:
+        raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
+    return _read_run(runs[0], workflow_id=workflow_id, key=key) if runs else None
+
+
+def _runs_in(answer: Any, keys: list[str], workflow_id: str) -> list[Any]:
+    if isinstance(answer, dict) and run_id_of(answer, workflow_id):
+        return [answer]
+    if isinstance(answer, dict) and isinstance(answer.get("run"), dict):
+        return [answer["run"]]
+    runs, _ = find_items(answer, [*RUN_KEYS, *keys])
+    return runs
+
+
+def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:
+    if not isinstance(run, dict) or not (run_id := run_id_of(run, workflow_id)):
+        raise InvalidAnswer(f"The run that the engine has for the key has no id; it is {shape_of(run)}.")
+    if others := {run[name] for name in KEY_KEYS if isinstance(run.get(name), str)} - {key}:
+        raise InvalidAnswer(
+            f"Asked for the key {key}, the engine answered with a run of {min(others)[:100]}."
+        )
+    return Started(
+        run_id=run_id,
+        correlation_id=identifier(run.get("correlation_id")),
+        snapshot=snapshot_beside(run),
+        raw=run,
+    )
+
+
+def run_id_of(run: dict[str, Any], workflow_id: str) -> str:
+    """`workflow_id` is the run's in the answer to a start, and the workflow's own in a status."""
+    named = next(filter(None, (identifier(run.get(name)) for name in RUN_ID_KEYS)), "")
+    if named:
+        return named
+    receipt = identifier(run.get("workflow_id"))
+    return "" if receipt == workflow_id else receipt

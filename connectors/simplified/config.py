@@ -5,16 +5,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from connectors.addresses import normalise_base_url
-from connectors.common_settings import (
+from connectors.network.policy import normalise_base_url
+from connectors.settings import (
     CaFile,
     HeaderSecret,
     MaxResponseBytes,
     MinPollSeconds,
     RequestTimeoutSeconds,
     VerifyTls,
+    hint,
 )
-from connectors.hints import hint
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
 USUAL_KEY_HEADER = "Idempotency-Key"
@@ -23,7 +23,7 @@ FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="What the engine promises of starts")
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the engine decides who gets its secrets."""
+"""TLS trust decides who receives the secrets."""
 
 
 def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
@@ -62,8 +62,8 @@ def _http_word(text: str) -> str:
 
 
 def _header_for_a_key(name: str) -> str:
-    # Only here, because it loads all that HTTP tools need.
-    from connectors.http_tools.headers import objection_to_name
+    # Imported here, because it loads the modules of the HTTP tools.
+    from connectors.network.headers import objection_to_name
 
     if name and (why := objection_to_name(name)):
         raise ValueError(f"{name} {why}")
@@ -76,7 +76,7 @@ KeyHeader = Annotated[HttpWord, AfterValidator(_header_for_a_key)]
 
 
 class SimplifiedConfig(BaseModel):
-    """Where the engine is, how it wants to be asked, and what it promises."""
+    """Where the engine is, how to call it, and what it promises."""
 
     # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -142,7 +142,7 @@ class SimplifiedConfig(BaseModel):
         min_length=1,
         max_length=100,
         title="Source",
-        description="Who we say that we are when we start a run.",
+        description="Sent with each start as the caller's name.",
         json_schema_extra=FORMATS,
     )
     idempotency_header: KeyHeader = Field(

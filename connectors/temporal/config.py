@@ -1,208 +1,32 @@
-"""The settings of a Temporal service: where it is, who we are there, what it runs for us."""
+"""The configuration of a Temporal source, and the workflows that it declares."""
 
-from typing import Annotated, Literal, Self
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from functools import lru_cache
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
+from pydantic import Field, ValidationInfo, field_validator
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import Misconfigured
+from connectors.formats.yaml import MAX_BYTES, UnusableText
+from connectors.settings import hint
+from connectors.temporal.definitions_file import Declared, DeclaredConnection, name_in_file, read_definitions
+from connectors.temporal.settings import ServiceSettings
+
+SUFFIXES = (".yaml", ".yml")
+CONNECTION = "temporal"
+DEFINITIONS = "definitions"
+NO_DEFINITIONS = (
+    "without them the source has no workflows; bring a file in with manage.py import_temporal, or with "
+    '"Import Temporal file" in the admin'
 )
 
-from connectors.addresses import address_objection
-from connectors.common_settings import (
-    HeaderSecret,
-    OAuthAudience,
-    OAuthClientId,
-    OAuthClientSecret,
-    OAuthScope,
-    OAuthUrl,
-)
-from connectors.hints import FieldProblem, hint
 
-USUAL_PORT = 7233
-TLS = hint(group="TLS")
-TRUST = hint(address=True, group="TLS")
-"""Who is believed to be the service decides who gets its key."""
-OAUTH = hint(group="OAuth")
-REQUESTS = hint(group="Requests and retries")
-RUNS = hint(group="Limits of runs")
-
-
-def normalise_host_port(text: str) -> str:
-    """`host:port`, with Temporal's usual port where none is given. Raises ValueError."""
-    text = text.strip()
-    if "://" in text or "/" in text or "@" in text:
-        raise ValueError("Give host:port, such as temporal.example.com:7233, without https:// and path.")
-    host, port = _split(text)
-    if not host or not (host.isascii() and host.isprintable()) or " " in host:
-        raise ValueError("The address names no host; give host:port, such as localhost:7233.")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ValueError("The port must be a number from 1 to 65535.")
-    if objection := address_objection(host):
-        raise ValueError(f"The address is {host}, {objection}.")
-    return f"[{host}]:{int(port)}" if ":" in host else f"{host}:{int(port)}"
-
-
-def _split(text: str) -> tuple[str, str]:
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return host, rest.removeprefix(":") or str(USUAL_PORT)
-    if text.count(":") > 1:
-        return text, str(USUAL_PORT)
-    host, _, port = text.partition(":")
-    return host, port or str(USUAL_PORT)
-
-
-class TemporalConfig(BaseModel):
+class TemporalConfig(ServiceSettings):
     """Flat, so that an admin sees each as a field of a form."""
 
-    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    host_port: Annotated[str, AfterValidator(normalise_host_port)] = Field(
-        title="Address",
-        description="Host and port of Temporal's frontend, such as localhost:7233 or "
-        "my-namespace.a1b2c.tmprl.cloud:7233.",
-        json_schema_extra=hint(address=True),
-    )
-    namespace: str = Field(
-        default="default",
-        min_length=1,
-        max_length=255,
-        title="Namespace",
-        description="In which the workflows run.",
-    )
-    environment: Literal["local", "remote"] = Field(
-        default="local",
-        title="Environment",
-        description="local: TLS only where it is asked for below; remote: TLS unless it is switched off.",
-        json_schema_extra=hint(address=True),
-    )
-    tls: bool | None = Field(
-        default=None,
-        title="TLS",
-        description="Empty: on in the environment remote, or with an API key, OAuth or any TLS file below.",
-        json_schema_extra=TRUST,
-    )
-    tls_cert_file: str = Field(
-        default="",
-        title="Client certificate file",
-        description="PEM file on this server, for services that want mutual TLS. A renewed file is picked "
-        "up by itself.",
-        json_schema_extra=TLS,
-    )
-    tls_key_file: str = Field(
-        default="",
-        title="Client key file",
-        description="PEM file on this server, the certificate's key.",
-        json_schema_extra=TLS,
-    )
-    tls_ca_file: str = Field(
-        default="",
-        title="CA file",
-        description="PEM file on this server with the authorities that the service's certificate is checked "
-        "against. Empty: this machine's own.",
-        json_schema_extra=TRUST,
-    )
-    tls_server_name: str = Field(
-        default="",
-        max_length=255,
-        title="Server name",
-        description="The name that the service's certificate must have. Empty: the address's host.",
-        json_schema_extra=TRUST,
-    )
-    tls_insecure_skip_verify: bool = Field(
-        default=False,
-        title="Skip verification (not possible)",
-        description="Known from other clients. The service's certificate is always checked here: for one of "
-        "your own making give its authority as the CA file and its name as the server name.",
-        json_schema_extra=TLS,
-    )
-    api_key: HeaderSecret = Field(
-        default=SecretStr(""),
-        title="API key",
-        description="Of Temporal Cloud, or of a gateway that asks for one; sent as a bearer token.",
-    )
-    oauth_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
-    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=OAUTH)
-    oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
-    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
-    oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
-    timeout_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=300,
-        title="Timeout (s)",
-        description="For connecting, and for each request to the service.",
-        json_schema_extra=REQUESTS,
-    )
-    retry_initial_seconds: float = Field(
-        default=0.1,
-        gt=0,
-        le=60,
-        title="First retry after (s)",
-        description="Requests that only read are repeated when the service is busy or restarting.",
-        json_schema_extra=REQUESTS,
-    )
-    retry_maximum_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        le=300,
-        title="Longest pause between retries (s)",
-        description="Of one request.",
-        json_schema_extra=REQUESTS,
-    )
-    retry_maximum_attempts: int = Field(
-        default=5,
-        ge=1,
-        le=100,
-        title="Attempts",
-        description="Of one request, the first one counted; 1: nothing is repeated.",
-        json_schema_extra=REQUESTS,
-    )
-    retry_backoff: float = Field(
-        default=2.0,
-        ge=1,
-        le=10,
-        title="Retry backoff",
-        description="By what each pause is longer than the one before.",
-        json_schema_extra=REQUESTS,
-    )
-    default_task_queue: str = Field(
-        default="",
-        max_length=255,
-        title="Default task queue",
-        description="For workflows whose definition names none.",
-    )
-    default_execution_timeout_seconds: float = Field(
-        default=86_400.0,
-        ge=1,
-        le=2_592_000,
-        title="Longest run (s)",
-        description="Temporal itself ends a run after this time at the latest, whatever becomes of us.",
-        json_schema_extra=RUNS,
-    )
-    cancel_grace_seconds: float = Field(
-        default=10.0,
-        ge=0,
-        le=86_400,
-        title="Grace after a cancel (s)",
-        description="A run that goes on so long after it was to be cancelled is terminated. 0: never.",
-        json_schema_extra=RUNS,
-    )
-    max_output_bytes: int = Field(
-        default=10_000_000,
-        ge=1_000,
-        le=100_000_000,
-        title="Largest result (bytes)",
-        description="Results beyond this are not taken over; the record says so.",
-        json_schema_extra=RUNS,
-    )
     definitions: str = Field(
         default="",
         title="Definitions",
@@ -218,48 +42,87 @@ class TemporalConfig(BaseModel):
     @field_validator("definitions")
     @classmethod
     def _readable(cls, definitions: str, info: ValidationInfo) -> str:
-        # The reader checks connections with this class.
-        from connectors.temporal.listing import check_text
-
-        if definitions.strip():
-            check_text(definitions, default_task_queue=info.data.get("default_task_queue", ""))
+        if not definitions.strip():
+            return definitions
+        connection = _read_text(definitions, info.data.get("default_task_queue", "")).connection
+        if connection is not None and connection.secrets:
+            # Settings are shown in clear text.
+            names = " and ".join(f"temporal.{name_in_file(name)}" for name in connection.secrets)
+            raise ValueError(
+                f"{names}: a secret; take it out, and enter it in its own field, which is encrypted"
+            )
         return definitions
 
-    @field_validator("tls_insecure_skip_verify")
-    @classmethod
-    def _always_verified(cls, skip: bool) -> bool:
-        if skip:
-            raise ValueError(
-                "certificates are always verified here. Give the authority of your own certificate as the CA "
-                "file, and its name as the server name if that differs from the host, instead."
-            )
-        return skip
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            raise FieldProblem(
-                "tls_cert_file", "The client's certificate file and its key file belong together: give both."
-            )
-        if self.oauth_url and not (self.oauth_client_id and self.oauth_client_secret.get_secret_value()):
-            raise FieldProblem(
-                "oauth_url", "OAuth needs the client id and the client secret besides the token URL."
-            )
-        if self.oauth_url and self.api_key.get_secret_value():
-            raise FieldProblem("api_key", "Give either an API key or OAuth, not both.")
-        if self.tls is False and self._tls_files:
-            raise FieldProblem(
-                "tls", "TLS is switched off, but there are TLS files or a server name: remove one."
-            )
-        return self
+def declares_nothing(config: TemporalConfig) -> bool:
+    """Without declarations a source has no workflows: Temporal cannot list workflow types."""
+    return not (config.definitions.strip() or config.definitions_file)
 
-    @property
-    def uses_tls(self) -> bool:
-        if self.tls is not None:
-            return self.tls
-        credentials = self.api_key.get_secret_value() or self.oauth_url
-        return self.environment == "remote" or bool(credentials) or self._tls_files
 
-    @property
-    def _tls_files(self) -> bool:
-        return bool(self.tls_cert_file or self.tls_ca_file or self.tls_server_name)
+async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+    """Raises Misconfigured, with the line and key of each problem, for unusable definitions."""
+    if declares_nothing(config):
+        yield RejectedDefinition(position=0, id=DEFINITIONS, name=DEFINITIONS, reason=NO_DEFINITIONS)
+        return
+    declared = await asyncio.to_thread(read_declared, config)
+    for workflow in declared.workflows:
+        yield workflow
+    if differing := _differing(declared.connection, config):
+        yield RejectedDefinition(
+            position=len(declared.workflows),
+            id=CONNECTION,
+            name=CONNECTION,
+            reason=f"The connection in the file differs from the source's settings, which hold: {differing}. "
+            "Import the file again to take it over.",
+        )
+
+
+def read_declared(config: TemporalConfig) -> Declared:
+    """Read the definitions now. Raises Misconfigured."""
+    try:
+        if config.definitions.strip():
+            return _read_text(config.definitions, config.default_task_queue)
+        if config.definitions_file:
+            content = read_file(config.definitions_file)
+            return read_definitions(content, default_task_queue=config.default_task_queue)
+    except UnusableText as error:
+        what = "The definitions" if config.definitions.strip() else f"The file {config.definitions_file}"
+        raise Misconfigured(f"{what} cannot be used: {error}") from None
+    return Declared(workflows=[], connection=None, cache=None, entries={})
+
+
+def read_file(path: str) -> bytes:
+    """Read at most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
+    if not os.path.isabs(path) or not path.endswith(SUFFIXES):
+        raise Misconfigured(f"{path}: has to be a path from / on to a file that ends in .yaml or .yml.")
+    try:
+        # Without this flag, opening a pipe blocks until it has a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        pass
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{path}: {_reason(error)}.") from None
+    raise Misconfigured(f"{path}: no regular file.")
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or "cannot be opened"
+
+
+@lru_cache(maxsize=4)
+def _read_text(definitions: str, default_task_queue: str) -> Declared:
+    return read_definitions(
+        definitions.encode("utf-8", "surrogatepass"), default_task_queue=default_task_queue
+    )
+
+
+def _differing(connection: DeclaredConnection | None, config: TemporalConfig) -> str:
+    """The file's keys whose values differ from the settings."""
+    if connection is None:
+        return ""
+    said = config.model_validate(config.model_dump() | connection.settings)
+    names = [name for name in connection.settings if getattr(said, name) != getattr(config, name)]
+    return ", ".join(map(name_in_file, names))

@@ -1,29 +1,74 @@
-"""The shared connection to a Temporal service: made at its first use, made anew where that is needed."""
+"""The shared connection to a Temporal service, and its errors as ConnectorErrors."""
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig
 
-from connectors.addresses import resolve_allowed
-from connectors.errors import ConnectorError, Misconfigured, Unreachable
-from connectors.http_limits import HttpLimits
-from connectors.oauth import ClientCredentials
-from connectors.redaction import Redactor
-from connectors.temporal.config import TemporalConfig
-from connectors.temporal.refusals import no_connection, refusal, unanswered
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    Unsupported,
+)
+from connectors.network.oauth import ClientCredentials
+from connectors.network.policy import resolve_allowed
+from connectors.network.redaction import Redactor, printable, shorten
+from connectors.network.transport import HttpLimits
+from connectors.temporal.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"
 ANSWER_MARGIN_SECONDS = 1.0
-"""The SDK ends a request itself; this much later we do not wait for it any longer."""
+"""Added to the SDK's own time limit before a request is abandoned."""
+WORDS_LIMIT = 500
+REFUSED_CREDENTIALS = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
+REFUSED_REQUEST = (
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.OUT_OF_RANGE,
+    RPCStatusCode.ALREADY_EXISTS,
+)
+BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
+NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
+"""Parts of the SDK's messages for a request that was never sent."""
+TOO_LARGE = "larger than max"
+UNREADABLE = "failed to decode Protobuf message"
+
+NO_CONNECTION = (
+    (r"Connection refused", "connection refused"),
+    (r"dns error", "the name could not be resolved"),
+    (r"InvalidContentType|CorruptMessage", "it does not speak TLS there"),
+    (r"UnknownIssuer", "its certificate is of an authority that is not trusted here; give the CA file"),
+    (r"NotValidForName", "its certificate is for another name; give the server name"),
+    (r"InvalidCertificate\(Expired", "its certificate has expired"),
+    (r"InvalidCertificate", "its certificate cannot be used"),
+    (r"timed out|TimedOut|deadline has elapsed", "no connection in time"),
+    (r"h2 protocol|FRAME_SIZE|GoAway|InvalidMessage", "it does not speak gRPC there"),
+)
+"""Reasons for the SDK's messages on failed connections, the most specific first."""
+REFUSED_CERTIFICATE = re.compile(
+    r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
+    r"|CertificateExpired|CertificateRevoked|DecryptError"
+)
+"""TLS alerts by which a service refuses a client's certificate or its absence."""
+REFUSED_AT_FIRST = re.compile(
+    r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)"
+)
+SAID = re.compile(r'message: "((?:[^"\\]|\\.)*)"')
 
 
 class Connection:
@@ -32,7 +77,7 @@ class Connection:
     Make one per event loop. Every method raises only ConnectorError subclasses, and none shows a secret.
     """
 
-    def __init__(self, config: TemporalConfig) -> None:
+    def __init__(self, config: ServiceSettings) -> None:
         self._config = config
         self._oauth = _client_credentials(config) if config.oauth_url else None
         self._client: Client | None = None
@@ -49,7 +94,7 @@ class Connection:
 
     @property
     def rpc_timeout(self) -> timedelta:
-        """Of one attempt, for the calls that `ask` is given."""
+        """The time limit of one attempt, for calls passed to `ask`."""
         return timedelta(seconds=self._config.timeout_seconds)
 
     async def ask(
@@ -59,17 +104,17 @@ class Connection:
         repeatable: bool = True,
         seconds: float | None = None,
     ) -> Answer:
-        """What `call` returns, given the client; it passes on a time limit for each attempt.
+        """The result of `call` with the client; `call` sets the time limit of each attempt.
 
         `seconds`: the longest that all of it may take; usually twice the limit of one attempt. With
-        `repeatable=False` whatever leaves open if the service acted is OutcomeUnknown.
+        `repeatable=False`, an error after which the service may have acted is OutcomeUnknown.
         """
         client, token = await self._connected()
         limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
         try:
             return await self._carry_out(call(client), limit, repeatable=repeatable)
         except _TokenRefused:
-            # Nothing was done, so with another token it can be tried once more.
+            # The service did nothing, so a retry with a fresh token is safe.
             assert self._oauth is not None
             self._oauth.forget(token)
             client, _ = await self._connected()
@@ -85,7 +130,7 @@ class Connection:
     async def _carry_out(
         self, answer: Awaitable[Answer], limit: float, *, repeatable: bool, last: bool = False
     ) -> Answer:
-        # Raised outside of the handlers: the SDK's errors, as their context, could quote what was sent.
+        # Raised outside of the handlers, since the SDK's errors may quote the request as their context.
         try:
             async with asyncio.timeout(limit):
                 return await answer
@@ -98,7 +143,7 @@ class Connection:
         raise self._without_secrets(failure)
 
     async def _connected(self) -> tuple[Client, str]:
-        """The client, carrying a token that is valid; and that token."""
+        """The client with a valid token, and that token."""
         token = await self._oauth.token() if self._oauth is not None else self._token
         made_with = _fingerprints(self._config)
         client = self._client
@@ -106,7 +151,7 @@ class Connection:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect(token, made_with))
                 self._connecting.add_done_callback(self._forget_connecting)
-            # All who wait share the outcome, so that a silent service costs them one time limit and not many.
+            # All callers share one attempt, so that a silent service costs them one time limit.
             client = await asyncio.shield(self._connecting)
         if token != self._token:
             client.api_key = self._token = token
@@ -128,7 +173,7 @@ class Connection:
         host, _, port = self._config.host_port.rpartition(":")
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
-                # The SDK resolves the name once more, so this keeps out mistakes, not whoever owns the name.
+                # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
                 await resolve_allowed(host.strip("[]"), int(port))
                 return await Client.connect(
                     self._config.host_port,
@@ -161,12 +206,12 @@ class Connection:
 
 
 class _TokenRefused(Exception):
-    """The service did not accept the access token."""
+    """The service rejected the access token."""
 
 
 @cache
 def quiet_runtime(process: int) -> Runtime:
-    """The SDK's threads, which a process's connections share; they write nothing and serve no metrics."""
+    """The SDK's threads, shared by the process's connections, without logs or metrics."""
     return Runtime(
         telemetry=TelemetryConfig(logging=None, metrics=None),
         worker_heartbeat_interval=None,
@@ -174,7 +219,7 @@ def quiet_runtime(process: int) -> Runtime:
     )
 
 
-def _retries(config: TemporalConfig) -> RetryConfig:
+def _retries(config: ServiceSettings) -> RetryConfig:
     return RetryConfig(
         initial_interval_millis=max(1, round(config.retry_initial_seconds * 1000)),
         max_interval_millis=max(1, round(config.retry_maximum_seconds * 1000)),
@@ -184,7 +229,7 @@ def _retries(config: TemporalConfig) -> RetryConfig:
     )
 
 
-def _tls(config: TemporalConfig) -> TLSConfig | bool:
+def _tls(config: ServiceSettings) -> TLSConfig | bool:
     if not config.uses_tls:
         return False
     return TLSConfig(
@@ -207,8 +252,8 @@ def _content(path: str, what: str) -> bytes | None:
     return content
 
 
-def _fingerprints(config: TemporalConfig) -> list[tuple[int, int] | None]:
-    """Of the TLS files, so that a renewed one is noticed; a missing one is complained of when it is read."""
+def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
+    """Modification times and sizes of the TLS files, to notice renewed ones; None for a missing file."""
     found: list[tuple[int, int] | None] = []
     for path in filter(None, (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)):
         try:
@@ -220,7 +265,7 @@ def _fingerprints(config: TemporalConfig) -> list[tuple[int, int] | None]:
     return found
 
 
-def _client_credentials(config: TemporalConfig) -> ClientCredentials:
+def _client_credentials(config: ServiceSettings) -> ClientCredentials:
     return ClientCredentials(
         url=config.oauth_url,
         client_id=config.oauth_client_id,
@@ -234,3 +279,56 @@ def _client_credentials(config: TemporalConfig) -> ClientCredentials:
             max_response_bytes=100_000,
         ),
     )
+
+
+def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
+    """The ConnectorError for a refusal by the service, in the service's words."""
+    words = _words(error.message)
+    if error.status in REFUSED_CREDENTIALS:
+        return Rejected(f"Temporal refused our credentials: {words}", needs_operator=True)
+    if error.status == RPCStatusCode.NOT_FOUND:
+        details = error.grpc_status.details
+        is_of_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in details)
+        kind = Misconfigured if is_of_namespace else NotFound
+        return kind(f"Temporal: {words}")
+    if error.status in REFUSED_REQUEST or (error.status == BUSY and TOO_LARGE in error.message):
+        return Rejected(f"Temporal refused it: {words}")
+    if error.status == RPCStatusCode.UNIMPLEMENTED:
+        return Unsupported(f"This Temporal service cannot do that: {words}")
+    if error.status == BUSY:
+        return Unreachable(f"Temporal is busy: {words}")
+    if UNREADABLE in words and repeatable:
+        return InvalidAnswer(f"Temporal's answer cannot be read: {words}")
+    return unanswered(words, repeatable=repeatable, was_sent=not any(word in words for word in NEVER_SENT))
+
+
+def unanswered(reason: str, *, repeatable: bool, was_sent: bool = True) -> ConnectorError:
+    if repeatable or not was_sent:
+        return Unreachable(f"Temporal did not answer: {reason}")
+    return OutcomeUnknown(f"Temporal did not answer, but may have carried it out: {reason}")
+
+
+CLOSED = re.compile(r"BrokenPipe|UnexpectedEof|ConnectionReset|ConnectionAborted|connection closed")
+KEY_OF_ANOTHER = "KeyMismatch"
+
+
+def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
+    """The ConnectorError for a failed connection, from the SDK's message."""
+    if KEY_OF_ANOTHER in message:
+        return Misconfigured("The client key file holds the key of another certificate.")
+    if REFUSED_AT_FIRST.search(message):
+        said = SAID.search(message)
+        return Rejected(
+            f"Temporal refused our credentials: {_words(said[1] if said else message)}", needs_operator=True
+        )
+    if found := REFUSED_CERTIFICATE.search(message):
+        return Rejected(f"Temporal refused our client certificate, or wants one ({found[0]}).")
+    reason = next((words for pattern, words in NO_CONNECTION if re.search(pattern, message)), "")
+    if not reason and CLOSED.search(message):
+        reason = f"it closed the connection; perhaps it wants {'a client certificate' if tls else 'TLS'}"
+    reason = reason or _words(message)
+    return Unreachable(f"Could not connect to Temporal at {address}: {reason}.")
+
+
+def _words(text: str) -> str:
+    return shorten(" ".join(printable(text).split()), WORDS_LIMIT) or "it gave no reason"

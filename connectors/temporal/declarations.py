@@ -1,20 +1,85 @@
-"""What a file of Temporal workflows can say, block by block. The keys are those of the file."""
+"""The blocks of a Temporal definitions file, and messages for what is wrong in them."""
 
+import re
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
-from connectors.temporal.durations import read_duration
+from connectors.formats.yaml import Document, Path, Problem, name_of
 
 MAX_WORKFLOWS = 5_000
 LONGEST_NAME = 255
 LONGEST_TEXT = 9_000
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+PART = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)"
+WHOLE = re.compile(rf"\+?(?:{PART})+\Z")
+PARTS = re.compile(r"([0-9.]+)([a-zµμ]+)")
+LONGEST_DURATION = 64
+EXPECTED = "has to be a length of time such as 5s, 100ms or 1h30m"
+WORDS = {
+    "missing": "required, but missing",
+    "string_type": "has to be a text; put it in quotes",
+    "bool_type": "has to be true or false",
+    "int_type": "has to be a whole number",
+    "float_type": "has to be a number",
+    "model_type": "has to be a mapping of keys and values",
+    "dict_type": "has to be a mapping of keys and values",
+    "list_type": "has to be a list, each item after '-'",
+    "greater_than": "has to be more than {gt:g}",
+    "greater_than_equal": "has to be at least {ge:g}",
+    "less_than_equal": "has to be at most {le:g}",
+    "string_too_long": "has at most {max_length:,} characters",
+    "string_too_short": "must not be empty",
+    "too_long": "has at most {max_length:,} of them",
+    "too_short": "must not be empty",
+}
+WITH_SECRETS: Path = ("temporal", "auth")
+OTHER_NAMES = {
+    "int": "integer",
+    "int32": "integer",
+    "int64": "integer",
+    "long": "integer",
+    "float": "number",
+    "float32": "number",
+    "float64": "number",
+    "double": "number",
+    "bool": "boolean",
+    "str": "string",
+    "text": "string",
+    "list": "array",
+    "slice": "array",
+    "map": "object",
+    "dict": "object",
+    "struct": "object",
+}
+
+
+def read_duration(text: object) -> float:
+    """Seconds. Raises ValueError."""
+    if text == "0" or (text == 0 and not isinstance(text, bool)):
+        return 0.0
+    if not isinstance(text, str):
+        raise ValueError(EXPECTED)
+    if len(text) > LONGEST_DURATION or not WHOLE.match(text):
+        days = re.fullmatch(r"([0-9]{1,4})d", text)
+        raise ValueError(EXPECTED + (f"; the longest unit is h: {int(days[1]) * 24}h" if days else ""))
+    return sum(float(number) * SECONDS[unit] for number, unit in PARTS.findall(text))
 
 
 class Block(BaseModel):
-    """A mapping that knows its keys, so that a misspelt one is not passed over in silence."""
+    """A mapping with known keys, so that misspelt ones are errors. The keys are camelCase in the file."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, alias_generator=to_camel
@@ -84,14 +149,14 @@ Label = Annotated[str, Field(max_length=100), AfterValidator(_said)]
 Number = Annotated[Any, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(read_duration)]
 Seconds = Annotated[float, BeforeValidator(_some_seconds)]
-"""Of what the product itself counts in seconds."""
+"""A duration that the product counts in seconds."""
 ReusePolicy = Literal["AllowDuplicate", "AllowDuplicateFailedOnly", "RejectDuplicate"]
 ConflictPolicy = Literal["Fail", "UseExisting", "TerminateExisting"]
 POLICIES = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
 
 
 class FieldDeclaration(Block):
-    """One property of an input or output: JSON Schema's words, and whether it is required."""
+    """One property of an input or output: JSON Schema keywords, and whether it is required."""
 
     type: Literal["string", "number", "integer", "boolean", "array", "object", "any"] = "string"
     title: str | None = None
@@ -124,28 +189,26 @@ Fields = list[Annotated[dict[str, FieldOrDescription], BeforeValidator(_one_fiel
 
 class InputDeclaration(Block):
     type: Name | None = None
-    """The name of the type that the workflow takes; `none` for one that takes nothing."""
+    """The name of the input's type; `none` for a workflow without input."""
     fields: Fields | None = None
     positional: bool = False
-    """Each field is an argument of its own, in their order, instead of one object of all."""
+    """Each field is a separate argument, in order, instead of one object."""
 
 
 class OutputDeclaration(Block):
     type: Name | None = None
     description: str | None = Field(default=None, max_length=LONGEST_TEXT)
     fields: Fields | None = None
-    """What the result consists of; whoever writes this promises it."""
+    """The result's fields, which the author promises."""
 
 
 class InteractionDeclaration(Block):
-    """A query or a signal."""
-
     description: str = Field(default="", max_length=2_000)
     fields: Fields | None = None
 
 
 class WorkflowCache(Block):
-    """`cache: false`, or for how long a result is good."""
+    """`cache: false`, or how long a result may be reused."""
 
     enabled: bool = True
     ttl: Seconds | None = None
@@ -198,7 +261,7 @@ class Tls(Block):
 
 
 class TemporalBlock(Block):
-    """The connection; `TemporalConfig` says which values can be used."""
+    """The connection; `ServiceSettings` validates its values."""
 
     host_port: Name
     namespace: Name | None = None
@@ -231,12 +294,12 @@ class DefinitionsFile(Block):
 
 def keys_of(block: type[Block]) -> dict[str, str]:
     """The file's key for each field."""
-    # Fields whose types were written in quotes lose what the generator made of their names.
+    # Fields with quoted types lose the alias that the generator made.
     return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
 
 
 def keys_at(place: tuple[str | int, ...]) -> list[str]:
-    """The keys that the mapping there knows; none where keys are names."""
+    """The known keys of the mapping at that place; empty where keys are names."""
     annotation: Any = DefinitionsFile
     for part in place:
         annotation = _inside(_plain(annotation), part)
@@ -256,7 +319,61 @@ def _inside(annotation: Any, part: str | int) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type that `Annotated[X, ...]` and `X | None` are about."""
+    """X, for `Annotated[X, ...]` and `X | None`."""
     while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
         annotation = next(part for part in get_args(annotation) if part is not type(None))
     return annotation
+
+
+def problems_of(error: ValidationError, document: Document) -> list[Problem]:
+    """With the file's lines and keys. The error must be of `DefinitionsFile`."""
+    problems = []
+    for one in error.errors(include_url=False):
+        place = tuple(one["loc"])
+        if one["type"] == "extra_forbidden":
+            problems.append(_unknown_key(place, document))
+        else:
+            problems.append(
+                Problem(document.line_of(place), name_of(place), _choices(one) or message_of(one))
+            )
+    return problems
+
+
+def message_of(one: Any) -> str:
+    """One of pydantic's errors as a clause."""
+    if words := WORDS.get(one["type"]):
+        return words.format(**one.get("ctx", {}))
+    message: str = one["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _unknown_key(place: Path, document: Document) -> Problem:
+    *outer, key = place
+    known = keys_at(tuple(outer))
+    line = document.line_of(place)
+    # In the block with secrets, an unknown key may be a misplaced secret.
+    shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
+    if suggested := suggest(str(key), known):
+        return Problem(line, name_of(shown), f"unknown key; did you mean {suggested}?")
+    return Problem(line, name_of(shown), f"unknown key; known are {', '.join(known)}")
+
+
+def _choices(one: Any) -> str:
+    if one["type"] != "literal_error":
+        return ""
+    expected = one["ctx"]["expected"]
+    known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
+    given = one["input"]
+    suggested = suggest(OTHER_NAMES.get(given, given), known) if isinstance(given, str) else ""
+    return f"has to be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """The closest known word; empty where none is close."""
+    by_letters = {_bare_letters(name): name for name in known}
+    near = get_close_matches(_bare_letters(word[:100]), list(by_letters), n=1, cutoff=0.6)
+    return by_letters[near[0]] if near else ""
+
+
+def _bare_letters(word: str) -> str:
+    return word.replace("_", "").replace("-", "").lower()

@@ -1,35 +1,93 @@
-"""A text that declares a Temporal service and its workflows, read as a whole or refused with every reason."""
+"""Reading a text that declares a Temporal service and its workflows: all of it, or every problem."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
-from connectors.definitions import WorkflowDefinition
-from connectors.temporal.connection_block import DeclaredConnection, read_connection
-from connectors.temporal.declarations import CacheBlock, DefinitionsFile
-from connectors.temporal.declared_workflow import WorkflowReading, seconds_cached
-from connectors.temporal.problems import WITH_SECRETS, problems_of
-from connectors.temporal.yaml_document import (
+from connectors.definitions import Interaction, WorkflowDefinition
+from connectors.formats.yaml import (
     Document,
     Path,
+    Problem,
+    UnusableText,
     name_of,
     read_document,
     write_document,
 )
-from connectors.yaml_nodes import Problem, UnusableText
+from connectors.temporal.declarations import (
+    WITH_SECRETS,
+    CacheBlock,
+    DefinitionsFile,
+    InputDeclaration,
+    InteractionDeclaration,
+    OutputDeclaration,
+    TemporalBlock,
+    WorkflowDeclaration,
+    keys_of,
+    message_of,
+    problems_of,
+    suggest,
+)
+from connectors.temporal.schemas import Note, Schema, object_schema
+from connectors.temporal.settings import (
+    EXECUTION_ID,
+    METADATA_KEY,
+    WORKFLOW,
+    ServiceSettings,
+    TemporalSettings,
+    placeholders_in,
+)
+
+PLACES: dict[str, Path] = {
+    "host_port": ("hostPort",),
+    "namespace": ("namespace",),
+    "environment": ("environment",),
+    "timeout_seconds": ("timeout",),
+    "retry_initial_seconds": ("retryOptions", "initialInterval"),
+    "retry_maximum_seconds": ("retryOptions", "maximumInterval"),
+    "retry_maximum_attempts": ("retryOptions", "maximumAttempts"),
+    "retry_backoff": ("retryOptions", "backoffCoefficient"),
+    "oauth_client_id": ("auth", "clientID"),
+    "oauth_client_secret": ("auth", "clientSecret"),
+    "oauth_audience": ("auth", "audience"),
+    "oauth_scope": ("auth", "scope"),
+    "oauth_url": ("auth", "oauth2URL"),
+    "api_key": ("auth", "apiKey"),
+    "tls_cert_file": ("tls", "certPath"),
+    "tls_key_file": ("tls", "keyPath"),
+    "tls_ca_file": ("tls", "caPath"),
+    "tls_server_name": ("tls", "serverName"),
+    "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
+}
+"""The place of each source setting in the block `temporal`."""
+STORED_APART = "stored apart"
+"""Stands for a secret that the file omits, while the connection is validated."""
+ID_TYPES = ("string", "number", "integer")
+"""Types of fields that a workflow id may contain."""
+NO_INPUT = "none"
+NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredConnection:
+    """The source settings that the file's connection block gives."""
+
+    settings: dict[str, Any]
+    """Without secrets."""
+    secrets: dict[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declared:
-    """What a text declares."""
-
     workflows: list[WorkflowDefinition]
     connection: DeclaredConnection | None
-    """None: it says nothing of the connection."""
+    """None: the text has no connection block."""
     cache: CacheBlock | None
     entries: dict[str, dict[str, Any]]
-    """The workflows as they stand in the text, each with what the text as a whole says of its cache."""
+    """The workflows' mappings from the text, each with its effective cache setting."""
 
 
 def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declared:
@@ -55,12 +113,11 @@ def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declare
 
 
 def write_definitions(entries: dict[str, dict[str, Any]]) -> str:
-    """A text that declares these workflows, and no connection."""
     return write_document({"workflows": entries})
 
 
 def _validate(document: Document, problems: list[Problem]) -> DefinitionsFile:
-    """What there is besides the parts that have problems. Raises UnusableText where nothing is left."""
+    """The file without its invalid parts. Raises UnusableText where nothing is left."""
     try:
         return DefinitionsFile.model_validate(document.value)
     except ValidationError as error:
@@ -89,3 +146,216 @@ def _entries(raw: dict[str, dict[str, Any]], file: DefinitionsFile) -> dict[str,
         seconds = seconds_cached(declared, file.cache)
         entries[name] = raw[name] | {"cache": {"ttl": f"{seconds}s"} if seconds else False}
     return entries
+
+
+def read_connection(block: TemporalBlock, *, note: Note) -> DeclaredConnection:
+    """Notes settings that no source accepts."""
+    said = dict(_settings_in(block))
+    secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
+    settings = {name: value for name, value in said.items() if name not in secrets}
+    assumed = {"oauth_client_secret": STORED_APART} if "oauth_url" in said else {}
+    try:
+        ServiceSettings.model_validate(assumed | settings | secrets)
+    except ValidationError as error:
+        for one in error.errors(include_url=False, include_input=False):
+            place = PLACES[str(one["loc"][0])] if one["loc"] else ()
+            note(("temporal", *place), message_of(one))
+    return DeclaredConnection(settings=settings, secrets=secrets)
+
+
+def name_in_file(setting: str) -> str:
+    """`retryOptions.maximumAttempts` for `retry_maximum_attempts`."""
+    return ".".join(map(str, PLACES[setting]))
+
+
+def setting_named(name: str) -> str:
+    """The setting for `clientSecret` or `auth.clientSecret`; any other name unchanged."""
+    return next((ours for ours, place in PLACES.items() if name in (place[-1], name_in_file(ours))), name)
+
+
+def _settings_in(block: TemporalBlock) -> Iterator[tuple[str, Any]]:
+    for name, place in PLACES.items():
+        value: Any = block
+        for key in place:
+            if value is not None:
+                fields = {alias: field for field, alias in keys_of(type(value)).items()}
+                value = getattr(value, fields[str(key)])
+        if value is not None:
+            yield name, value
+
+
+def seconds_cached(declared: WorkflowDeclaration, cache: CacheBlock | None) -> int | None:
+    """The workflow's own ttl, else the file's; None where either disables caching."""
+    own = declared.cache
+    if (cache is not None and not cache.enabled) or (own is not None and not own.enabled):
+        return None
+    ttl = (own.ttl if own else None) or (cache.ttl if cache else None)
+    return None if ttl is None else math.ceil(ttl)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowReading:
+    """Turns declarations into definitions, and notes problems with their places."""
+
+    note: Note
+    cache: CacheBlock | None
+    default_task_queue: str
+
+    def definition(self, name: str, declared: WorkflowDeclaration) -> WorkflowDefinition | None:
+        place: Path = ("workflows", name)
+        if not (declared.task_queue or self.default_task_queue):
+            self.note((*place, "taskQueue"), "required, but missing")
+        input_schema = self._input_schema(declared.input, (*place, "input"))
+        said = _said(category=declared.category, version=declared.version) | {
+            "id": name,
+            "name": name,
+            "title": declared.title or "",
+            "description": _description(declared),
+            "tags": declared.tags,
+            "inputSchema": input_schema,
+            "outputSchema": self._output_schema(declared.output, (*place, "output")),
+            "timeout_seconds": declared.timeout and math.ceil(declared.timeout),
+            "cache_seconds": seconds_cached(declared, self.cache),
+            "queries": self._interactions(declared.queries, (*place, "queries")),
+            "signals": self._interactions(declared.signals, (*place, "signals")),
+            "metadata": {METADATA_KEY: self._settings(declared, input_schema, place)},
+        }
+        try:
+            definition = WorkflowDefinition.model_validate(said)
+        except ValidationError as error:
+            self.note(place, _first_reason(error))
+            return None
+        if definition.name != name:
+            self.note(place, "a name has no blanks around it and no control characters in it")
+        return definition
+
+    def _input_schema(self, declared: InputDeclaration | None, place: Path) -> Schema:
+        if declared is None or not _takes_input(declared):
+            if declared is not None and declared.fields:
+                self.note((*place, "fields"), "there are none where the type is none")
+            return NO_ARGUMENTS
+        if declared.fields is not None:
+            fields = (*place, "fields")
+            return object_schema(declared.fields, title=_title(declared), place=fields, note=self.note)
+        if declared.positional:
+            self.note((*place, "positional"), "needs fields, whose order it means")
+        return _said(title=_title(declared)) | {"type": "object"}
+
+    def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:
+        """Only for declared fields: a type's name alone cannot be validated."""
+        if declared is None or declared.fields is None:
+            return None
+        fields = (*place, "fields")
+        schema = object_schema(declared.fields, title=_title(declared), place=fields, note=self.note)
+        # A result may have more fields than it promises.
+        return schema | {"additionalProperties": True}
+
+    def _interactions(self, declared: Mapping[str, InteractionDeclaration], place: Path) -> list[Interaction]:
+        interactions = []
+        for name, one in declared.items():
+            fields = (*place, name, "fields")
+            schema = None
+            if one.fields is not None:
+                schema = object_schema(one.fields, title=None, place=fields, note=self.note)
+            said = {"name": name, "description": one.description, "inputSchema": schema}
+            try:
+                interactions.append(Interaction.model_validate(said))
+            except ValidationError as error:
+                self.note((*place, name), _first_reason(error))
+        return interactions
+
+    def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
+        """The settings that differ from the defaults of `TemporalSettings`."""
+        self._check_recipe(declared.workflow_id, input_schema, (*place, "workflowId"))
+        takes_input = declared.input is not None and _takes_input(declared.input)
+        positional = declared.input is not None and declared.input.positional
+        settings = _said(
+            task_queue=declared.task_queue,
+            workflow_id=declared.workflow_id,
+            workflow_id_defaults=_defaults_in(declared.workflow_id, input_schema),
+            id_reuse_policy=_snake_case(declared.id_reuse_policy),
+            id_conflict_policy=_snake_case(declared.id_conflict_policy),
+            progress_query=declared.progress_query,
+            input=("positional" if positional else None) if takes_input else "none",
+            input_order=list(input_schema.get("properties", {})) if positional else None,
+        )
+        try:
+            TemporalSettings.model_validate(settings)
+        except ValidationError as error:
+            self.note(place, _first_reason(error))
+        return settings
+
+    def _check_recipe(self, recipe: str | None, input_schema: Schema, place: Path) -> None:
+        try:
+            names = placeholders_in(recipe or "")
+        except ValueError as error:
+            self.note(place, str(error))
+            return
+        # The properties of an input without fields are unknown.
+        if "properties" not in input_schema:
+            return
+        for name in names:
+            if name not in (EXECUTION_ID, WORKFLOW) and (objection := _objection(name, input_schema)):
+                self.note(place, f"{{{name}}} {objection}")
+
+
+def _objection(name: str, input_schema: Schema) -> str:
+    """Why a workflow id cannot contain this field; empty where every call has a value for it."""
+    fields: Schema = input_schema["properties"]
+    if name not in fields:
+        suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])
+        return "is unknown; " + (f"did you mean {{{suggested}}}?" if suggested else "there is no such field")
+    if fields[name].get("type") not in ID_TYPES:
+        return "has to be a field of the type string, number or integer, and not nullable"
+    if name not in input_schema.get("required", []) and not _has_default(fields[name]):
+        return "may be left out; the field has to be required, or to have a default"
+    return ""
+
+
+def _has_default(schema: Schema) -> bool:
+    default = schema.get("default")
+    return isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+
+
+def _defaults_in(recipe: str | None, input_schema: Schema) -> dict[str, Any] | None:
+    """For the template's optional fields."""
+    fields, required = input_schema.get("properties", {}), input_schema.get("required", [])
+    try:
+        names = [name for name in placeholders_in(recipe or "") if name in fields and name not in required]
+    except ValueError:
+        return None
+    return {name: fields[name]["default"] for name in names if _has_default(fields[name])} or None
+
+
+def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:
+    return None if declared.type in ("object", "any") else declared.type
+
+
+def _takes_input(declared: InputDeclaration) -> bool:
+    return (declared.type or "").lower() != NO_INPUT and bool(declared.type or declared.fields)
+
+
+def _description(declared: WorkflowDeclaration) -> str:
+    output = declared.output
+    if output is None or not (output.type or output.description):
+        return declared.purpose
+    returns = f"Returns {output.type}" if output.type else "Returns"
+    result = f"{returns}: {output.description}" if output.description else returns
+    return f"{declared.purpose}\n\n{result}" + ("" if result.endswith(".") else ".")
+
+
+def _first_reason(error: ValidationError) -> str:
+    one = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, one["loc"]))
+    return f"{where}: {message_of(one)}" if where else message_of(one)
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _snake_case(policy: str | None) -> str | None:
+    """`RejectDuplicate` as `reject_duplicate`."""
+    if policy is None:
+        return None
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in policy).removeprefix("_")

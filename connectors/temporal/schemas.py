@@ -1,15 +1,15 @@
-"""The fields of a declaration as JSON Schema, and what is wrong with what they promise."""
+"""Declared fields as JSON Schema, and checks of their bounds, defaults and examples."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema_rs
 
+from connectors.formats.yaml import Path
 from connectors.temporal.declarations import FieldDeclaration, Fields, keys_of
-from connectors.temporal.yaml_document import Path
 
 Note = Callable[[Path, str], None]
-"""Hears of a problem: the keys that lead to the place, and what is wrong there."""
+"""Called with the path of a problem and its description."""
 
 NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 KEYWORDS = {
@@ -36,7 +36,7 @@ Schema = dict[str, Any]
 
 
 def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note) -> Schema:
-    """The schema of an object of these fields, and of nothing else."""
+    """The schema of a closed object with these fields."""
     properties: dict[str, Schema] = {}
     required = []
     for name, declared, at in _each(fields, place):
@@ -51,7 +51,7 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
 
 
 def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
-    """Everything that the declaration says but `required`, which the object above it says."""
+    """The declaration's keywords without `required`, which belongs to the parent object."""
     said = _said(declared)
     schema = _type_of(declared) | {name: said[name] for name in COPIED if name in said}
     known = EVERYWHERE.union(*KEYWORDS.values()) if declared.type == "any" else KEYWORDS[declared.type]
@@ -76,10 +76,10 @@ def _each(fields: Fields, place: Path) -> Iterator[tuple[str, FieldDeclaration, 
 
 
 def _said(declared: FieldDeclaration) -> dict[str, Any]:
-    """By the keys of the file; what is left empty is not said, except for a default."""
-    told = {name: getattr(declared, name) for name in declared.model_fields_set}
+    """The declared keywords under the file's keys, without empty ones, except for a default."""
+    values = {name: getattr(declared, name) for name in declared.model_fields_set}
     keys = keys_of(FieldDeclaration)
-    return {keys[name]: value for name, value in told.items() if value is not None or name == "default"}
+    return {keys[name]: value for name, value in values.items() if value is not None or name == "default"}
 
 
 def _is_required(declared: FieldDeclaration) -> bool:
@@ -103,7 +103,7 @@ def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note
 
 
 def _check_bounds(schema: Schema, place: Path, note: Note) -> None:
-    """What no value can fit makes a tool that nobody can call."""
+    """Bounds that exclude every value would make an unusable tool."""
     for lower, upper in BOUNDS:
         if lower not in schema or upper not in schema:
             continue
@@ -113,7 +113,7 @@ def _check_bounds(schema: Schema, place: Path, note: Note) -> None:
 
 
 def _check_values(schema: Schema, place: Path, note: Note) -> None:
-    """A default, a choice or an example that its own field refuses would mislead every agent."""
+    """A default, choice or example that its own field refuses would mislead agents."""
     if not schema.keys() & {"pattern", "default", "enum", "examples"}:
         return
     bare = {name: value for name, value in schema.items() if name not in ("default", "examples")}
@@ -121,7 +121,7 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
         choices = jsonschema_rs.validator_for(_without(bare, "enum"), pattern_options=OPTIONS, offline=True)
         validator = jsonschema_rs.validator_for(bare, pattern_options=OPTIONS, offline=True)
     except (jsonschema_rs.ValidationError, ValueError):
-        # All else has been checked by its type: only an expression can be unusable.
+        # Types have been checked already: only the pattern can be unusable.
         if "pattern" in schema:
             note((*place, "pattern"), "is no usable regular expression; look-arounds are not known")
         return

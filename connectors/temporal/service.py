@@ -1,43 +1,45 @@
-"""What a Temporal service does for us. Everything that needs the SDK begins here."""
+"""Operations on the runs of a Temporal service. Importing this module imports the SDK."""
 
 import time
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from temporalio.api.common.v1 import Payloads, WorkflowExecution
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
-    DescribeNamespaceResponse,
     DescribeWorkflowExecutionResponse,
-    RequestCancelWorkflowExecutionRequest,
-    RequestCancelWorkflowExecutionResponse,
-    TerminateWorkflowExecutionRequest,
-    TerminateWorkflowExecutionResponse,
 )
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.common import RawValue
+from temporalio.service import RPCError, RPCStatusCode
 
-from connectors.errors import NotFound, Rejected
+from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable
+from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started, WorkflowRef
 from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.interactions import query_run, signal_run
-from connectors.temporal.pollers import Pollers
-from connectors.temporal.progress import progress_of
-from connectors.temporal.reading import (
+from connectors.temporal.connection import Connection
+from connectors.temporal.runs import (
+    TIME_IS_UP,
     LatestRuns,
+    TemporalRun,
     close_event,
     continued_as,
     describe,
-    wait_for_close_event,
+    parse_run,
+    payload_of,
+    values_of,
 )
-from connectors.temporal.runs import TemporalRun, parse_run
 from connectors.temporal.settings import settings_of
-from connectors.temporal.snapshots import GOES_ON, ended, running
 from connectors.temporal.starting import find_run, start_run
+from connectors.temporal.status import GOES_ON, Pollers, ended, nobody_listens, progress_of, running
 from connectors.temporal.visibility import list_runs
 
 SHORTEST_WAIT_SECONDS = 0.05
-"""Of one request that waits for a run's end."""
+"""The shortest time limit of a request that waits for a run's end."""
+REASON_LIMIT = 1_000
+CANCELLED = "Cancelled in the workflow catalogue."
+TERMINATED = "It did not follow its cancellation in time."
+NO_POLLER = "no poller seen"
+"""Part of the service's error where a task queue has had no worker for a while."""
 
 
 class TemporalService:
@@ -53,16 +55,14 @@ class TemporalService:
         return f"TemporalService({self._config.host_port}, {self._config.namespace})"
 
     async def reach(self) -> None:
-        """The cheapest call that proves address, namespace and credentials."""
+        """Verify address, namespace and credentials by the cheapest call."""
         connection = self.connection
         request = DescribeNamespaceRequest(namespace=connection.namespace)
-
-        async def ask(client: Client) -> DescribeNamespaceResponse:
-            return await client.workflow_service.describe_namespace(
+        await connection.ask(
+            lambda client: client.workflow_service.describe_namespace(
                 request, retry=True, timeout=connection.rpc_timeout
             )
-
-        await connection.ask(ask)
+        )
 
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
         return await start_run(self.connection, self._config, workflow, arguments, key=key)
@@ -79,76 +79,97 @@ class TemporalService:
         self._latest.note(named, execution.run_id)
         if answer.workflow_execution_info.status not in GOES_ON:
             event = await close_event(self.connection, execution.workflow_id, execution.run_id)
-            # It may have continued between the two answers.
+            # The run may have continued as new between the two answers.
             if event is not None and not continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)
         query = settings_of(run.workflow.metadata).progress_query
         return running(answer, await progress_of(self.connection, self.pollers, answer, query))
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
-        """A request that the service answers when the run ends; then, or when the time is up, `poll`."""
+        """Long-poll for the run's end, then `poll`."""
         named = parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
         while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
-            event = await wait_for_close_event(
-                self.connection, named.workflow_id, self._latest.of(named), seconds=left
+            event = await close_event(
+                self.connection, named.workflow_id, self._latest.of(named), wait_seconds=left
             )
-            if event is None:
-                break
-            if not (next_run := continued_as(event)):
+            if event is None or not (next_run := continued_as(event)):
                 break
             self._latest.note(named, next_run)
         return await self.poll(run)
 
     async def cancel(self, run: RunRef) -> None:
         connection, named = self.connection, parse_run(run.run_id)
-        # The service takes a cancel of a run that has ended, and does nothing.
-        self._refuse_ended(await describe(connection, named), "cancelled")
-        request = RequestCancelWorkflowExecutionRequest(
-            namespace=connection.namespace,
-            workflow_execution=self._latest_of(named),
-            first_execution_run_id=named.first_run_id,
-            identity=IDENTITY,
-            request_id=str(uuid4()),
-            reason="Cancelled in the workflow catalogue.",
+        # The service accepts the cancellation of a run that has ended, and ignores it.
+        _refuse_ended(await describe(connection, named), "cancelled")
+        await connection.ask(
+            lambda client: _handle(client, named).cancel(reason=CANCELLED, rpc_timeout=connection.rpc_timeout)
         )
-
-        async def ask(client: Client) -> RequestCancelWorkflowExecutionResponse:
-            return await client.workflow_service.request_cancel_workflow_execution(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-
-        await connection.ask(ask)
 
     async def terminate(self, run: RunRef) -> None:
         connection, named = self.connection, parse_run(run.run_id)
-        request = TerminateWorkflowExecutionRequest(
-            namespace=connection.namespace,
-            workflow_execution=self._latest_of(named),
-            first_execution_run_id=named.first_run_id,
-            identity=IDENTITY,
-            reason="It did not follow its cancellation in time.",
-            details=Payloads(),
-        )
-
-        async def ask(client: Client) -> TerminateWorkflowExecutionResponse:
-            return await client.workflow_service.terminate_workflow_execution(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-
+        timeout = connection.rpc_timeout
         try:
-            await connection.ask(ask)
+            await connection.ask(
+                lambda client: _handle(client, named).terminate(reason=TERMINATED, rpc_timeout=timeout)
+            )
         except NotFound:
-            # The service says so of a run that has ended as well.
-            self._refuse_ended(await describe(connection, named), "terminated")
+            # The service answers the same for a run that has ended.
+            _refuse_ended(await describe(connection, named), "terminated")
             raise
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        named, limit = parse_run(run.run_id), self._config.max_output_bytes
-        return await query_run(self.connection, self.pollers, named, name, arguments, answer_bytes=limit)
+        """The answer of a worker, also for a run that has ended. Raises Unreachable without a worker."""
+        described = await describe(self.connection, parse_run(run.run_id))
+        task_queue = described.execution_config.task_queue.name
+        if not await self.pollers.listen(task_queue):
+            raise Unreachable(f"{nobody_listens(task_queue)} A run cannot answer without one.")
+        timeout = self.connection.rpc_timeout
+
+        async def ask(client: Client) -> RawValue | None:
+            handle = _handle_of(client, described)
+            try:
+                answer: RawValue | None = await handle.query(
+                    name, args=_inputs(arguments), result_type=RawValue, rpc_timeout=timeout
+                )
+            except WorkflowQueryFailedError as error:
+                # The message comes from the workflow's own code.
+                words = " ".join(printable(error.message).split())
+                refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
+            except RPCError as error:
+                if error.status in TIME_IS_UP:
+                    refusal = Unreachable(
+                        f"No worker on the task queue {task_queue} answered in time: busy, or gone."
+                    )
+                elif error.status == RPCStatusCode.FAILED_PRECONDITION and NO_POLLER in error.message:
+                    refusal = Unreachable(nobody_listens(task_queue))
+                else:
+                    raise
+            else:
+                return answer
+            raise refusal
+
+        answer = await self.connection.ask(ask)
+        return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        await signal_run(self.connection, parse_run(run.run_id), name, arguments)
+        """Deliver a signal; the service stores it until a worker takes it.
+
+        Raises NotFound where the run has ended, OutcomeUnknown where the service may have taken it.
+        """
+        try:
+            await self._send_signal(run, name, arguments)
+        except NotFound:
+            # The signal was not accepted, and the run may just have continued as new.
+            await self._send_signal(run, name, arguments)
+
+    async def _send_signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
+        described = await describe(self.connection, parse_run(run.run_id))
+        inputs, timeout = _inputs(arguments), self.connection.rpc_timeout
+        await self.connection.ask(
+            lambda client: _handle_of(client, described).signal(name, args=inputs, rpc_timeout=timeout),
+            repeatable=False,
+        )
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str) -> RunPage:
         return await list_runs(self.connection, wanted, page_size=page_size, cursor=cursor)
@@ -156,10 +177,23 @@ class TemporalService:
     async def aclose(self) -> None:
         await self.connection.aclose()
 
-    def _latest_of(self, named: TemporalRun) -> WorkflowExecution:
-        """Without a run id: the service then takes the latest, and refuses one that another call started."""
-        return WorkflowExecution(workflow_id=named.workflow_id)
 
-    def _refuse_ended(self, answer: DescribeWorkflowExecutionResponse, what: str) -> None:
-        if answer.workflow_execution_info.status not in GOES_ON:
-            raise Rejected(f"The run has ended, so it cannot be {what} any more.")
+def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
+    if answer.workflow_execution_info.status not in GOES_ON:
+        raise Rejected(f"The run has ended, so it cannot be {what} any more.")
+
+
+def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
+    """The handle of exactly this run, not of those that it continues as."""
+    execution = described.workflow_execution_info.execution
+    return client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
+
+
+def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
+    """The handle of the latest run in the chain; the service refuses a run of another chain."""
+    return client.get_workflow_handle(run.workflow_id, first_execution_run_id=run.first_run_id or None)
+
+
+def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
+    """All arguments as one object; none for handlers that take nothing."""
+    return [RawValue(payload_of(arguments))] if arguments else []

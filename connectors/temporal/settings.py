@@ -1,12 +1,39 @@
-"""What a workflow's definition says about how Temporal is to run it: its `metadata["temporal"]`."""
+"""Settings of a Temporal service, and of each of its workflows."""
 
 from string import Formatter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from connectors.errors import Misconfigured
+from connectors.network.policy import address_objection
+from connectors.settings import (
+    FieldProblem,
+    HeaderSecret,
+    OAuthAudience,
+    OAuthClientId,
+    OAuthClientSecret,
+    OAuthScope,
+    OAuthUrl,
+    hint,
+)
 
+USUAL_PORT = 7233
+TLS = hint(group="TLS")
+TRUST = hint(address=True, group="TLS")
+"""TLS trust decides who receives the key."""
+OAUTH = hint(group="OAuth")
+REQUESTS = hint(group="Requests and retries")
+RUNS = hint(group="Limits of runs")
 METADATA_KEY = "temporal"
 EXECUTION_ID = "execution_id"
 WORKFLOW = "workflow"
@@ -14,33 +41,244 @@ MAX_TIMEOUT_SECONDS = 2_592_000.0
 """30 days."""
 
 
+def normalise_host_port(text: str) -> str:
+    """`host:port`, with Temporal's usual port where none is given. Raises ValueError."""
+    text = text.strip()
+    if "://" in text or "/" in text or "@" in text:
+        raise ValueError("Give host:port, such as temporal.example.com:7233, without https:// and path.")
+    host, port = _split(text)
+    if not host or not (host.isascii() and host.isprintable()) or " " in host:
+        raise ValueError("The address names no host; give host:port, such as localhost:7233.")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ValueError("The port must be a number from 1 to 65535.")
+    if objection := address_objection(host):
+        raise ValueError(f"The address is {host}, {objection}.")
+    return f"[{host}]:{int(port)}" if ":" in host else f"{host}:{int(port)}"
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":") or str(USUAL_PORT)
+    if text.count(":") > 1:
+        return text, str(USUAL_PORT)
+    host, _, port = text.partition(":")
+    return host, port or str(USUAL_PORT)
+
+
+class ServiceSettings(BaseModel):
+    """Address, credentials and limits of a service."""
+
+    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    host_port: Annotated[str, AfterValidator(normalise_host_port)] = Field(
+        title="Address",
+        description="Host and port of Temporal's frontend, such as localhost:7233 or "
+        "my-namespace.a1b2c.tmprl.cloud:7233.",
+        json_schema_extra=hint(address=True),
+    )
+    namespace: str = Field(
+        default="default",
+        min_length=1,
+        max_length=255,
+        title="Namespace",
+        description="The namespace in which the workflows run.",
+    )
+    environment: Literal["local", "remote"] = Field(
+        default="local",
+        title="Environment",
+        description="local: TLS only where it is asked for below; remote: TLS unless it is switched off.",
+        json_schema_extra=hint(address=True),
+    )
+    tls: bool | None = Field(
+        default=None,
+        title="TLS",
+        description="Empty: on in the environment remote, or with an API key, OAuth or any TLS file below.",
+        json_schema_extra=TRUST,
+    )
+    tls_cert_file: str = Field(
+        default="",
+        title="Client certificate file",
+        description="PEM file on this server, for services that want mutual TLS. A renewed file is picked "
+        "up by itself.",
+        json_schema_extra=TLS,
+    )
+    tls_key_file: str = Field(
+        default="",
+        title="Client key file",
+        description="PEM file on this server, the certificate's key.",
+        json_schema_extra=TLS,
+    )
+    tls_ca_file: str = Field(
+        default="",
+        title="CA file",
+        description="PEM file on this server with the authorities that the service's certificate is checked "
+        "against. Empty: this machine's own.",
+        json_schema_extra=TRUST,
+    )
+    tls_server_name: str = Field(
+        default="",
+        max_length=255,
+        title="Server name",
+        description="The name that the service's certificate must have. Empty: the address's host.",
+        json_schema_extra=TRUST,
+    )
+    tls_insecure_skip_verify: bool = Field(
+        default=False,
+        title="Skip verification (not possible)",
+        description="Known from other clients. The service's certificate is always checked here: for one of "
+        "your own making give its authority as the CA file and its name as the server name.",
+        json_schema_extra=TLS,
+    )
+    api_key: HeaderSecret = Field(
+        default=SecretStr(""),
+        title="API key",
+        description="Of Temporal Cloud, or of a gateway that asks for one; sent as a bearer token.",
+    )
+    oauth_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
+    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=OAUTH)
+    oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
+    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
+    oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
+    timeout_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=300,
+        title="Timeout (s)",
+        description="For connecting, and for each request to the service.",
+        json_schema_extra=REQUESTS,
+    )
+    retry_initial_seconds: float = Field(
+        default=0.1,
+        gt=0,
+        le=60,
+        title="First retry after (s)",
+        description="Requests that only read are repeated when the service is busy or restarting.",
+        json_schema_extra=REQUESTS,
+    )
+    retry_maximum_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=300,
+        title="Longest pause between retries (s)",
+        description="The most that two attempts of one request are apart.",
+        json_schema_extra=REQUESTS,
+    )
+    retry_maximum_attempts: int = Field(
+        default=5,
+        ge=1,
+        le=100,
+        title="Attempts",
+        description="Of one request, the first one counted; 1: nothing is repeated.",
+        json_schema_extra=REQUESTS,
+    )
+    retry_backoff: float = Field(
+        default=2.0,
+        ge=1,
+        le=10,
+        title="Retry backoff",
+        description="The factor by which each pause is longer than the one before.",
+        json_schema_extra=REQUESTS,
+    )
+    default_task_queue: str = Field(
+        default="",
+        max_length=255,
+        title="Default task queue",
+        description="For workflows whose definition names no task queue.",
+    )
+    default_execution_timeout_seconds: float = Field(
+        default=86_400.0,
+        ge=1,
+        le=2_592_000,
+        title="Longest run (s)",
+        description="Temporal ends a run after this time, even while this product is down.",
+        json_schema_extra=RUNS,
+    )
+    cancel_grace_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        le=86_400,
+        title="Grace after a cancel (s)",
+        description="A run that is still running this long after its cancellation is terminated. 0: never.",
+        json_schema_extra=RUNS,
+    )
+    max_output_bytes: int = Field(
+        default=10_000_000,
+        ge=1_000,
+        le=100_000_000,
+        title="Largest result (bytes)",
+        description="Larger results are not recorded, and the record says so.",
+        json_schema_extra=RUNS,
+    )
+
+    @field_validator("tls_insecure_skip_verify")
+    @classmethod
+    def _always_verified(cls, skip: bool) -> bool:
+        if skip:
+            raise ValueError(
+                "certificates are always verified here. Give the authority of your own certificate as the CA "
+                "file, and its name as the server name if that differs from the host, instead."
+            )
+        return skip
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise FieldProblem(
+                "tls_cert_file", "The client's certificate file and its key file belong together: give both."
+            )
+        if self.oauth_url and not (self.oauth_client_id and self.oauth_client_secret.get_secret_value()):
+            raise FieldProblem(
+                "oauth_url", "OAuth needs the client id and the client secret besides the token URL."
+            )
+        if self.oauth_url and self.api_key.get_secret_value():
+            raise FieldProblem("api_key", "Give either an API key or OAuth, not both.")
+        if self.tls is False and self._tls_files:
+            raise FieldProblem(
+                "tls", "TLS is switched off, but there are TLS files or a server name: remove one."
+            )
+        return self
+
+    @property
+    def uses_tls(self) -> bool:
+        if self.tls is not None:
+            return self.tls
+        credentials = self.api_key.get_secret_value() or self.oauth_url
+        return self.environment == "remote" or bool(credentials) or self._tls_files
+
+    @property
+    def _tls_files(self) -> bool:
+        return bool(self.tls_cert_file or self.tls_ca_file or self.tls_server_name)
+
+
 class TemporalSettings(BaseModel):
-    """One workflow's part of Temporal; empty fields are left to the source and to Temporal."""
+    """How Temporal runs one workflow: its definition's `metadata["temporal"]`. Empty: the default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_queue: str = Field(default="", max_length=255)
     """Empty: the source's default task queue."""
     workflow_id: str = Field(default="{execution_id}", min_length=1, max_length=255)
-    """The recipe of the workflow ids: may contain {execution_id}, {workflow} and names of arguments."""
+    """The template of workflow ids: may contain {execution_id}, {workflow} and names of arguments."""
     workflow_id_defaults: dict[str, str | int | float] = Field(default_factory=dict)
-    """What stands in the recipe for arguments that are left out."""
+    """Values in the template for omitted arguments."""
     id_reuse_policy: Literal["", "allow_duplicate", "allow_duplicate_failed_only", "reject_duplicate"] = ""
-    """May an id be used again after its run has ended; empty: no for ids of ours, else yes."""
+    """Whether an id may be reused after its run has ended; empty: only ids that do not contain ours."""
     id_conflict_policy: Literal["", "fail", "use_existing", "terminate_existing"] = ""
-    """What becomes of a start while a run with its id goes on; empty: it fails."""
+    """The effect of a start while a run has its id; empty: the start fails."""
     input: Literal["object", "none", "positional"] = "object"
     """All arguments as one object, nothing, or each as an input of its own in `input_order`."""
     input_order: list[str] = Field(default_factory=list)
     """Names of the arguments, for positional input."""
     progress_query: str = Field(default="", max_length=255)
-    """A query of the workflow that says how far it is; empty: its activities' heartbeats say so."""
+    """The query for the workflow's progress; empty: progress comes from heartbeats."""
     execution_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for all runs together; None: until the execution's own deadline."""
+    """Seconds for the whole chain of runs; None: until the execution's deadline."""
     run_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for one run of those that continue as new."""
+    """Seconds for one run of the chain."""
     task_timeout: float | None = Field(default=None, gt=0, le=120)
-    """Seconds for one step of the workflow's own code."""
+    """Seconds for one workflow task."""
 
     @field_validator("workflow_id")
     @classmethod
@@ -50,22 +288,22 @@ class TemporalSettings(BaseModel):
 
     @property
     def id_is_ours(self) -> bool:
-        """No other execution can have the same workflow id."""
+        """Whether the workflow id contains the execution's id, and so is unique."""
         return EXECUTION_ID in placeholders_in(self.workflow_id)
 
 
 def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
-    """Raises Misconfigured for what no definition of ours carries."""
+    """Raises Misconfigured for unusable settings."""
     try:
         return TemporalSettings.model_validate(metadata.get(METADATA_KEY) or {})
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        told = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
-        raise Misconfigured(f"The workflow's Temporal settings cannot be used: {told}.") from None
+        reasons = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
+        raise Misconfigured(f"The workflow's Temporal settings cannot be used: {reasons}.") from None
 
 
 def placeholders_in(recipe: str) -> list[str]:
-    """The names in braces, in their order. Raises ValueError for a recipe that is none."""
+    """The names in braces, in order. Raises ValueError for an invalid template."""
     try:
         parts = list(Formatter().parse(recipe))
     except ValueError:

@@ -1,19 +1,15 @@
-"""Starting a workflow once for each of our keys, whatever the recipe of its workflow id."""
+"""Starting a workflow once for each key, whatever its workflow id."""
 
 from datetime import timedelta
-from functools import partial
 from string import Formatter
 from typing import Any
 from uuid import UUID
 
-from temporalio.api.common.v1 import Memo, WorkflowType
+from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
 from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
-    DescribeWorkflowExecutionResponse,
-    ListWorkflowExecutionsRequest,
-    ListWorkflowExecutionsResponse,
     StartWorkflowExecutionRequest,
     StartWorkflowExecutionResponse,
 )
@@ -21,17 +17,23 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import InvalidAnswer, NotFound, Rejected
+from connectors.network.redaction import shorten
 from connectors.protocol import Started, WorkflowRef
-from connectors.redaction import shorten
-from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.payloads import payload_of, payloads_of, value_of
-from connectors.temporal.reading import describe
-from connectors.temporal.runs import WORKFLOW_ID_LIMIT, TemporalRun
+from connectors.temporal.runs import (
+    WORKFLOW_ID_LIMIT,
+    TemporalRun,
+    describe,
+    list_page,
+    payload_of,
+    run_of,
+    value_of,
+)
 from connectors.temporal.settings import (
     EXECUTION_ID,
     METADATA_KEY,
     WORKFLOW,
+    ServiceSettings,
     TemporalSettings,
     placeholders_in,
     settings_of,
@@ -39,7 +41,7 @@ from connectors.temporal.settings import (
 
 MEMO_KEY = "catalogue_execution_id"
 LEEWAY_SECONDS = 60.0
-"""After the execution's own timeout: until then the run is cancelled, and has time to tidy up."""
+"""Added to the execution's timeout, so that a cancelled run has time to clean up."""
 REUSE = {
     "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
     "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
@@ -56,13 +58,13 @@ MOST_PAGES = 20
 
 async def start_run(
     connection: Connection,
-    config: TemporalConfig,
+    config: ServiceSettings,
     workflow: WorkflowRef,
     arguments: dict[str, Any],
     *,
     key: UUID,
 ) -> Started:
-    """The one run of this key. Raises Rejected where another run holds its workflow id."""
+    """Raises Rejected where a run of another key has the workflow id."""
     if METADATA_KEY not in workflow.metadata:
         raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
     settings = settings_of(workflow.metadata)
@@ -73,12 +75,19 @@ async def start_run(
     ):
         return ours
     request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
-    try:
-        sending = partial(_send, connection=connection, request=request)
-        answer = await connection.ask(sending, repeatable=False)
-    except _AlreadyStarted:
-        pass
-    else:
+
+    async def send(client: Client) -> StartWorkflowExecutionResponse | None:
+        # Retries are safe: the service deduplicates by the request id.
+        try:
+            return await client.workflow_service.start_workflow_execution(
+                request, retry=True, timeout=connection.rpc_timeout
+            )
+        except RPCError as error:
+            if error.status != RPCStatusCode.ALREADY_EXISTS:
+                raise
+        return None
+
+    if (answer := await connection.ask(send, repeatable=False)) is not None:
         run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
         raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
         return Started(run_id=str(run), raw=raw)
@@ -93,43 +102,25 @@ async def start_run(
 async def find_run(
     connection: Connection, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
 ) -> Started | None:
-    """By its workflow id; where that does not follow from the key alone, else among the workflow's runs."""
+    """By its workflow id; where that does not follow from the key alone, among the workflow's runs."""
     settings = settings_of(workflow.metadata)
     try:
         workflow_id = _workflow_id(settings, workflow, arguments, key)
     except Rejected:
-        # Other arguments than those of the start, or a start that was never sent.
+        # These are not the arguments of the start, or the start was never sent.
         found = None
     else:
         found = await _find_under(connection, workflow, workflow_id, key)
     if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
         return found
-    # The recipe may have been another one when the run was started.
+    # The template may have changed since the start.
     return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
 
 
 def quoted(text: str) -> str:
-    """For a condition in Temporal's query language."""
+    """As a string literal of Temporal's query language."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-class _AlreadyStarted(Exception):
-    """The workflow id is taken."""
-
-
-async def _send(
-    client: Client, *, connection: Connection, request: StartWorkflowExecutionRequest
-) -> StartWorkflowExecutionResponse:
-    # Repeating it is safe: the service knows the request by its id.
-    try:
-        return await client.workflow_service.start_workflow_execution(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    except RPCError as error:
-        if error.status != RPCStatusCode.ALREADY_EXISTS:
-            raise
-    raise _AlreadyStarted
 
 
 def _workflow_id(
@@ -138,7 +129,14 @@ def _workflow_id(
     values = {**settings.workflow_id_defaults, **arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
     filled = ""
     for text, name, _, _ in Formatter().parse(settings.workflow_id):
-        filled += text + ("" if name is None else _id_part(name, values.get(name)))
+        filled += text
+        if name is not None:
+            value = values.get(name)
+            if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+                raise Rejected(
+                    f"The workflow id is made of the argument {name}, which must be a text or a number."
+                )
+            filled += str(value)
     if len(filled) > WORKFLOW_ID_LIMIT or not filled.isprintable():
         raise Rejected(
             f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
@@ -147,14 +145,8 @@ def _workflow_id(
     return filled
 
 
-def _id_part(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise Rejected(f"The workflow id is made of the argument {name}, which must be a text or a number.")
-    return str(value)
-
-
 def _request(
-    config: TemporalConfig,
+    config: ServiceSettings,
     settings: TemporalSettings,
     workflow: WorkflowRef,
     arguments: dict[str, Any],
@@ -170,7 +162,7 @@ def _request(
         workflow_id=workflow_id,
         workflow_type=WorkflowType(name=workflow.id),
         task_queue=TaskQueue(name=task_queue),
-        input=payloads_of(_inputs(settings, arguments)),
+        input=Payloads(payloads=[payload_of(value) for value in _inputs(settings, arguments)]),
         identity=IDENTITY,
         request_id=str(key),
         memo=Memo(fields={MEMO_KEY: payload_of(str(key))}),
@@ -180,7 +172,7 @@ def _request(
         workflow_id_conflict_policy=CONFLICT[settings.id_conflict_policy or "fail"],
     )
     if settings.id_conflict_policy == "use_existing":
-        # So that the run can be recognised as that of this key as well.
+        # Records this key on the existing run.
         request.on_conflict_options.CopyFrom(OnConflictOptions(attach_request_id=True))
     _set_timeouts(request, config, settings, workflow)
     return request
@@ -188,7 +180,7 @@ def _request(
 
 def _set_timeouts(
     request: StartWorkflowExecutionRequest,
-    config: TemporalConfig,
+    config: ServiceSettings,
     settings: TemporalSettings,
     workflow: WorkflowRef,
 ) -> None:
@@ -210,7 +202,7 @@ def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
             return []
         case "positional":
             given = [arguments.get(name) for name in settings.input_order]
-            # What is left out at the end takes the workflow's own defaults.
+            # Omitted trailing arguments take the workflow's defaults.
             while given and given[-1] is None:
                 given.pop()
             return given
@@ -220,13 +212,18 @@ def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
 async def _find_under(
     connection: Connection, workflow: WorkflowRef, workflow_id: str, key: UUID
 ) -> Started | None:
-    """The workflow's run of this key that has, or had, the workflow id."""
+    """The run of this key among those that have or had the workflow id."""
     try:
         latest = await describe(connection, TemporalRun(workflow_id, ""))
     except NotFound:
         return None
-    if _is_of(latest, workflow, key):
-        return _found(latest.workflow_execution_info)
+    info = latest.workflow_execution_info
+    attached = not settings_of(workflow.metadata).id_is_ours and (
+        str(key) in latest.workflow_extended_info.request_id_infos
+    )
+    # A run to which the start attached itself counts, whatever its workflow type.
+    if attached or _was_started_as(info, workflow, key):
+        return _found(info)
     return await _find_listed(connection, workflow, f"WorkflowId = {quoted(workflow_id)}", key)
 
 
@@ -235,10 +232,7 @@ async def _find_listed(
 ) -> Started | None:
     page = b""
     for _ in range(MOST_PAGES):
-        request = ListWorkflowExecutionsRequest(
-            namespace=connection.namespace, query=condition, page_size=RUNS_PER_PAGE, next_page_token=page
-        )
-        answer = await connection.ask(partial(_list, connection=connection, request=request))
+        answer = await list_page(connection, condition, page_size=RUNS_PER_PAGE, token=page)
         for info in answer.executions:
             if _was_started_as(info, workflow, key):
                 return _found(info)
@@ -247,29 +241,12 @@ async def _find_listed(
     raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
 
 
-async def _list(
-    client: Client, *, connection: Connection, request: ListWorkflowExecutionsRequest
-) -> ListWorkflowExecutionsResponse:
-    return await client.workflow_service.list_workflow_executions(
-        request, retry=True, timeout=connection.rpc_timeout
-    )
-
-
-def _is_of(answer: DescribeWorkflowExecutionResponse, workflow: WorkflowRef, key: UUID) -> bool:
-    """A run that the start attached itself to counts, whatever workflow it is of."""
-    attached = (
-        not settings_of(workflow.metadata).id_is_ours
-        and str(key) in answer.workflow_extended_info.request_id_infos
-    )
-    return attached or _was_started_as(answer.workflow_execution_info, workflow, key)
-
-
 def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
-    return info.type.name == workflow.id and _memo_key(info) == str(key)
+    return info.type.name == workflow.id and memo_key(info) == str(key)
 
 
-def _memo_key(info: WorkflowExecutionInfo) -> str:
-    """Ours, of the run that a workflow of ours was started as; its children inherit no memo."""
+def memo_key(info: WorkflowExecutionInfo) -> str:
+    """The key of the start; empty for runs started elsewhere, and for child workflows."""
     held = info.memo.fields.get(MEMO_KEY)
     value = None if held is None else value_of(held, limit=1_000)
     return value if isinstance(value, str) else ""
@@ -277,6 +254,5 @@ def _memo_key(info: WorkflowExecutionInfo) -> str:
 
 def _found(info: WorkflowExecutionInfo) -> Started:
     execution = info.execution
-    run = TemporalRun(execution.workflow_id, info.first_run_id or execution.run_id)
     raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
-    return Started(run_id=str(run), raw=raw)
+    return Started(run_id=str(run_of(info)), raw=raw)

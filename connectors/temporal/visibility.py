@@ -1,4 +1,4 @@
-"""The runs that a namespace lists, found by Temporal's visibility queries, whoever started them."""
+"""Listing a namespace's runs by visibility queries, whatever started them."""
 
 import base64
 import binascii
@@ -12,19 +12,15 @@ from uuid import UUID
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest, ListWorkflowExecutionsResponse
-from temporalio.client import Client
 
 from connectors.errors import Rejected
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunState
 from connectors.temporal.connection import Connection
-from connectors.temporal.payloads import value_of
-from connectors.temporal.reading import moment
-from connectors.temporal.runs import TemporalRun, parse_run
-from connectors.temporal.starting import MEMO_KEY, quoted
+from connectors.temporal.runs import list_page, moment, parse_run, run_of, value_of
+from connectors.temporal.starting import memo_key, quoted
 
 PAUSED = "Paused"
-"""Services of before 2026 refuse every condition that names it."""
+"""Servers released before 2026 refuse conditions that name it."""
 STATES = {
     Status.WORKFLOW_EXECUTION_STATUS_RUNNING: (RunState.RUNNING, "Running"),
     Status.WORKFLOW_EXECUTION_STATUS_PAUSED: (RunState.RUNNING, PAUSED),
@@ -39,7 +35,7 @@ UNKNOWN = (RunState.RUNNING, "Unknown")
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""")
 QUOTES = frozenset("'\"`")
 DETAIL_BYTES = 2_000
-"""Of one entry of a memo or of the search attributes."""
+"""The longest value of a memo or a search attribute."""
 MOST_ENTRIES = 50
 CURSOR_DIGEST_BYTES = 8
 OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
@@ -48,38 +44,25 @@ OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
 async def list_runs(
     connection: Connection, wanted: RunFilter, *, page_size: int, cursor: str = ""
 ) -> RunPage:
-    """The latest first. Raises Rejected, in Temporal's words where the condition is its own."""
-    condition = condition_for(wanted)
-    request = ListWorkflowExecutionsRequest(
-        namespace=connection.namespace,
-        query=condition,
-        page_size=page_size,
-        next_page_token=_read_cursor(cursor, condition),
-    )
-
-    async def ask(client: Client) -> ListWorkflowExecutionsResponse:
-        return await client.workflow_service.list_workflow_executions(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-
-    answer = await connection.ask(ask)
+    """Newest first. Raises Rejected for an unusable condition."""
+    condition = " AND ".join(_conditions(wanted))
+    token = _read_cursor(cursor, condition)
+    answer = await list_page(connection, condition, page_size=page_size, token=token)
     runs = [_listed(info) for info in answer.executions]
     return RunPage(runs=runs, next_cursor=_make_cursor(answer.next_page_token, condition))
 
 
-def condition_for(wanted: RunFilter) -> str:
-    """In Temporal's query language; empty: every run. Raises Rejected for what cannot be asked for."""
-    return " AND ".join(_conditions(wanted))
-
-
 def _conditions(wanted: RunFilter) -> Iterator[str]:
+    """In Temporal's query language. Raises Rejected for unusable values."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
     if wanted.run:
         yield from _by_run(wanted.run)
     if wanted.states:
-        told = sorted(word for state, word in STATES.values() if state in wanted.states and word != PAUSED)
-        yield f"ExecutionStatus IN ({', '.join(map(_value, told))})"
+        statuses = sorted(
+            word for state, word in STATES.values() if state in wanted.states and word != PAUSED
+        )
+        yield f"ExecutionStatus IN ({', '.join(map(_value, statuses))})"
     if wanted.started_after is not None:
         yield f"StartTime >= {_time(wanted.started_after)}"
     if wanted.started_before is not None:
@@ -89,7 +72,7 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
 
 
 def _by_run(text: str) -> Iterator[str]:
-    """A whole `workflow-id/run-id` names one run; everything else is the beginning of workflow ids."""
+    """`workflow-id/run-id` names one run; any other text is a prefix of workflow ids."""
     run = parse_run(text)
     if not run.first_run_id:
         yield f"WorkflowId STARTS_WITH {_value(text)}"
@@ -99,7 +82,7 @@ def _by_run(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> str:
-    """Quoted. Characters that do not show would reach the service's database as they are."""
+    """Quoted. Raises Rejected for unprintable characters, which would reach the service's database."""
     if not text.isprintable():
         raise Rejected("What is looked for contains a character that cannot be printed.")
     return quoted(text)
@@ -110,7 +93,7 @@ def _time(moment: datetime) -> str:
 
 
 def _closed(query: str) -> str:
-    """A condition that our brackets hold together: Temporal itself says what else is wrong with it."""
+    """A condition with balanced brackets and quotes; Temporal reports any other mistake."""
     query = " ".join(query.split())
     if not query.isprintable():
         raise Rejected("The condition contains a character that cannot be printed.")
@@ -125,13 +108,12 @@ def _closed(query: str) -> str:
 
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
-    execution, (state, told) = info.execution, STATES.get(info.status, UNKNOWN)
-    first = info.first_run_id or execution.run_id
+    state, label = STATES.get(info.status, UNKNOWN)
     return ListedRun(
-        run_id=str(TemporalRun(execution.workflow_id, first)),
+        run_id=str(run_of(info)),
         workflow=info.type.name,
         state=state,
-        told_state=told,
+        told_state=label,
         key=_key(info),
         started_at=moment(info.start_time),
         finished_at=moment(info.close_time),
@@ -140,18 +122,14 @@ def _listed(info: WorkflowExecutionInfo) -> ListedRun:
 
 
 def _key(info: WorkflowExecutionInfo) -> UUID | None:
-    """What we noted on the run when we started it."""
-    noted = info.memo.fields.get(MEMO_KEY)
-    value = None if noted is None else value_of(noted, limit=DETAIL_BYTES)
     try:
-        return UUID(value) if isinstance(value, str) else None
+        return UUID(memo_key(info))
     except ValueError:
         return None
 
 
 def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
-    """What a person may want to know; without what is empty."""
-    told = {
+    details = {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
         "task_queue": info.task_queue,
@@ -160,7 +138,7 @@ def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
         "memo": _values(info.memo.fields.items()),
         "search_attributes": _values(info.search_attributes.indexed_fields.items()),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in details.items() if value}
 
 
 def _values(payloads: Iterable[tuple[str, Payload]]) -> dict[str, Any]:
@@ -173,7 +151,7 @@ def _make_cursor(token: bytes, condition: str) -> str:
 
 
 def _read_cursor(cursor: str, condition: str) -> bytes:
-    """Temporal asks itself in vain what a token means that it did not make, or not for this condition."""
+    """The page token. Raises Rejected for a cursor of another condition, on which Temporal would fail."""
     try:
         read = base64.urlsafe_b64decode(cursor.encode("ascii"))
     except (ValueError, binascii.Error):

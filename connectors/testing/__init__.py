@@ -4,14 +4,19 @@ Write an `EngineHarness` for the engine, and a subclass of `ConnectorContract` w
 takes pytest with pytest-asyncio in its mode "auto".
 """
 
-from connectors.testing.bad_engines import BROKEN_OFF, GARBAGE, Asked, free_port, http_answer, silent_engine
 from connectors.testing.contract import ConnectorContract
 from connectors.testing.harness import (
+    BROKEN_OFF,
+    GARBAGE,
+    Asked,
     EngineHarness,
     Interaction,
     Sample,
     closing,
     everything_told_by,
+    free_port,
+    http_answer,
+    silent_engine,
     start,
     until_ended,
 )

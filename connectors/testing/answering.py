@@ -10,8 +10,10 @@ import pytest
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
 from connectors.protocol import Connector, Health, RunFilter, RunPage
-from connectors.testing.bad_engines import BROKEN_OFF, EMPTY_LIST, UNREADABLE
 from connectors.testing.harness import (
+    BROKEN_OFF,
+    EMPTY_LIST,
+    UNREADABLE,
     EngineHarness,
     answer_or_error,
     capabilities_of,

@@ -78,7 +78,7 @@ class Credentials:
 
 
 async def refusal_of(connector: Connector, sample: Sample) -> str:
-    """All that is told of a start with wrong credentials: an error, or the end of a run that nobody keeps."""
+    """All output of a start with wrong credentials: an error, or the end of a run."""
     try:
         started, _ = await start(connector, sample)
     except Rejected as error:

@@ -1,10 +1,14 @@
 """What a test of a connector needs of its engine: `EngineHarness`, and steps that tests share."""
 
 import asyncio
+import itertools
+import json
+import os
+import socket
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest.mock import ANY
@@ -23,12 +27,156 @@ from connectors.protocol import (
     WorkflowRef,
     capabilities_for,
 )
-from connectors.testing.bad_engines import GARBAGE, Asked, answering_engines, free_port, silent_engines
 
 DEADLINE_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 Answered = TypeVar("Answered")
+WORKERS = 16
+PORTS = range(
+    20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS, 30_000, WORKERS
+)
+"""Disjoint for pytest's workers, and outside of the system's ephemeral ports."""
+_turns = itertools.count(os.getpid())
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+_FIELDS = (
+    *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
+    *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
+)
+
+
+def free_port() -> int:
+    """An unused port of this machine, which no other test gets before it is used."""
+    for turn in itertools.islice(_turns, len(PORTS)):
+        port = PORTS[turn % len(PORTS)]
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"Every port from {PORTS[0]} to {PORTS[-1]} is taken.")
+
+
+@asynccontextmanager
+async def silent_engine() -> AsyncIterator[int]:
+    """The port of an engine that takes every request and answers none."""
+    async with silent_engines(1) as (port,):
+        yield port
+
+
+@asynccontextmanager
+async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
+    """The ports of an engine that listens on so many of them."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65_536):
+            pass
+
+    async with _listening(take, ports) as listened_to:
+        yield listened_to
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One HTTP request, as it arrived."""
+
+    method: str
+    target: str
+    body: bytes
+
+
+@asynccontextmanager
+async def answering_engines(answer: Callable[[Asked], bytes], ports: int) -> AsyncIterator[list[int]]:
+    """The ports of an HTTP engine that writes these bytes in answer to a request, and hangs up then."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        request_line, *lines = head.strip().split("\r\n")
+        method, target, _ = request_line.split(" ", 2)
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body = await reader.readexactly(int(fields.get("content-length", "0")))
+        writer.write(answer(Asked(method, target, body)))
+        await writer.drain()
+
+    async with _listening(take, ports) as listened_to:
+        yield listened_to
+
+
+@asynccontextmanager
+async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
+    serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await take(reader, writer)
+        finally:
+            writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving[asyncio.create_task(serve(reader, writer))] = writer
+
+    servers = [await asyncio.start_server(accept, "127.0.0.1", 0) for _ in range(ports)]
+    try:
+        yield [server.sockets[0].getsockname()[1] for server in servers]
+    finally:
+        # Python 3.11 loses a connection, unclosed, whose server closes between its arrival and the next step.
+        for server in servers:
+            asyncio.get_running_loop().remove_reader(server.sockets[0].fileno())
+        await asyncio.sleep(0)
+        for server in servers:
+            server.close()
+        for task, writer in serving.items():
+            task.cancel()
+            # A task that is cancelled before its first step does not get to close it.
+            writer.transport.abort()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+def http_answer(body: bytes, *, content_type: str = "application/json", missing: int = 0) -> bytes:
+    """A success that announces `missing` bytes more than it sends."""
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n"
+        f"content-length: {len(body) + missing}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _wrong_types() -> dict[str, Any]:
+    """What engines often call the parts of their answers, with values that none of these can have."""
+    values = itertools.cycle([[[]], {"": None}, True, -1.5])
+    return dict(zip(_FIELDS, values, strict=False))
+
+
+def _json(value: Any) -> bytes:
+    return http_answer(json.dumps(value).encode())
+
+
+BROKEN_OFF = "an answer that breaks off"
+EMPTY_LIST = "an empty list"
+"""This one may be right where something is looked up: there is nothing."""
+UNREADABLE: Mapping[str, bytes] = {
+    "a web page": http_answer(b"<!doctype html><title>Sign in</title>", content_type="text/html"),
+    "nothing": http_answer(b""),
+    "JSON cut in half": http_answer(b'{"id": "7", "status": "COMPL'),
+    "bytes that are no text": http_answer(b'{"id": "\xff\xfe"}'),
+    "10,000 lists in one another": http_answer(b"[" * 10_000 + b"]" * 10_000),
+    BROKEN_OFF: http_answer(b'{"id": "7"}', missing=100),
+}
+"""What no engine that speaks JSON means, as whole HTTP answers."""
+GARBAGE: Mapping[str, bytes] = {
+    **UNREADABLE,
+    "null": _json(None),
+    "a number": _json(7),
+    "a text": _json("ok"),
+    "an empty object": _json({}),
+    EMPTY_LIST: _json([]),
+    "a list of no objects": _json([None, 7, "x", []]),
+    "an object of wrong types": _json(_wrong_types()),
+    "a list of objects of wrong types": _json([_wrong_types()]),
+}
+"""And JSON of another shape than was asked for."""
 
 
 @dataclass(frozen=True)
@@ -204,16 +352,16 @@ async def outcome(
     connector: Connector, started: Started, run: RunRef, *, seconds: float = DEADLINE_SECONDS
 ) -> RunSnapshot:
     """How the run ended: as the answer to its start tells where that is the result, otherwise by polling."""
-    told = started.snapshot
+    first = started.snapshot
     capabilities = capabilities_for(connector, run.workflow)
     is_result = capabilities.starts_can_be_broken_off or not capabilities.keeps_runs
-    if is_result and told is not None and told.state is not RunState.RUNNING:
-        return told
+    if is_result and first is not None and first.state is not RunState.RUNNING:
+        return first
     return await until_ended(connector, run, seconds=seconds)
 
 
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:
-    """The first answer that is not empty or false; engines note some things a little late."""
+    """The first truthy answer, since engines record some things late."""
     async with asyncio.timeout(seconds):
         while not (answer := await ask()):  # noqa: ASYNC110 - the engine tells only who asks
             await asyncio.sleep(POLL_SECONDS)
@@ -242,10 +390,10 @@ async def answer_or_error(asked: Awaitable[Answered], *, to: str) -> Answered | 
 
 
 def everything_told_by(error: BaseException) -> str:
-    """All that a log or an admin page could show of an error and of what led to it."""
-    told = "".join(traceback.format_exception(error))
+    """All that a log or an admin page could show of an error and its causes."""
+    text = "".join(traceback.format_exception(error))
     link: BaseException | None = error
     while link is not None:
-        told += f"{link} {link!r} {vars(link)}"
+        text += f"{link} {link!r} {vars(link)}"
         link = link.__cause__ or link.__context__
-    return told
+    return text

@@ -1,4 +1,4 @@
-"""Asking runs, telling them something, and listing them."""
+"""Querying, signalling and listing runs."""
 
 from collections.abc import Sequence
 

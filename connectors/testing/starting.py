@@ -17,7 +17,7 @@ class Starting:
         self, connector: Connector, harness: EngineHarness
     ) -> None:
         """A2.4: the engine's refusal reaches the caller."""
-        # Where workflows are declared here, one without a declaration is a mistake of ours.
+        # For declared workflows, a missing declaration is a misconfiguration.
         undeclared = () if connector.capabilities.lists_workflows else (Misconfigured,)
         with pytest.raises((NotFound, Rejected, *undeclared)):
             await connector.start(harness.unknown_workflow, {}, key=uuid4())

@@ -1,10 +1,11 @@
-"""One conversation with an MCP server: what both speak, requests and their answers, what it tells unasked."""
+"""One conversation with an MCP server: agreeing on a version, requests, notifications."""
 
 import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+from uuid import uuid4
 
 from anyio.abc import TaskStatus
 from loguru import logger
@@ -18,7 +19,13 @@ from mcp.shared.inbound import (
 )
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
     LATEST_HANDSHAKE_VERSION,
@@ -36,11 +43,10 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.exchange import WORDS_LIMIT
-from connectors.http import USER_AGENT
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.redaction import Redactor, printable, shorten
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.client import USER_AGENT
+from connectors.network.exchange import WORDS_LIMIT
+from connectors.network.redaction import Redactor, printable, shorten
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -48,52 +54,86 @@ CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
 OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 DISCOVER_SECONDS = 10.0
 MAX_DEPTH = 150
-"""More than a schema may have: one that is too deep costs its own workflow, not the listing."""
+"""Deeper than a schema may be, so that one deep schema does not fail the listing."""
 LOGGED_CHARACTERS = 1_000
 ABOUT_US = (401, 403)
-"""Statuses by which a server of either era refuses whoever asks."""
+"""Statuses by which servers of both eras refuse the credentials."""
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
 UNREADABLE = "Failed to parse"
-"""How the SDK begins what it says itself with codes that servers use as well."""
+"""Beginnings of the SDK's own messages, whose codes servers use too."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
+MOST_UNREAD = 1_000
+"""Kept unread for requests whose callers have left."""
+
+
+class TransportFailure(Protocol):
+    def error(self, *, repeatable: bool) -> ConnectorError:
+        """`repeatable`: the request changes nothing at the server, however often it is made."""
+        ...
+
+    @property
+    def session_is_gone(self) -> bool: ...
+
+
+class TransportFailures:
+    """Failures below JSON-RPC, on their way to the request that they concern.
+
+    The SDK's transports know only JSON-RPC errors; any other failure would end the whole conversation. So it
+    travels as a JSON-RPC error whose data is a key that a server cannot guess.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[str, TransportFailure] = {}
+
+    def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
+        """The JSON-RPC error that stands for the failure."""
+        key = uuid4().hex
+        self._passed[key] = failure
+        if len(self._passed) > MOST_UNREAD:
+            del self._passed[next(iter(self._passed))]
+        error = {"code": INTERNAL_ERROR, "message": "failure", "data": key}
+        return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+
+    def read(self, data: Any) -> TransportFailure | None:
+        return self._passed.pop(data, None) if isinstance(data, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """What was agreed with the server when the conversation began."""
+    """The agreed protocol version, and the server's capabilities."""
 
     version: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     server: str = ""
-    """Its name and version, for people."""
+    """Its name and version, for display."""
 
     @property
     def is_modern(self) -> bool:
-        """Stateless: nothing but each request says who asks."""
+        """Whether the protocol is stateless: each request identifies its client."""
         return self.version in MODERN_PROTOCOL_VERSIONS
 
 
 class SessionLost(Exception):
-    """The server knows nothing of the conversation any more, so it did nothing about the request."""
+    """The server has forgotten the session, so it did not act on the request."""
 
 
 class Conversation:
-    """Requests over a transport's streams, for as long as these last."""
+    """Requests over a transport's streams."""
 
     def __init__(
         self,
         dispatcher: JSONRPCDispatcher,
         *,
-        verdicts: Verdicts,
+        failures: TransportFailures,
         redactor: Redactor,
         tell_of_changes: Callable[[], None],
     ) -> None:
         self.era = Era("")
         self.ended = asyncio.Event()
         self._dispatcher = dispatcher
-        self._verdicts = verdicts
+        self._failures = failures
         self._redactor = redactor
         self._tell_of_changes = tell_of_changes
 
@@ -105,7 +145,7 @@ class Conversation:
             self.ended.set()
 
     async def agree(self, remembered: Era | None, *, seconds: float) -> Era:
-        """Find out what the server speaks; what it spoke the last time is tried first."""
+        """Agree on a protocol version, the last one first."""
         if remembered is None or remembered.is_modern:
             modern = await self._discover(min(seconds, DISCOVER_SECONDS))
             self.era = modern or await self._initialize(seconds)
@@ -124,10 +164,10 @@ class Conversation:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """The server's result, as it came, masked. Raises ConnectorErrors, and SessionLost.
+        """The server's result with secrets masked. Raises ConnectorError and SessionLost.
 
-        `silence`: seconds without an answer or progress after which it is given up. `name`, `headers`: what a
-        stateless server wants to see in front of the body.
+        `silence`: seconds without an answer or progress before the request fails. `name`, `headers`: sent as
+        headers to stateless servers.
         """
         params = dict(params or {})
         sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
@@ -146,7 +186,7 @@ class Conversation:
         )
 
     async def listen(self) -> None:
-        """In the stateless era the server tells of changes only whoever asks it to; until it ends that.
+        """Subscribe to changes of the tools at a stateless server, until it ends the subscription.
 
         Raises what `request` raises.
         """
@@ -183,17 +223,17 @@ class Conversation:
             raise self._unanswered(f"{method}: no answer within {silence:g} s.", repeatable) from None
         except MCPError as error:
             failure = self._meaning(method, error, repeatable=repeatable)
-            # Below "except", so that what the library says is not shown as the cause: it may quote anything.
+            # Raised below, so that the library's error, which may quote anything, is not its context.
         else:
             return self._checked(method, answer, repeatable=repeatable)
         raise failure
 
     def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
-        if (verdict := self._verdicts.read(error.data)) is not None:
-            return SessionLost() if verdict.session_is_gone else verdict.error(repeatable=repeatable)
+        if (failure := self._failures.read(error.data)) is not None:
+            return SessionLost() if failure.session_is_gone else failure.error(repeatable=repeatable)
         if error.code == CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
             if error.message == CLOSED:
-                # What comes after this one has to go into another conversation.
+                # Later requests need another conversation.
                 self.ended.set()
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
         if error.code == PARSE_ERROR and error.message.startswith(UNREADABLE):
@@ -201,11 +241,11 @@ class Conversation:
         if error.code == UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
         words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
-        told = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
+        reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
         details = {"code": error.code, "answer": words}
         if error.code == METHOD_NOT_FOUND:
-            return Unsupported(told, details=details)
-        return Rejected(told, details=details)
+            return Unsupported(reason, details=details)
+        return Rejected(reason, details=details)
 
     def _unanswered(self, reason: str, repeatable: bool) -> ConnectorError:
         if repeatable:
@@ -216,7 +256,7 @@ class Conversation:
         return InvalidAnswer(reason) if repeatable else OutcomeUnknown(reason)
 
     def _checked(self, method: str, answer: Any, *, repeatable: bool) -> dict[str, Any]:
-        """Only what a database can keep, without our secrets."""
+        """The answer as JSON that a database can store, with secrets masked."""
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
             checked = self._redactor.answer(parse_json(body, max_depth=MAX_DEPTH), body)
@@ -232,7 +272,7 @@ class Conversation:
     async def _on_request(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Sampling, elicitation and the like are for clients with a user in front of them."""
+        """Refuse sampling, elicitation and the like: this client has no user to ask."""
         if method == "ping":
             return {}
         raise MCPError(code=METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
@@ -247,7 +287,7 @@ class Conversation:
             logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
 
     async def _discover(self, seconds: float) -> Era | None:
-        """None: the server does not know the stateless era. Raises what keeps us from finding out."""
+        """None: the server is of the handshake era. Raises ConnectorError where that is unknown."""
         params = {"_meta": _envelope(LATEST_MODERN_VERSION)}
         headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
         options: CallOptions = {"headers": headers, "cancel_on_abandon": False}
@@ -258,7 +298,7 @@ class Conversation:
                 raise
             return None
         except Unreachable as error:
-            # Silence may be a server of the other era that does not answer what it does not know.
+            # A server of the handshake era may ignore the unknown method.
             if error.details or "Could not connect" in error.message:
                 raise
             return None
@@ -287,7 +327,7 @@ class Conversation:
 
 
 def _envelope(version: str) -> dict[str, Any]:
-    """What a stateless server has to be told with each request."""
+    """The `_meta` of each request to a stateless server."""
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,

@@ -1,52 +1,77 @@
-"""Streamable HTTP within our limits and address policy."""
+"""MCP over Streamable HTTP, within the limits and the address policy."""
 
+import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 import httpx2
-from mcp.client._transport import TransportStreams
+from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import INVALID_PARAMS
 
+from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError
-from connectors.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
-from connectors.guarded_network import GuardedTransport, tls_context
-from connectors.http import REFUSAL_BYTES, USER_AGENT
-from connectors.http_limits import HttpLimits
-from connectors.redaction import Redactor
-from connectors.upstream_mcp.authorization import Authorization
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.client import REFUSAL_BYTES, USER_AGENT
+from connectors.network.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
+from connectors.network.oauth import ClientCredentials
+from connectors.network.redaction import Redactor
+from connectors.network.transport import GuardedTransport, HttpLimits, tls_context
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.floods import Events, TooManyMessages
-from connectors.upstream_mcp.http_messages import is_lost, is_message, why_unreadable
-from connectors.upstream_mcp.server_streams import ServerStreams, StreamNews, unbroken
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.upstream_mcp.conversation import TransportFailures
+from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
 
 MAX_CONNECTIONS = 500
-"""Each call keeps one for as long as it lasts."""
+"""Each running call holds one."""
 STREAM_BYTES_PER_SECOND = 64_000
-"""By so much an event stream may grow beyond the largest answer."""
+"""Allowed growth of an event stream beyond the largest answer."""
 NO_MESSAGE = b"\nevent: cut\n\n"
-"""Ends an event in its middle, so that nobody takes it for a message."""
+"""Ends an incomplete event, so that it is not taken for a message."""
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-"""Requests that may be silent for long."""
+"""Methods that may take long to answer."""
 OURS_TO_TELL = (401, 403, 408, 429, 503)
-"""Whatever stands in the body of such an answer, its status says what is wrong."""
+"""Statuses that explain the failure, whatever the body says."""
+COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
+RESUMING_SECONDS = 15.0
+"""How long a broken stream is resumed, since a call may wait for it."""
+SECONDS_BEFORE_RESUMING = 0.2
+LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
+MAX_DEPTH = 150
+"""The SDK's own parser gives up at 200."""
+NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
+NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
+LARGEST_TOKEN_ANSWER = 100_000
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 30.0
+"""A stream of this age resets the pauses."""
+
+
+class StreamNews(Enum):
+    """The outcome for a lost stream."""
+
+    BACK = auto()
+    """The stream is open again; notifications in between were lost."""
+    SESSION_GONE = auto()
+    """The server has forgotten the session."""
 
 
 @dataclass(frozen=True, slots=True)
-class HttpVerdict:
-    """An exchange that brought no MCP message; `problem` where the status does not tell what is wrong."""
+class HttpFailure:
+    """An exchange without an MCP message; `problem` where the status does not explain it."""
 
     exchange: Exchange
     failure: str = ""
     problem: str = ""
     session_is_gone: bool = False
     unsent: ConnectorError | None = None
-    """Why the request was not even sent."""
+    """Why the request was not sent."""
 
     def error(self, *, repeatable: bool) -> ConnectorError:
         self.exchange.repeatable = repeatable
@@ -58,29 +83,30 @@ class HttpVerdict:
 
 
 class LimitedTransport(httpx2.AsyncBaseTransport):
-    """Carries the SDK's requests, and never fails one in a way that would end the conversation."""
+    """Sends the SDK's requests, and turns failures into answers, since exceptions end the conversation."""
 
     def __init__(
         self,
         config: McpConfig,
         *,
         redactor: Redactor,
-        verdicts: Verdicts,
+        failures: TransportFailures,
         stream_news: Callable[[StreamNews], None] = lambda news: None,
     ) -> None:
-        """`stream_news` hears what becomes of the stream on which the server tells things unasked.
+        """`stream_news` is called when the stream of notifications is lost or back.
 
         Raises Misconfigured for an unusable CA file.
         """
         self._config = config
         self._redactor = redactor
-        self._verdicts = verdicts
+        self._failures = failures
         self._limits = HttpLimits(
             connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
             max_response_bytes=config.max_response_bytes,
             max_connections=MAX_CONNECTIONS,
         )
-        tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if _is_https(config) else None
+        is_https = config.url.startswith("https:")
+        tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if is_https else None
         self._network = GuardedTransport(limits=self._limits, tls=tls)
         self._authorization = Authorization(config, redactor)
         self._streams = ServerStreams(self._network.handle_async_request, tell=stream_news)
@@ -105,14 +131,14 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             exchange.status, exchange.headers = response.status_code, response.headers
             return await self._answer(request, response, exchange)
         except ConnectorError as error:
-            return self._tell(request, HttpVerdict(exchange, unsent=error))
+            return self._tell(request, HttpFailure(exchange, unsent=error))
         except TRANSPORT_ERRORS as error:
             limits = HttpLimits(
                 connect_seconds=self._limits.connect_seconds,
                 read_seconds=silence or 0,
                 max_connections=MAX_CONNECTIONS,
             )
-            return self._tell(request, HttpVerdict(exchange, failure=failure_reason(error, limits)))
+            return self._tell(request, HttpFailure(exchange, failure=failure_reason(error, limits)))
 
     async def aclose(self) -> None:
         await self._authorization.aclose()
@@ -131,22 +157,22 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
     async def _answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
     ) -> httpx2.Response:
-        """The response as the SDK may see it, or the verdict on it."""
+        """The response that the SDK may see, or the failure in place of it."""
         if exchange.encoding:
             await response.aclose()
             return self._tell(
                 request,
-                HttpVerdict(exchange, problem="the answer is compressed although we asked for a plain one."),
+                HttpFailure(exchange, problem="the answer is compressed although we asked for a plain one."),
             )
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if exchange.refused or media_type == "application/json":
             return await self._whole_answer(request, response, exchange)
         if response.status_code == 202 or media_type == "text/event-stream":
-            bounded = _BoundedStream(response, self._config.max_response_bytes, self._verdicts, exchange)
+            bounded = _BoundedStream(response, self._config.max_response_bytes, self._failures, exchange)
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         await response.aclose()
         kind = f"answered with {media_type}" if media_type else "did not say what it answered with"
-        return self._tell(request, HttpVerdict(exchange, problem=f"the server {kind}, not with MCP."))
+        return self._tell(request, HttpFailure(exchange, problem=f"the server {kind}, not with MCP."))
 
     async def _whole_answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
@@ -160,8 +186,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     break
         finally:
             await response.aclose()
-        if verdict := self._verdict_on(request, exchange):
-            return self._tell(request, verdict)
+        if failure := self._failure_in(request, exchange):
+            return self._tell(request, failure)
         headers = {
             name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
         }
@@ -169,19 +195,22 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             exchange.status, headers=headers, content=bytes(exchange.body), request=request
         )
 
-    def _verdict_on(self, request: httpx2.Request, exchange: Exchange) -> HttpVerdict | None:
+    def _failure_in(self, request: httpx2.Request, exchange: Exchange) -> HttpFailure | None:
         if exchange.truncated and not exchange.refused:
-            return HttpVerdict(exchange, problem=_too_large(self._config.max_response_bytes))
+            return HttpFailure(exchange, problem=_too_large(self._config.max_response_bytes))
         if 300 <= exchange.status < 400:
-            return None if self._stays_here(request, exchange) else HttpVerdict(exchange)
+            return None if self._stays_here(request, exchange) else HttpFailure(exchange)
+        message, unreadable = _message_in(exchange)
+        is_message = "error" in message or "result" in message
         if exchange.refused:
-            gone = is_lost(exchange, has_session="mcp-session-id" in request.headers)
-            is_told = exchange.status not in OURS_TO_TELL and is_message(bytes(exchange.body))
-            return HttpVerdict(exchange, session_is_gone=gone) if gone or not is_told else None
-        if not _expects_answer(request) or is_message(bytes(exchange.body)):
+            gone = _is_lost(exchange, message, has_session=SESSION in request.headers)
+            explains_itself = exchange.status not in OURS_TO_TELL and is_message
+            return HttpFailure(exchange, session_is_gone=gone) if gone or not explains_itself else None
+        is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
+        if is_message or not is_answered:
             return None
-        why = f"the answer is not the JSON of an MCP message. {why_unreadable(bytes(exchange.body))}"
-        return HttpVerdict(exchange, problem=why.strip())
+        why = f"the answer is not the JSON of an MCP message. {unreadable}"
+        return HttpFailure(exchange, problem=why.strip())
 
     def _stays_here(self, request: httpx2.Request, exchange: Exchange) -> bool:
         try:
@@ -191,25 +220,27 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         same = (target.scheme, target.netloc) == (request.url.scheme, request.url.netloc)
         return same and not target.userinfo and exchange.status in (307, 308)
 
-    def _tell(self, request: httpx2.Request, verdict: HttpVerdict) -> httpx2.Response:
-        status = verdict.exchange.status if verdict.exchange.refused else 502
+    def _tell(self, request: httpx2.Request, failure: HttpFailure) -> httpx2.Response:
+        status = failure.exchange.status if failure.exchange.refused else 502
         if 300 <= status < 400:
             status = 502
         return httpx2.Response(
             status,
             headers={"content-type": "application/json"},
-            content=self._verdicts.write(verdict),
+            content=self._failures.write(failure),
             request=request,
         )
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """An event stream that may grow by so much, and by so much a second; then it ends with the verdict."""
+    """An event stream within limits of size and rate, beyond which it ends with a failure."""
 
-    def __init__(self, response: httpx2.Response, most: int, verdicts: Verdicts, exchange: Exchange) -> None:
+    def __init__(
+        self, response: httpx2.Response, most: int, failures: TransportFailures, exchange: Exchange
+    ) -> None:
         self._response = response
         self._most = most
-        self._verdicts = verdicts
+        self._failures = failures
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -222,51 +253,182 @@ class _BoundedStream(httpx2.AsyncByteStream):
             try:
                 admitted = events.feed(chunk)
             except TooManyMessages:
-                yield self._end("the server sends more messages than anybody could read.")
+                yield self._end("the server sends messages faster than they can be read.")
                 return
             if admitted:
                 yield admitted
         yield bytes(events.rest)
 
     def _end(self, problem: str) -> bytes:
-        verdict = HttpVerdict(self._exchange, problem=problem)
-        return NO_MESSAGE + b"data: " + self._verdicts.write(verdict) + b"\n\n"
+        failure = HttpFailure(self._exchange, problem=problem)
+        return NO_MESSAGE + b"data: " + self._failures.write(failure) + b"\n\n"
 
     async def aclose(self) -> None:
         await self._response.aclose()
 
 
-@asynccontextmanager
-async def open_http(config: McpConfig, transport: LimitedTransport) -> AsyncGenerator[TransportStreams]:
-    """The streams of a conversation; its session, if the server gives it one, ends with it."""
+def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
+    """The transport of one conversation, which ends the session with it."""
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
-    async with streamable_http_client(
+    return streamable_http_client(
         config.url, http_client=client, max_sse_event_size=config.max_response_bytes
-    ) as streams:
-        yield streams
-
-
-def _is_https(config: McpConfig) -> bool:
-    return config.url.startswith("https:")
+    )
 
 
 def _method_of(request: httpx2.Request) -> bytes:
-    """The SDK writes it in front of everything that the caller chose."""
-    found = METHOD.search(_body_of(request)[:200])
-    return found[1] if found else b""
-
-
-def _body_of(request: httpx2.Request) -> bytes:
+    """The SDK writes the method before anything that the caller chose."""
     try:
-        return bytes(request.content)
+        found = METHOD.search(request.content[:200])
     except httpx2.RequestNotRead:
         return b""
-
-
-def _expects_answer(request: httpx2.Request) -> bool:
-    return request.method == "POST" and not _method_of(request).startswith(b"notifications/")
+    return found[1] if found else b""
 
 
 def _too_large(most: int) -> str:
     return f"the answer is larger than {most:,} bytes."
+
+
+class ServerStreams:
+    """Opens the streams on which servers of the handshake era send notifications.
+
+    The SDK asks for one when a conversation begins, and gives it up for good after two failures. Here it is
+    asked for until it comes or is refused, so that a server may be away for hours.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[httpx2.Request], Awaitable[httpx2.Response]],
+        *,
+        tell: Callable[[StreamNews], None],
+    ) -> None:
+        self._carry_out = carry_out
+        self._tell = tell
+        self._in_a_row = 0
+        """Consecutive failed attempts and streams that ended soon."""
+        self._opened_at = 0.0
+        self._heard_session = ""
+        """The last session with a stream; servers without streams keep sessions too."""
+
+    async def open(self, request: httpx2.Request) -> httpx2.Response:
+        """Retry until the server's answer is final."""
+        began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
+        # Do not hammer a server that ends the stream at once.
+        if resumes:
+            await asyncio.sleep(SECONDS_BEFORE_RESUMING)
+        elif self._opened_at:
+            if began - self._opened_at > LONG_ENOUGH_SECONDS:
+                self._in_a_row = 0
+            await self._pause()
+        while (response := await self._attempt(request)) is None:
+            was_away = True
+            if resumes and time.monotonic() - began > RESUMING_SECONDS:
+                return await self._carry_out(request)
+            await self._pause()
+        self._opened_at = time.monotonic()
+        self._note(request.headers.get(SESSION, ""), response.status_code, was_away=was_away)
+        return response
+
+    async def _pause(self) -> None:
+        repeated, self._in_a_row = self._in_a_row, self._in_a_row + 1
+        await asyncio.sleep(
+            backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+        )
+
+    async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
+        try:
+            response = await self._carry_out(request)
+        except TRANSPORT_ERRORS:
+            return None
+        if response.status_code in COMES_BACK:
+            await response.aclose()
+            return None
+        return response
+
+    def _note(self, session: str, status: int, *, was_away: bool) -> None:
+        if status == httpx2.codes.OK:
+            self._heard_session = session
+            if was_away:
+                self._tell(StreamNews.BACK)
+        elif session and session == self._heard_session:
+            self._heard_session = ""
+            self._tell(StreamNews.SESSION_GONE)
+
+
+async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The stream's chunks. A broken stream ends, which the SDK does not count as a failure."""
+    try:
+        async for piece in response.aiter_raw():
+            yield piece
+    except TRANSPORT_ERRORS:
+        return
+
+
+def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) -> bool:
+    """Whether the session is lost: MCP demands 404, some servers answer 400 with a reason."""
+    if exchange.status == 404:
+        return has_session
+    error = message.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    if exchange.status != 400 or code == INVALID_PARAMS:
+        return False
+    return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))
+
+
+def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
+    """The message in the body, empty where there is none, and why the body cannot be read."""
+    try:
+        message = parse_json(bytes(exchange.body), max_depth=MAX_DEPTH)
+    except UnreadableJSON as error:
+        return {}, str(error)
+    return message if isinstance(message, dict) else {}, ""
+
+
+class Authorization:
+    """Adds the Authorization header, with a configured token or one from client credentials."""
+
+    def __init__(self, config: McpConfig, redactor: Redactor) -> None:
+        self._header = config.authorization_header
+        self._scheme = config.authorization_scheme
+        self._token = config.bearer_token.get_secret_value()
+        self._redactor = redactor
+        self._credentials = _client_credentials(config) if config.oauth_url else None
+
+    async def add_to(self, request: httpx2.Request) -> None:
+        """Raises ConnectorError where no token can be obtained; the request is not sent then."""
+        if self._credentials is not None:
+            token = await self._credentials.token()
+            if token != self._token:
+                self._redactor.learn(token)
+                self._token = token
+        if self._token:
+            request.headers[self._header] = f"{self._scheme} {self._token}".strip()
+
+    def renews_after(self, status: int) -> bool:
+        """Whether to retry with a new token."""
+        if status != httpx2.codes.UNAUTHORIZED or self._credentials is None:
+            return False
+        self._credentials.forget(self._token)
+        return True
+
+    async def aclose(self) -> None:
+        if self._credentials is not None:
+            await self._credentials.aclose()
+
+
+def _client_credentials(config: McpConfig) -> ClientCredentials:
+    seconds = config.request_timeout_seconds
+    return ClientCredentials(
+        url=config.oauth_url,
+        client_id=config.oauth_client_id,
+        client_secret=config.oauth_client_secret,
+        audience=config.oauth_audience,
+        scope=config.oauth_scope,
+        limits=HttpLimits(
+            connect_seconds=min(HttpLimits().connect_seconds, seconds),
+            read_seconds=seconds,
+            total_seconds=seconds,
+            max_response_bytes=LARGEST_TOKEN_ANSWER,
+        ),
+        ca_file=config.ca_file,
+    )

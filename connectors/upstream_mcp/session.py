@@ -1,16 +1,17 @@
-"""The conversation with one server, shared by all calls; begun when needed, and again after it was lost."""
+"""The session with one server, shared by all calls: opened when needed, and again after a loss."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 from loguru import logger
-from mcp.client._transport import TransportStreams
+from mcp.client import Transport
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
+from connectors.backoff import backoff_seconds
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -21,28 +22,33 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.redaction import Redactor
-from connectors.upstream_mcp.backoff import Backoff
-from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.network.redaction import Redactor
+from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, TransportFailures
 
 CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Between two attempts to listen for changes."""
+REFUSED = 100
+"""A count of failures that leads to the longest pause."""
 
-OpenTransport = Callable[[], AbstractAsyncContextManager[TransportStreams]]
+OpenTransport = Callable[[], Transport]
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 30.0
+FREE_ATTEMPTS = 2
+"""Restarts without a pause after early ends."""
 
 
 class McpSession:
-    """Make one per connector. Raises only ConnectorErrors."""
+    """Raises only ConnectorError. Make one per connector."""
 
     def __init__(
         self,
         open_transport: OpenTransport,
         *,
-        verdicts: Verdicts,
+        failures: TransportFailures,
         redactor: Redactor,
         request_seconds: float,
         holds_back: bool,
@@ -50,7 +56,7 @@ class McpSession:
         tell_of_changes: Callable[[], None] = lambda: None,
     ) -> None:
         self._open_transport = open_transport
-        self._verdicts = verdicts
+        self._failures = failures
         self._redactor = redactor
         self._request_seconds = request_seconds
         self._tell_of_changes = tell_of_changes
@@ -73,7 +79,7 @@ class McpSession:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """As `Conversation.request` does; once more in a new one if the server has forgotten the old one."""
+        """As `Conversation.request`, once more in a new conversation if the server has lost the session."""
         for is_last in (False, True):
             async with self._conversation() as owned:
                 try:
@@ -87,7 +93,9 @@ class McpSession:
                         on_progress=on_progress,
                     )
                 except (Unreachable, OutcomeUnknown) as error:
-                    error.message += await self._last_words_of(owned)
+                    if owned.task is not None and owned.conversation.ended.is_set():
+                        await asyncio.wait({owned.task}, timeout=LAST_WORDS_SECONDS)
+                        error.message += self._explain()
                     raise
                 except SessionLost:
                     self._era = None
@@ -96,25 +104,17 @@ class McpSession:
                         raise Unreachable(f"{method}: the server forgets each session at once.") from None
         raise AssertionError("the loop returns or raises")
 
-    async def _last_words_of(self, owned: "_Owned") -> str:
-        """Of a conversation that has just ended; empty while it goes on."""
-        if owned.task is None or not owned.conversation.ended.is_set():
-            return ""
-        await asyncio.wait({owned.task}, timeout=LAST_WORDS_SECONDS)
-        return self._explain()
-
     def begin_anew(self) -> None:
-        """The server has forgotten the conversation. Whoever asks next, or listens, begins another."""
+        """Use another conversation for later requests: the server has forgotten this one."""
         if self._current is not None:
             self._retire(self._current)
 
     async def era(self) -> Era:
-        """What the server speaks and can do."""
         async with self._conversation() as owned:
             return owned.conversation.era
 
     def stay(self) -> None:
-        """Keep a conversation open from now on, so that the server can tell of changes."""
+        """Keep a conversation open from now on, to be notified of changes."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
@@ -129,28 +129,26 @@ class McpSession:
             await owned.close()
 
     async def _watch(self) -> None:
-        """Whatever was missed while there was no conversation is told as one change."""
-        pause, has_listened = FIRST_PAUSE_SECONDS, False
+        """Report one change for all that may have been missed between conversations."""
+        in_a_row, has_listened = 0, False
         while True:
             try:
                 async with self._conversation() as owned:
                     if has_listened:
                         self._tell_of_changes()
-                    has_listened, pause = True, FIRST_PAUSE_SECONDS
-                    await _first_of(self._hear_of_changes(owned.conversation), owned.retired.wait())
+                    has_listened, in_a_row = True, 0
+                    conversation = owned.conversation
+                    asks = conversation.tells_of_changes_when_asked
+                    hearing = conversation.listen() if asks else conversation.ended.wait()
+                    await _first_of(hearing, owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
                 logger.debug("An MCP server does not tell of changes: {}", error.message)
-                pause = LONGEST_PAUSE_SECONDS
+                in_a_row = REFUSED
             except (ConnectorError, SessionLost):
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(pause)
-
-    async def _hear_of_changes(self, conversation: Conversation) -> None:
-        """Until the server stops telling."""
-        if conversation.tells_of_changes_when_asked:
-            await conversation.listen()
-        else:
-            await conversation.ended.wait()
+                in_a_row += 1
+            await asyncio.sleep(
+                backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            )
 
     @asynccontextmanager
     async def _conversation(self) -> AsyncGenerator["_Owned"]:
@@ -167,7 +165,7 @@ class McpSession:
                 owned.end.set()
 
     def _begin(self) -> "_Owned":
-        """A conversation that is being opened. Raises Unreachable where it is too early for that."""
+        """Open a conversation. Raises Unreachable before the end of a backoff."""
         if self._closed:
             raise Unreachable("The connection to the MCP server was closed.")
         self._backoff.check()
@@ -176,7 +174,7 @@ class McpSession:
         return owned
 
     def _retire(self, owned: "_Owned") -> None:
-        """No further request goes there; those that wait for their answers get them."""
+        """Send no further requests there; pending ones still get their answers."""
         if self._current is owned:
             self._current = None
         owned.retired.set()
@@ -186,13 +184,13 @@ class McpSession:
                 owned.end.set()
 
     async def _own(self, owned: "_Owned") -> None:
-        """Enter and leave everything in one task, as the SDK's transports demand."""
+        """Open and close the transport in one task, as the SDK requires."""
         began = time.monotonic()
         try:
             async with self._open_transport() as (read_stream, write_stream):
                 conversation = Conversation(
                     JSONRPCDispatcher(read_stream, write_stream),
-                    verdicts=self._verdicts,
+                    failures=self._failures,
                     redactor=self._redactor,
                     tell_of_changes=self._tell_of_changes,
                 )
@@ -211,7 +209,7 @@ class McpSession:
             self._backoff.note(lasted=time.monotonic() - began)
 
     def _reason(self, error: Exception) -> ConnectorError:
-        """The first error that a task group wrapped and that is in our words, or one that is."""
+        """The first ConnectorError in an exception group, or Unreachable."""
         causes = list(_leaves(error))
         for cause in causes:
             if isinstance(cause, ConnectorError):
@@ -221,8 +219,8 @@ class McpSession:
         if any(isinstance(cause, SessionLost) for cause in causes):
             return Unreachable("The MCP server refuses to begin a conversation.")
         kinds = ", ".join(dict.fromkeys(type(cause).__name__ for cause in causes))
-        told = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
-        logger.debug("The connection to an MCP server failed: {}", self._redactor.text(told))
+        reasons = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        logger.debug("The connection to an MCP server failed: {}", self._redactor.text(reasons))
         return Unreachable(f"The connection to the MCP server failed ({kinds}).")
 
 
@@ -274,7 +272,7 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 
 async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
-    """Until one of them has ended; raises what that raises."""
+    """Wait for the first to end, and raise its error."""
     tasks = [asyncio.create_task(one) for one in awaited]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -283,3 +281,31 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
     for task in ended:
         task.result()
+
+
+class Backoff:
+    """Delays restarts of a program that ends soon after its start."""
+
+    def __init__(self, *, holds_back: bool) -> None:
+        self._holds_back = holds_back
+        self._in_a_row = 0
+        self._not_before = 0.0
+
+    def check(self) -> None:
+        if (left := self._not_before - time.monotonic()) > 0:
+            raise Unreachable(
+                f"The MCP server ended {self._in_a_row} times in a row; it is started again in {left:.1f} s.",
+                retry_after=left,
+            )
+
+    def note(self, *, lasted: float) -> None:
+        if not self._holds_back or lasted > LONG_ENOUGH_SECONDS:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        if self._in_a_row > FREE_ATTEMPTS:
+            self._not_before = time.monotonic() + backoff_seconds(
+                self._in_a_row - FREE_ATTEMPTS - 1,
+                first=FIRST_BACKOFF_SECONDS,
+                longest=LONGEST_BACKOFF_SECONDS,
+            )

@@ -1,4 +1,4 @@
-"""MCP over a program's standard input and output: started by us, in a process group of its own."""
+"""MCP over the standard streams of a program, which runs in its own process group."""
 
 import asyncio
 import contextlib
@@ -11,34 +11,36 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from loguru import logger
-from mcp.client._transport import TransportStreams
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from connectors.allowlists import allowed_stdio_command
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
-from connectors.operator import allowed_stdio_command
-from connectors.redaction import Redactor, printable, shorten
+from connectors.network.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, variables
-from connectors.upstream_mcp.floods import FloodGate, TooManyMessages
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.upstream_mcp.conversation import TransportFailures
+from connectors.upstream_mcp.rate_limits import FloodGate, TooManyMessages
+
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300
-"""Of both ends of a message that is too large: there stands which request it answers."""
+"""Kept of both ends of an oversized message, to find the id of its request."""
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
 SECONDS_TO_LEAVE = 2.0
 """After its input was closed, and once more after SIGTERM."""
 SECONDS_TO_HEAR = 0.5
-"""The rest of what it wrote to its standard error."""
+"""Waiting for the rest of the standard error."""
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class SizeVerdict:
+class OversizedMessage:
     most: int
     session_is_gone: bool = False
 
@@ -49,7 +51,7 @@ class SizeVerdict:
 
 @dataclass(slots=True)
 class LastWords:
-    """How the program ended, or what it complained about last; for the errors about it."""
+    """The program's exit status and last line of standard error, for error messages."""
 
     text: str = ""
     status: int | None = None
@@ -60,7 +62,7 @@ class LastWords:
 
 
 def command_line(config: McpConfig) -> list[str]:
-    """What is started. Raises Misconfigured for what the operator does not allow."""
+    """The command to start. Raises Misconfigured for what the operator does not allow."""
     allowed = allowed_stdio_command(config.command)
     if config.arguments and not allowed.more_arguments:
         raise Misconfigured(
@@ -77,10 +79,10 @@ def command_line(config: McpConfig) -> list[str]:
 
 @asynccontextmanager
 async def open_stdio(
-    config: McpConfig, *, redactor: Redactor, verdicts: Verdicts, last_words: LastWords
-) -> AsyncGenerator[TransportStreams]:
-    """The streams of a conversation with a program that runs as long as they are open."""
-    process = await _start(config)
+    config: McpConfig, *, redactor: Redactor, failures: TransportFailures, last_words: LastWords
+) -> AsyncGenerator[Streams]:
+    """The streams of a program, which ends with them."""
+    process, pipes = await _start(config)
     last_words.text, last_words.status = "", None
     to_us, from_program = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_program, from_us = anyio.create_memory_object_stream[SessionMessage](0)
@@ -88,24 +90,26 @@ async def open_stdio(
     async with contextlib.AsyncExitStack() as stack:
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
-        stack.push_async_callback(_end, process, last_words, heard_all)
+        stack.push_async_callback(_end, process, pipes, last_words, heard_all)
         for stream in (to_us, from_program, to_program, from_us):
             stack.callback(stream.close)
-        group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), verdicts)
+        group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), failures)
         group.start_soon(_speak, process, from_us)
         group.start_soon(_overhear, process, redactor, last_words, heard_all)
         yield from_program, to_program
 
 
-async def _start(config: McpConfig) -> asyncio.subprocess.Process:
-    line = command_line(config)
+async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport]:
+    """As asyncio.create_subprocess_exec, which does not return the transport."""
+    line, loop = command_line(config), asyncio.get_running_loop()
     try:
-        return await asyncio.create_subprocess_exec(
+        pipes, protocol = await loop.subprocess_exec(
+            lambda: asyncio.subprocess.SubprocessStreamProtocol(limit=CHUNK_BYTES, loop=loop),
             *line,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Of our own environment only what every program needs: the rest holds secrets.
+            # Only the basic variables of our environment: the others hold secrets.
             env=get_default_environment() | variables(config),
             cwd=allowed_stdio_command(config.command).directory,
             start_new_session=True,
@@ -114,13 +118,14 @@ async def _start(config: McpConfig) -> asyncio.subprocess.Process:
         number = error.errno if isinstance(error, OSError) else None
         reason = os.strerror(number).lower() if number else "a word of it has a character that none may have"
         raise Misconfigured(f"The command {config.command!r} cannot be started: {reason}.") from None
+    return asyncio.subprocess.Process(pipes, protocol, loop), pipes
 
 
 async def _hear(
     process: asyncio.subprocess.Process,
-    to_us: anyio.streams.memory.MemoryObjectSendStream[SessionMessage | Exception],
+    to_us: MemoryObjectSendStream[SessionMessage | Exception],
     lines: "_Lines",
-    verdicts: Verdicts,
+    failures: TransportFailures,
 ) -> None:
     assert process.stdout is not None
     gate, nobody_listens = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
@@ -130,8 +135,8 @@ async def _hear(
                 for line in lines.feed(chunk):
                     if isinstance(line, bytes) and not gate.admits(line):
                         continue
-                    message = line if isinstance(line, bytes) else line.verdict(verdicts)
-                    # Read on to the end all the same: a full pipe would keep the program from leaving.
+                    message = line if isinstance(line, bytes) else line.failure(failures)
+                    # Keep reading: a full pipe would keep the program from exiting.
                     with contextlib.suppress(ValueError, *nobody_listens):
                         await to_us.send(
                             SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
@@ -140,7 +145,7 @@ async def _hear(
 
 async def _speak(
     process: asyncio.subprocess.Process,
-    from_us: anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage],
+    from_us: MemoryObjectReceiveStream[SessionMessage],
 ) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError, RuntimeError):
@@ -153,7 +158,7 @@ async def _speak(
 async def _overhear(
     process: asyncio.subprocess.Process, redactor: Redactor, last_words: LastWords, heard_all: asyncio.Event
 ) -> None:
-    """What the program writes to its standard error, for whoever looks for the reason of a failure."""
+    """Log the program's standard error, and keep its last line."""
     assert process.stderr is not None
     lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
     while chunk := await process.stderr.read(CHUNK_BYTES):
@@ -169,8 +174,13 @@ async def _overhear(
     heard_all.set()
 
 
-async def _end(process: asyncio.subprocess.Process, last_words: LastWords, heard_all: asyncio.Event) -> None:
-    """Close its input, and kill what is left of it and of what it started."""
+async def _end(
+    process: asyncio.subprocess.Process,
+    pipes: asyncio.SubprocessTransport,
+    last_words: LastWords,
+    heard_all: asyncio.Event,
+) -> None:
+    """Close its input, then end the process group."""
     with anyio.CancelScope(shield=True):
         assert process.stdin is not None
         process.stdin.close()
@@ -179,7 +189,7 @@ async def _end(process: asyncio.subprocess.Process, last_words: LastWords, heard
                 _signal_group(process, number)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SECONDS_TO_LEAVE):
-                    # Not wait(): that waits for whoever else holds the pipes, too.
+                    # wait() would also wait for other processes that hold the pipes.
                     while process.returncode is None:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                 break
@@ -188,7 +198,8 @@ async def _end(process: asyncio.subprocess.Process, last_words: LastWords, heard
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_HEAR):
                 await heard_all.wait()
-        _close_pipes(process)
+        # A grandchild may still hold the other ends of the pipes.
+        pipes.close()
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:
@@ -196,34 +207,27 @@ def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """A grandchild may still hold the other ends."""
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
-
-
 @dataclass(frozen=True, slots=True)
 class _TooLong:
-    """Both ends of a line that was not kept."""
+    """Both ends of an oversized line."""
 
     start: bytes
     end: bytes
     most: int
 
-    def verdict(self, verdicts: Verdicts) -> bytes:
+    def failure(self, failures: TransportFailures) -> bytes:
         found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
-        return verdicts.write(SizeVerdict(self.most), request_id=int(found[1]) if found else None)
+        return failures.write(OversizedMessage(self.most), request_id=int(found[1]) if found else None)
 
 
 @dataclass(slots=True)
 class _Lines:
-    """Cuts what arrives into lines, and keeps of none more than allowed."""
+    """Splits chunks into lines of bounded length."""
 
     most: int
     _line: bytearray = field(default_factory=bytearray)
     _start: bytes = b""
-    """Of a line that is too long; empty while it is not."""
+    """The start of an oversized line; empty otherwise."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | _TooLong]:
         *ended, rest = chunk.split(b"\n")

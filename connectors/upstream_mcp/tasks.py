@@ -1,4 +1,4 @@
-"""Runs that a server keeps as tasks: of MCP 2025-11-25, and of the extension for the stateless era."""
+"""Runs that a server keeps as tasks, of MCP 2025-11-25 or of the extension for stateless servers."""
 
 import contextlib
 from dataclasses import replace
@@ -6,17 +6,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
+from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
-from connectors.redaction import printable, shorten, shorten_error
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
-from connectors.upstream_mcp.results import read_result
 from connectors.upstream_mcp.session import McpSession
-from connectors.upstream_mcp.tools import wants_task
+from connectors.upstream_mcp.tools import read_result, wants_task
 
 KEPT_MILLISECONDS = 86_400_000
-"""What we ask for: longer than anybody waits until they look at the result."""
+"""The requested lifetime of a task: long enough to fetch the result."""
 INPUT_SECONDS = 5.0
-"""To be asked for input, to decline, and to hear that the task goes on."""
+"""For the request for input, its refusal and the task's next state."""
 INVALID_PARAMS = -32602
 STATES = {
     "working": RunState.RUNNING,
@@ -29,11 +28,11 @@ REASONS = {
     RunState.FAILED: "The task failed and the server gave no reason.",
     RunState.CANCELLED: "The task was cancelled at the server.",
 }
-NEEDS_INPUT = "The task asks for input, which nobody can give it here."
+NEEDS_INPUT = "The task asks for input, which this client cannot provide."
 
 
 def task_wish(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
-    """What to add to a call so that the server keeps it as a task; nothing where it decides by itself."""
+    """Parameters that make a call a task; empty where the server decides."""
     calls = era.capabilities.get("tasks")
     for key in ("requests", "tools", "call"):
         calls = calls.get(key) if isinstance(calls, dict) else None
@@ -117,17 +116,17 @@ class ServerTasks:
     async def _ask(self, method: str, task_id: str, *, seconds: float | None = None) -> dict[str, Any]:
         return await self._session.request(method, {"taskId": task_id}, silence=seconds, name=task_id)
 
-    async def _with_result(self, task: dict[str, Any], told: RunSnapshot) -> RunSnapshot:
+    async def _with_result(self, task: dict[str, Any], snapshot: RunSnapshot) -> RunSnapshot:
         """The result stands in the task, or has to be asked for."""
         answer = task.get("result")
         try:
             if not isinstance(answer, dict):
                 answer = await self._ask("tasks/result", task["taskId"])
         except (Rejected, Unsupported) as error:
-            return replace(told, state=RunState.FAILED, error=shorten_error(error.message))
+            return replace(snapshot, state=RunState.FAILED, error=shorten_error(error.message))
         result = read_result(answer)
         return replace(
-            told,
+            snapshot,
             state=result.state,
             output=result.output,
             content=result.content,

@@ -8,7 +8,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from catalogue.admin.value_fields import MONOSPACE
 from catalogue.database import run_without_connection
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 from executions.admin.callers import caller_of
 from executions.models import Execution
 from executions.resolving import (

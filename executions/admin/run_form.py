@@ -19,7 +19,7 @@ from catalogue.admin.value_fields import MONOSPACE
 from catalogue.inputs import Input, Inputs, inputs_at
 from catalogue.models import Workflow
 from catalogue.schema_words import Place
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 
 PREFIX = "argument"
 SCALARS = {"string", "integer", "number", "boolean"}

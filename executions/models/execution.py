@@ -17,8 +17,8 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
+from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
-from connectors.redaction import printable
 from executions.models.payload import SAID_BY
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message

@@ -9,8 +9,8 @@ from django.db import models
 from django.utils import timezone
 
 from catalogue.models import Workflow
+from connectors.network.redaction import printable
 from connectors.protocol import RunRef
-from connectors.redaction import printable
 from executions.models.event import ExecutionEvent
 from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
 

@@ -7,8 +7,8 @@ from typing import Any
 from django.db import models, transaction
 from django.utils import timezone
 
+from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, RunState
-from connectors.redaction import printable
 from executions.models.cache_store import keep_result
 from executions.models.event import ExecutionEvent
 from executions.models.payload import ExecutionPayload, size_of

@@ -10,6 +10,7 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import connector_for
+from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
 from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
@@ -63,7 +64,7 @@ def next_try_after(
     """
     asked = error.retry_after if isinstance(error, Unreachable) else None
     in_a_row = execution.attempts if failures is None else failures
-    backoff: float = min(2.0 ** min(in_a_row, 10), LONGEST_INTERVAL_SECONDS)
+    backoff = backoff_seconds(in_a_row, first=1, longest=LONGEST_INTERVAL_SECONDS)
     now = timezone.now()
     latest = execution.deadline_at if by is None else by
     return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), latest))

@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported
+from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
-from connectors.redaction import printable
 from executions.models import ErrorKind, Execution
 from executions.models.event import ExecutionEvent
 from executions.models.execution import log_progress

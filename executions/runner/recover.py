@@ -6,6 +6,7 @@ from typing import Any
 from django.utils import timezone
 
 from catalogue.database import run_in_database
+from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
 from connectors.protocol import Connector, Started
 from executions.models import Execution
@@ -134,5 +135,5 @@ def _next_look(execution: Execution, error: ConnectorError | None = None) -> dat
     """1, 2, 4, ... 30 s; unlike other attempts also past the deadline, since the run may be there."""
     asked = error.retry_after if isinstance(error, Unreachable) else None
     attempts = execution.attempts if execution.looked_up_since else 0
-    pause = min(2.0 ** min(attempts, 5), LONGEST_PAUSE_SECONDS)
+    pause = backoff_seconds(attempts, first=1, longest=LONGEST_PAUSE_SECONDS)
     return timezone.now() + timedelta(seconds=max(pause, asked or 0.0))

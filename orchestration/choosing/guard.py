@@ -1,7 +1,7 @@
 """The model proposes, the product decides: what of a proposal may be carried out.
 
-Nothing of what the model wrote is sent. From its request the tool's arguments are read back, and the request
-that is sent is made of these by the tool's own definition.
+The request that is sent is made of the arguments, by the tool's own definition. A request that the model
+wrote beside them is only compared with that one, and never sent.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from catalogue.http_tools.configs import is_http_tool
 from catalogue.models import Workflow
 from catalogue.schemas import check_arguments
 from connectors.errors import ConnectorError
-from connectors.http_tools.building import build_request
-from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.reading import NotThisTool, read_arguments
+from connectors.http_tools.comparison import difference_between
+from connectors.http_tools.request import build_request
 from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.tool import HttpOperation
 from orchestration.choosing.proposals import Proposal
 
 SHOWN_NAME = 100
@@ -52,21 +52,11 @@ def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approve
 
 def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
     tool = _HttpTool(workflow)
-    # Without what is null for nothing, which the request does not say.
-    arguments = check_arguments(workflow.offered_input_schema, proposal.arguments or {}).arguments
+    arguments = _checked(workflow, proposal.arguments or {})
+    http_spec = tool.build(arguments)
     if proposal.http_request is not None:
-        read_back = tool.read(proposal.http_request)
-        if not arguments:
-            # Servers with structured outputs have the model write some, and empty ones say nothing.
-            arguments = read_back
-        elif not tool.mean_the_same(arguments, read_back):
-            raise ProposalRefused(
-                f"The arguments and the http_request for {workflow.tool_name} do not mean the same call."
-            )
-    arguments = _checked(workflow, arguments)
-    return Approved(
-        workflow=workflow, arguments=arguments, http_spec=tool.build(arguments), reason=proposal.reason
-    )
+        tool.compare(proposal.http_request, arguments)
+    return Approved(workflow=workflow, arguments=arguments, http_spec=http_spec, reason=proposal.reason)
 
 
 def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -81,6 +71,7 @@ class _HttpTool:
     """The one call that a tool is."""
 
     def __init__(self, workflow: Workflow) -> None:
+        self._name = workflow.tool_name
         self._schema: dict[str, Any] = workflow.offered_input_schema
         self._overrides: dict[str, Any] = workflow.argument_overrides
         self._base_url = str(workflow.source.config.get("base_url", ""))
@@ -88,18 +79,6 @@ class _HttpTool:
             self._operation = HttpOperation.of(workflow.ref)
         except ConnectorError as error:
             raise ProposalRefused(error.message) from None
-
-    def read(self, spec: HTTPRequestSpec) -> dict[str, Any]:
-        try:
-            read = read_arguments(self._operation, spec, base_url=self._base_url, input_schema=self._schema)
-        except NotThisTool as error:
-            raise ProposalRefused(str(error)) from None
-        # The whole request may well have what the catalogue adds to it.
-        return {name: value for name, value in read.items() if not self._is_added(name, value)}
-
-    def _is_added(self, name: str, value: Any) -> bool:
-        override = self._overrides.get(name, {})
-        return "constant" in override and override["constant"] == value
 
     def build(self, arguments: dict[str, Any]) -> HTTPRequestSpec:
         """The request as it will be sent, with what the catalogue sets."""
@@ -109,15 +88,23 @@ class _HttpTool:
         except ConnectorError as error:
             raise ProposalRefused(error.message) from None
 
-    def mean_the_same(self, some: dict[str, Any], others: dict[str, Any]) -> bool:
-        """Whether both make the same request, once what is left out is what the schema says it is then."""
-        return self.build(self._with_defaults(some)) == self.build(self._with_defaults(others))
+    def compare(self, written: HTTPRequestSpec, arguments: dict[str, Any]) -> None:
+        """Raises ProposalRefused where the request is not the one that the arguments make.
 
-    def _with_defaults(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        properties = self._schema.get("properties", {})
+        Constants, and arguments that have their defaults, may be in it or not.
+        """
         defaults = {
             name: schema["default"]
-            for name, schema in properties.items()
+            for name, schema in self._schema.get("properties", {}).items()
             if isinstance(schema, dict) and "default" in schema
         }
-        return defaults | arguments
+        in_path = {
+            name: value
+            for name, value in arguments.items()
+            if self._operation.arguments[name].place == "path"
+        }
+        built, usual = self.build(defaults | arguments), self.build(defaults | in_path)
+        if difference := difference_between(written, built, usual=usual, operation=self._operation):
+            raise ProposalRefused(
+                f"The arguments and the http_request for {self._name} do not mean the same call: {difference}"
+            )

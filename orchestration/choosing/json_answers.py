@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 
 TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
 """Possessive, so that even an unclosed string is passed over once."""

@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.redaction import shorten
+from connectors.network.redaction import shorten
 from orchestration.choosing.json_answers import objects_in
 
 LONGEST_PROPOSAL = 100_000

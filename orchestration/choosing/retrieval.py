@@ -3,7 +3,7 @@
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
-from connectors.redaction import printable
+from connectors.network.redaction import printable
 from executions.callers import Caller
 from orchestration.stages import Failure, StageFailed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from catalogue.inputs import Input, inputs_at
 from catalogue.schema_words import Place
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 
 LONGEST_NAME = 120
 LONGEST_VALUE = 80

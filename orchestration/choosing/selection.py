@@ -12,7 +12,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.http_tools.configs import is_http_tool
 from catalogue.models import Workflow
 from catalogue.token_estimates import estimate_tokens
-from connectors.redaction import printable, shorten
+from connectors.network.redaction import printable, shorten
 from executions.callers import Caller
 from orchestration.choosing.guard import Approved, ProposalRefused, check_proposal
 from orchestration.choosing.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal

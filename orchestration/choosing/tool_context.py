@@ -11,7 +11,7 @@ from catalogue.http_tools.configs import declared_output_schema, is_http_tool
 from catalogue.models import Workflow
 from catalogue.search import rank_for_instructions
 from catalogue.token_estimates import CHARACTERS_PER_TOKEN
-from connectors.http_tools.operation import HttpOperation
+from connectors.http_tools.tool import HttpOperation
 from orchestration.choosing.schema_lines import Detail, one_line, schema_lines
 
 LONGEST_TITLE = 200

@@ -1,7 +1,6 @@
 """The language model: one server that speaks the API of chat completions, and the one way to ask it (C9)."""
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any
 import httpx2
 from loguru import logger
 
+from connectors.backoff import backoff_seconds, spread
 from connectors.errors import Misconfigured
-from connectors.exchange import TRANSPORT_ERRORS, failure_reason, retry_after
+from connectors.network.exchange import TRANSPORT_ERRORS, failure_reason, retry_after
 from orchestration.language_model.completions import read_completion
 from orchestration.language_model.connection import ModelSettings, UnusableAnswer, connect_to_model
 from orchestration.language_model.dialect import Dialect, Plainer, known_dialect, remember_dialect
@@ -127,8 +127,9 @@ class _Asking:
         lost = answer.status == NOT_CONNECTED
         if not lost and not may_be_retried(answer.status, answer.body):
             raise refusal(answer.status, answer.body, self.wanted)
-        jittered = random.uniform(0.5, 1) * min(FIRST_WAIT * 2**repeated, LONGEST_WAIT)  # noqa: S311
-        seconds = jittered if answer.wait is None else answer.wait
+        seconds = answer.wait
+        if seconds is None:
+            seconds = spread(backoff_seconds(repeated, first=FIRST_WAIT, longest=LONGEST_WAIT))
         left = self.deadline - asyncio.get_running_loop().time()
         if repeated >= self.wanted.retries or seconds >= left:
             raise self._gave_up(answer)

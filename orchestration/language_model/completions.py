@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from connectors.json_limits import UnreadableJSON, parse_json
-from connectors.redaction import printable, shorten, words_in
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.redaction import printable, shorten, words_in
 from orchestration.language_model.replies import ModelError, ModelProblem, Reply, TokenUsage
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)

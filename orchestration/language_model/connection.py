@@ -16,11 +16,10 @@ import httpx2
 from django.conf import settings
 from pydantic import SecretStr
 
-from connectors.addresses import normalise_base_url
 from connectors.background import finish_in_background_loop
-from connectors.guarded_network import GuardedTransport, tls_context
-from connectors.http import USER_AGENT
-from connectors.http_limits import HttpLimits
+from connectors.network.client import USER_AGENT
+from connectors.network.policy import normalise_base_url
+from connectors.network.transport import GuardedTransport, HttpLimits, tls_context
 from orchestration.language_model.replies import ModelError, ModelProblem
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import re
 
-from connectors.redaction import Redactor, shorten, words_of
+from connectors.network.redaction import Redactor, shorten, words_of
 from orchestration.language_model.connection import ModelSettings
 from orchestration.language_model.dialect import ABOUT_LENGTH
 from orchestration.language_model.replies import ModelError, ModelProblem

@@ -8,7 +8,7 @@ from django.db import models
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
-from connectors.redaction import printable
+from connectors.network.redaction import printable
 from executions.models import Execution
 from orchestration.querysets import WorkflowRequestQuerySet
 from orchestration.stages import Failure, Stage, StageState, begun

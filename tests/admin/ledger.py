@@ -9,7 +9,6 @@ from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, SecretStr, model_
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import Unsupported
-from connectors.hints import FieldProblem, hint
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -20,6 +19,7 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
+from connectors.settings import FieldProblem, hint
 
 
 class Region(StrEnum):

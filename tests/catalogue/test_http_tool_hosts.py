@@ -4,7 +4,7 @@ from typing import Any
 
 from django.apps import apps
 
-from connectors.addresses import http_tool_addresses
+from connectors.allowlists import http_tool_addresses
 from tests.connectors.http_tool_hosts import http_tool_hosts
 
 

@@ -9,8 +9,8 @@ from catalogue.models import Workflow
 from catalogue.openapi.importing import ImportRequest, import_document
 from catalogue.schemas import find_argument_problems
 from connectors.errors import Rejected
-from connectors.http_tools import HttpConnector
 from connectors.http_tools.config import HttpConfig
+from connectors.http_tools.connector import HttpConnector
 from connectors.protocol import RunState
 from connectors.testing import closing
 from tests.connectors.http_tool_hosts import http_tool_hosts

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import ToolConfig
 from connectors.protocol import RunSnapshot
 from connectors.testing import closing
 from tests.connectors.declared_tools import connector_of, workflow_of

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from connectors.http_tools import HttpConnector
+from connectors.http_tools.checks import connection_of, definition_of
 from connectors.http_tools.config import HttpConfig
-from connectors.http_tools.declaring import connection_of, definition_of
-from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.connector import HttpConnector
+from connectors.http_tools.tool import HttpOperation, ToolConfig
 from connectors.protocol import WorkflowRef
 
 API = "https://api.example.com"

@@ -24,10 +24,8 @@ from connectors.errors import (
     Rejected,
     Unreachable,
 )
-from connectors.health import health_of
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
-from connectors.paths import fill_path
+from connectors.network.client import EngineClient, fill_path
+from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Connector,
@@ -41,6 +39,7 @@ from connectors.protocol import (
     RunState,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
 from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample

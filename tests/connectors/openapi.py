@@ -3,14 +3,12 @@
 import json
 from typing import Any
 
-from connectors.http_tools.building import build_request
-from connectors.http_tools.declaring import operation_of
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.operations import Selection
-from connectors.http_tools.openapi.reading import ReadTool, ReadTools, read_tools
-from connectors.http_tools.openapi.refusals import RefusedOperation
+from connectors.http_tools.checks import operation_of
+from connectors.http_tools.openapi.document import Document, RefusedOperation
+from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools
 from connectors.http_tools.openapi.security import settings_for
 from connectors.http_tools.openapi.servers import base_url_of
+from connectors.http_tools.request import build_request
 from connectors.http_tools.specs import HTTPRequestSpec
 
 BASE = "https://api.example.com/v1"

@@ -5,8 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from connectors.http_tools.declaring import definition_of
-from connectors.http_tools.operation import HttpOperation
+from connectors.http_tools.checks import definition_of
+from connectors.http_tools.tool import HttpOperation
 from tests.connectors.declared_tools import API, tool
 
 BASE_URLS = st.sampled_from([API, f"{API}:8443", f"{API}/v1", "http://[::1]:8080/api"])

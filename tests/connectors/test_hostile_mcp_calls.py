@@ -15,8 +15,8 @@ from loguru import logger
 from connectors.errors import ConnectorError, OutcomeUnknown
 from connectors.protocol import RunState, Started, WorkflowRef
 from connectors.testing import closing, everything_told_by
-from connectors.upstream_mcp.listed_config import McpSourceConfig
-from connectors.upstream_mcp.two_ways import McpSourceConnector
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
 from tests.connectors.scripted import ScriptedEngine, response
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import Answer, result, server
@@ -166,3 +166,10 @@ async def test_a_server_that_is_gone_says_so_at_every_call() -> None:
         await engine.__aexit__(None, None, None)
         with pytest.raises(ConnectorError, match=r"Could not connect|connection broke"):
             await call(connector)
+
+
+async def test_an_empty_cursor_ends_the_list_of_tools() -> None:
+    """A1.1: some servers write one on the last page."""
+    last_page = servers.answers({"tools": [servers.GOOD_TOOL], "nextCursor": ""})
+    async with connected(ScriptedEngine(server(list=last_page))) as connector:
+        assert [item.id async for item in connector.discover()] == ["good"]

@@ -9,13 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
+from connectors.allowlists import StdioCommand, allow_stdio_commands
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import ConnectorError
-from connectors.operator import StdioCommand, allow_stdio_commands
 from connectors.testing import closing
 from connectors.upstream_mcp import stdio_transport
-from connectors.upstream_mcp.listed_config import McpSourceConfig
-from connectors.upstream_mcp.two_ways import McpSourceConnector
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
 from tests.executions.engines import until
 from tests.processes import ROOT
 

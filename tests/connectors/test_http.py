@@ -17,7 +17,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from connectors.addresses import address_objection, normalise_base_url
 from connectors.errors import (
     InvalidAnswer,
     Misconfigured,
@@ -26,10 +25,11 @@ from connectors.errors import (
     Rejected,
     Unreachable,
 )
-from connectors.exchange import retry_after
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
-from connectors.redaction import Redactor, words_of
+from connectors.network.client import EngineClient
+from connectors.network.exchange import retry_after
+from connectors.network.policy import address_objection, normalise_base_url
+from connectors.network.redaction import Redactor, words_of
+from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import ScriptedEngine, replies, sends_and_hangs_up, stays_silent_after
 

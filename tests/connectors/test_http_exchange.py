@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from loguru import logger
 
-from connectors.credentials import Credentials
 from connectors.errors import InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
+from connectors.network.client import Credentials, EngineClient
+from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import ScriptedEngine, replies, response, sends, stays_silent_after
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from connectors.addresses import http_tool_addresses
-from connectors.answer import Answer
-from connectors.credentials import Credentials
+from connectors.allowlists import http_tool_addresses
 from connectors.errors import InvalidAnswer, OutcomeUnknown, Unreachable
-from connectors.http import EngineClient
-from connectors.http_limits import HttpLimits
+from connectors.network.client import Answer, Credentials, EngineClient
+from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from connectors.addresses import ENGINE_ADDRESSES, AddressPolicy, http_tool_addresses
-from connectors.allowed_hosts import AllowedHosts
+from connectors.allowlists import http_tool_addresses
 from connectors.errors import Misconfigured
-from connectors.http import EngineClient
-from connectors.oauth import ClientCredentials
+from connectors.network.client import EngineClient
+from connectors.network.oauth import ClientCredentials
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, AllowedHosts
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names
 from tests.connectors.scripted import ScriptedEngine, replies

@@ -84,6 +84,13 @@ async def test_every_kind_of_content_is_a_result(api: TargetApi, path: str) -> N
     assert snapshot.output == CONTENT[path] == snapshot.raw["response"]["body"]
 
 
+@pytest.mark.parametrize("charset", ["no-such", "zip", "rot13", "undefined", "idna", "punycode", "utf-7"])
+async def test_an_encoding_that_is_none_of_text_is_read_as_utf_8(api: TargetApi, charset: str) -> None:
+    """C5.3: the request is done by then, so the name of an encoding must not make an error of it."""
+    api.tell("POST", "/x", Reply(200, "Grüße.".encode(), {"Content-Type": f"text/plain; charset={charset}"}))
+    assert (await run(tool("POST", f"{api.base_url}/x"))).output == "Grüße."
+
+
 async def test_pictures_and_files_are_kept_as_content_blocks(api: TargetApi) -> None:
     """C5.4, A2.3: agents see them as what they are."""
     picture = await run(tool("GET", f"{api.base_url}/png"))

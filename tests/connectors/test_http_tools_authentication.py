@@ -9,8 +9,8 @@ import pytest
 from loguru import logger
 
 from connectors.errors import Misconfigured, OutcomeUnknown, Unreachable
-from connectors.http_tools import HttpConnector
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.connector import HttpConnector
+from connectors.http_tools.tool import ToolConfig
 from connectors.protocol import RunState
 from connectors.testing import closing, everything_told_by
 from tests.connectors.calling import run

@@ -5,14 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from connectors.http_tools.declaring import (
-    InvalidTool,
-    connection_of,
-    definition_of,
-    operation_of,
-)
-from connectors.http_tools.operation import HttpOperation
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.checks import InvalidTool, connection_of, definition_of, operation_of
+from connectors.http_tools.tool import HttpOperation, ToolConfig
 from tests.connectors.declared_tools import API, TEXT, WHOLE, tool
 
 KEY = "api-key-0123456789abcdef"
@@ -327,6 +321,16 @@ def test_no_error_about_a_declaration_quotes_a_secret() -> None:
     with pytest.raises(ValidationError) as refused:
         ToolConfig.model_validate(raw)
     assert KEY not in str(refused.value)
+
+
+@pytest.mark.timeout(10)
+def test_a_schema_that_refers_to_itself_in_many_ways_is_checked_at_once() -> None:
+    """C1.4: references within choices multiply, and declarations come from strangers too."""
+    nested = {"anyOf": [{"$ref": "#/$defs/nested"}] * 30 + [{"type": "object"}]}
+    declared = tool(properties={"where": {"$ref": "#/$defs/nested"}}, schema={"$defs": {"nested": nested}})
+    assert problems(declared) == [
+        ("/input_schema/properties/where", "where is an object, which only a body can carry.")
+    ]
 
 
 def problems(declared: ToolConfig, *, base_url: str = API) -> list[tuple[str, str]]:

@@ -10,13 +10,7 @@ from uuid import uuid4
 import pytest
 
 from connectors.http_tools.connector import HttpConnector
-from connectors.http_tools.tool_config import (
-    ApiConfig,
-    ArgumentPlace,
-    Authentication,
-    FieldMappings,
-    ToolConfig,
-)
+from connectors.http_tools.tool import ApiConfig, ArgumentPlace, Authentication, FieldMappings, ToolConfig
 from connectors.testing import closing
 from tests.connectors.declared_tools import API, connector_of, workflow_of
 from tests.connectors.http_tool_hosts import http_tool_hosts

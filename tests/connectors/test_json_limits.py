@@ -2,7 +2,7 @@
 
 import pytest
 
-from connectors.json_limits import TooDeep, UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, parse_listing
 
 
 @pytest.mark.parametrize(

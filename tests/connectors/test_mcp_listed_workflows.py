@@ -13,8 +13,8 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, OutcomeUnknown, Rejected
 from connectors.protocol import RunRef, WorkflowRef, capabilities_for
 from connectors.testing import closing
-from connectors.upstream_mcp.listed_config import McpSourceConfig
-from connectors.upstream_mcp.two_ways import McpSourceConnector
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
 from tests.engines.workflow_server import CANCEL, LIST, START, STATUS, WorkflowServer, workflow
 
 

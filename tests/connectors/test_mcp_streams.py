@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from connectors.testing import closing
-from connectors.upstream_mcp import pauses, session
-from connectors.upstream_mcp.listed_config import McpSourceConfig
-from connectors.upstream_mcp.two_ways import McpSourceConnector
+from connectors.upstream_mcp import http_transport, session
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
 from tests.connectors.scripted import Received, ScriptedEngine, response
 from tests.engines.hostile_servers import STREAM_HEAD, server
 from tests.executions.engines import until
@@ -23,7 +23,7 @@ CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_transport, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(session, "FIRST_PAUSE_SECONDS", 0.01)
 
 

@@ -8,8 +8,8 @@ import pytest
 from pydantic import SecretStr
 
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Rejected, Unreachable
-from connectors.http_limits import HttpLimits
-from connectors.oauth import ClientCredentials
+from connectors.network.oauth import ClientCredentials
+from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import Received, ScriptedEngine, response
 

@@ -5,9 +5,13 @@ from textwrap import dedent
 
 import pytest
 
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.document_text import MAX_BYTES, MAX_YAML_BYTES, read_text
-from connectors.http_tools.openapi.refusals import UnusableDocument
+from connectors.http_tools.openapi.document import (
+    MAX_BYTES,
+    MAX_YAML_BYTES,
+    Document,
+    UnusableDocument,
+    read_text,
+)
 from tests.connectors.openapi import document, read, the_refusal, the_tool, with_operation
 
 YAML = dedent("""\

@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectors.http_tools.openapi.document import Document
+from connectors.http_tools.openapi.document import Document, UnusableDocument
 from connectors.http_tools.openapi.operations import operations_of
-from connectors.http_tools.openapi.refusals import UnusableDocument
 from tests.connectors.openapi import BASE, document, read
 from tests.thoroughness import examples
 

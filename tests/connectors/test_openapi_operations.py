@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from connectors.http_tools.building import build_request
-from connectors.http_tools.declaring import operation_of
-from connectors.http_tools.openapi.refusals import UnusableDocument
-from connectors.http_tools.reading import read_arguments
-from connectors.http_tools.sending import form_pairs
+from connectors.http_tools.openapi.document import UnusableDocument
+from connectors.http_tools.request import form_pairs
 from tests.connectors.openapi import (
     BASE,
     body_of,
@@ -185,9 +182,6 @@ def test_a_form_with_brackets_is_sent_as_the_document_says():
         ("expand[]", "p"),
         ("expand[]", "q"),
     ]
-    operation, schema = operation_of(tool.config, base_url=BASE), tool.config.input_schema
-    read_back = read_arguments(operation, sent, base_url=BASE, input_schema=schema)
-    assert build_request(operation, base_url=BASE, arguments=read_back) == sent
     assert [note.split(",")[0] for note in tool.notes] == [
         'The form field "either" is left out',
         'The form field "inner" is left out',

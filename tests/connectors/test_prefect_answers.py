@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.prefect import PrefectConnector
 from connectors.prefect.config import PrefectConfig
+from connectors.prefect.connector import PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
 
@@ -84,12 +84,12 @@ async def prefect(told: dict[str, Any] | Behaviour, **settings: Any) -> AsyncIte
         ),
         (
             flow_run("SCHEDULED", name="AwaitingRetry", next_scheduled_start_time="2026-01-02T03:04:05Z"),
-            "It failed and is tried again: due at 2026-01-02 03:04:05 UTC.",
+            "It failed and is retried: due at 2026-01-02 03:04:05 UTC.",
         ),
         (flow_run("PENDING"), "A worker has taken the run and prepares it."),
         (
             flow_run("PAUSED", message="Is the kettle on?"),
-            "Paused at Prefect until somebody resumes it there: Is the kettle on?",
+            "Paused at Prefect until it is resumed there: Is the kettle on?",
         ),
         (flow_run("CANCELLING"), "Prefect is cancelling the run."),
     ],
@@ -106,7 +106,7 @@ async def test_a_run_that_waits_says_what_for_with_one_request(told: dict[str, A
     ("told", "error"),
     [
         (flow_run("FAILED"), "The flow run failed and Prefect gave no reason."),
-        (flow_run("CRASHED", message=""), "The flow run crashed. Its process ended without a word."),
+        (flow_run("CRASHED", message=""), "The flow run crashed. Its process ended without a message."),
     ],
 )
 async def test_a_failure_without_words_still_says_what_happened(told: dict[str, Any], error: str) -> None:
@@ -219,7 +219,7 @@ async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A7.2: the start may have happened, and is repeated with its key by whoever keeps the record."""
-    monkeypatch.setattr("connectors.prefect.api.BUSY_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("connectors.prefect.api.FIRST_PAUSE_SECONDS", 0.01)
     async with prefect({CREATE: BUSY, READ: BUSY}) as (connector, _):
         with pytest.raises(OutcomeUnknown):
             await connector.start(WORKFLOW, {}, key=KEY)

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from catalogue.schemas import check_input_schema
 from connectors.errors import Misconfigured
-from connectors.temporal.config import TemporalConfig
+from connectors.formats.yaml import read_document, write_document
+from connectors.temporal.config import TemporalConfig, list_declared, read_file
 from connectors.temporal.declarations import Block, DefinitionsFile, keys_of
 from connectors.temporal.definitions_file import Declared, read_definitions, write_definitions
-from connectors.temporal.listing import list_declared, read_file
 from connectors.temporal.settings import settings_of
-from connectors.temporal.yaml_document import read_document, write_document
 from tests.thoroughness import examples
 
 DOCUMENT = Path(__file__).parent / "temporal_files" / "source_document.yaml"

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from connectors.formats.yaml import MAX_BYTES, UnusableText
 from connectors.temporal.definitions_file import read_definitions
-from connectors.temporal.yaml_document import MAX_BYTES
-from connectors.yaml_nodes import UnusableText
 from tests.thoroughness import examples
 
 EXAMPLE = (Path(__file__).parent / "temporal_files" / "source_document.yaml").read_text()

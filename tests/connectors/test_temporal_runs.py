@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from connectors.protocol import RunRef, RunSnapshot, RunState
-from connectors.temporal import TemporalConnector
+from connectors.temporal.connector import TemporalConnector
 from connectors.testing import Sample, start, until_ended
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
@@ -72,7 +72,7 @@ async def test_a_failure_tells_its_whole_cause_chain_with_types_and_details_but_
     [
         ("FailAlone", 'Boom: There is no more. (details: [{"code": 7}, "second detail"])'),
         ("FailInChild", 'child workflow FailAlone failed: Boom: There is no more. (details: [{"code": 7}, '),
-        ("SlowActivity", "activity heartbeat failed in all its attempts: it took longer than it may"),
+        ("SlowActivity", "activity heartbeat failed in all its attempts: it took longer than its timeout"),
     ],
 )
 async def test_failures_of_the_workflow_of_its_children_and_by_time_are_told(
@@ -146,7 +146,7 @@ async def test_a_result_that_is_no_json_is_told_in_words(connector: TemporalConn
     snapshot = await end_of(connector, "Binary")
     assert snapshot.state is RunState.COMPLETED
     assert snapshot.output == {
-        "unreadable": "What Temporal holds here is no JSON and cannot be shown.",
+        "unreadable": "What Temporal holds here is not JSON.",
         "encoding": "binary/plain",
         "bytes": 5,
     }
@@ -158,7 +158,7 @@ async def test_a_result_beyond_the_limit_is_not_taken_over(temporal_server: Temp
         snapshot = await end_of(connector, "Large", {"characters": 5_000})
     assert snapshot.state is RunState.COMPLETED
     assert snapshot.output["bytes"] == 5_002
-    assert "larger than the 1,000 bytes" in snapshot.output["unreadable"]
+    assert "larger than the limit of 1,000 bytes" in snapshot.output["unreadable"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionDescription
 
 from connectors.errors import Misconfigured, NotFound, OutcomeUnknown, Rejected
 from connectors.protocol import RunRef, RunState, WorkflowRef
-from connectors.temporal import TemporalConnector
+from connectors.temporal.connector import TemporalConnector
 from connectors.temporal.runs import parse_run
 from connectors.testing import Sample, start, until_ended
 from tests.engines.temporal.definitions import connector_to, workflow_ref

@@ -14,13 +14,13 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
+from connectors.allowlists import StdioCommand, allow_stdio_commands
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Rejected, Unreachable
-from connectors.operator import StdioCommand, allow_stdio_commands
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef, ignore_progress
 from connectors.testing import free_port
-from connectors.upstream_mcp import McpConnector
 from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.processes import ROOT
@@ -149,7 +149,7 @@ async def test_questions_of_the_server_are_declined_in_words(connect: Connect) -
             declined = (await call(connector, "ask")).error
         except ConnectorError as error:
             declined = error.message
-    assert "This client offers no sampling" in declined or "nobody can give it here" in declined
+    assert "This client offers no sampling" in declined or "this client cannot provide" in declined
 
 
 @pytest.mark.engines

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from catalogue.changes import Change
 from catalogue.models import Workflow
 from catalogue.openapi.importing import ImportRefused, ImportRequest, OpenApiImport, import_document
-from connectors.http_tools.building import build_request
-from connectors.http_tools.operation import HttpOperation
+from connectors.http_tools.request import build_request
+from connectors.http_tools.tool import HttpOperation
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.openapi import body_of, document

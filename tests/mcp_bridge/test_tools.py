@@ -122,7 +122,7 @@ async def test_where_other_arguments_do_not_help_nobody_is_told_to_try_some(conn
         await in_database(make_workflow)(upstream, upstream_id="good", name="good")
         async with connect(mode=era) as client:
             told = await client.call_tool("good", {})
-    assert told.is_error and "asks for input in the middle of a call" in told.content[0].text
+    assert told.is_error and "asks for input during the call" in told.content[0].text
     assert "Other arguments do not help: tell the person who runs the workflow." in told.content[0].text
 
 

@@ -107,9 +107,9 @@ def test_a_request_that_is_not_the_tools_own_is_refused(
     for proposed in FOREIGN_REQUESTS:
         with subtests.test(**proposed), nothing_sent_yet(shop, foreign):
             request = filled(proposed, shop, foreign)
-            insist(model_server, {"tool": "get_order", "reason": "", "http_request": request})
+            insist(model_server, proposes("get_order", {"order_id": "A-7"}, http_request=request))
 
-            assert_refused(ask())
+            assert_refused(ask(), why="do not mean the same call")
             assert shop.arrived == foreign.arrived == []
 
 
@@ -136,9 +136,10 @@ def test_a_body_with_more_or_other_fields_than_declared_is_refused(
     for proposed in OTHER_BODIES:
         with subtests.test(**proposed), nothing_sent_yet(shop):
             request = filled(proposed, shop, foreign)
-            insist(model_server, {"tool": "create_order", "reason": "", "http_request": request})
+            arguments = {"item": "lamp", "amount": 2}
+            insist(model_server, proposes("create_order", arguments, http_request=request))
 
-            assert_refused(ask("Two lamps", EVERY_TOOL))
+            assert_refused(ask("Two lamps", EVERY_TOOL), why="do not mean the same call")
             assert shop.arrived == []
 
 
@@ -194,13 +195,12 @@ def test_arguments_and_a_request_that_mean_different_calls_are_refused(
     "more",
     [
         {},
-        {"arguments": {}},
         {"arguments": {"order_id": "A-7", "fields": "all"}},
         {"arguments": {"order_id": "A-7", "fields": None}},
         {"request": {"query_params": {"fields": "all"}}},
         {"request": {"headers": {"Accept": "application/json"}}},
     ],
-    ids=["both", "empty", "default-in-arguments", "null", "default-in-request", "accept"],
+    ids=["both", "default-in-arguments", "null", "default-in-request", "accept"],
 )
 def test_arguments_and_a_request_that_mean_the_same_are_let_through(
     model_server: ModelServer, shop: TargetApi, more: dict[str, Any]
@@ -214,32 +214,38 @@ def test_arguments_and_a_request_that_mean_the_same_are_let_through(
     answer = ask().json()
 
     meant = {name: given for name, given in arguments.items() if given is not None}
-    assert (answer["status"], answer["arguments"]) == ("success", meant or {"order_id": "A-7"})
+    assert (answer["status"], answer["arguments"]) == ("success", meant)
 
 
-def test_of_a_request_alone_the_arguments_are_read_back_and_the_request_is_made_anew(
+def test_a_request_without_its_arguments_is_sent_back(
     model_server: ModelServer, shop: TargetApi, foreign: TargetApi
 ) -> None:
-    """C4.3, C4.4: with the types that the schema says."""
+    """C4.3, C4.4: the arguments are what counts, and the model is told which ones are missing."""
     store(shop)
     request = filled(ordering(headers={"x-urgent": "true"}), shop, foreign)
-    model_server.script({"tool": "create_order", "reason": "", "http_request": request})
+    arguments = {"item": "lamp", "amount": 2, "urgent": True}
+    model_server.script(
+        {"tool": "create_order", "reason": "", "http_request": request},
+        proposes("create_order", arguments, http_request=request),
+    )
 
     answer = ask("Two lamps, quickly", EVERY_TOOL).json()
 
-    assert answer["arguments"] == {"item": "lamp", "amount": 2, "urgent": True}
+    assert "/item" in model_server.asked[1].prompt
+    assert answer["arguments"] == arguments
     assert (shop.last.json, shop.last.header("x-urgent")) == (BODY, "true")
 
 
-def test_numbers_in_a_query_are_read_back_as_numbers(model_server: ModelServer, shop: TargetApi) -> None:
+def test_numbers_are_texts_in_the_query_of_a_request(model_server: ModelServer, shop: TargetApi) -> None:
     """C4.3"""
     store(shop)
     request = reading(f"{shop.base_url}/orders", query_params={"limit": "5", "state": "open"})
-    model_server.script({"tool": "list_orders", "reason": "", "http_request": request})
+    arguments = {"limit": 5, "state": "open"}
+    model_server.script(proposes("list_orders", arguments, http_request=request))
 
     answer = ask("Five open orders").json()
 
-    assert answer["arguments"] == {"limit": 5, "state": "open"}
+    assert answer["arguments"] == arguments
     assert sorted(shop.last.query) == [("limit", "5"), ("state", "open")]
 
 

@@ -13,7 +13,7 @@ from catalogue.management.openapi_report import report_lines
 from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
 from catalogue.openapi.importing import ImportRefused, ImportRequest, Selection, import_document
 from catalogue.openapi.serializers import OpenApiImportSerializer
-from connectors.http_tools.openapi.document_text import MAX_BYTES
+from connectors.http_tools.openapi.document import MAX_BYTES
 
 
 class Command(CatalogueCommand):

@@ -18,7 +18,7 @@ from catalogue.declared_workflows import (
 from catalogue.history import command
 from catalogue.management.base import CatalogueCommand
 from connectors.errors import Misconfigured
-from connectors.temporal.listing import read_file
+from connectors.temporal.config import read_file
 
 
 def _key_and_value(text: str) -> tuple[str, str]:

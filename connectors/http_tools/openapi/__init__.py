@@ -1,1 +1,0 @@
-"""OpenAPI 3 documents as tools: each operation becomes one, or says why it cannot."""

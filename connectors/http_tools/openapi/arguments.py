@@ -1,23 +1,18 @@
-"""An operation's parameters and body fields as the arguments of one tool."""
+"""Parameters and body fields of an operation as the arguments of one tool."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.http_tools.openapi.body_fields import Demand
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.refusals import NoTool
+from connectors.formats.json_schema import steps_of, types_of
+from connectors.http_tools.openapi.document import NoTool
 from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.pointers import steps_of
-from connectors.http_tools.tool_config import ArgumentPlace
+from connectors.http_tools.tool import ArgumentPlace
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 LONGEST_NAME = 64
 """Of an argument; models' own interfaces take no longer ones, and no other characters."""
-NESTED = frozenset({"array", "object"})
-MAX_LOOKED_AT = 200
-"""Parts of a schema that are looked at for its type."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +26,16 @@ class Argument:
     description: str = ""
     """Instead of the one in its schema."""
     required: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """That some of an object's fields have to be given together or in part."""
+
+    of: tuple[frozenset[str], ...]
+    """Fields that go together."""
+    only_one: bool = False
+    """Of these groups one and no other; else one or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -
     Raises NoTool.
     """
     converted = schemas.convert_text(raw, pointer)
-    is_list = needed and "array" in types_of(schemas.document, raw, pointer)
+    is_list = needed and "array" in types_of(raw, schemas.document.object_at, pointer)
     return with_an_item(converted) if is_list else converted
 
 
@@ -108,40 +113,6 @@ def with_an_item(converted: Converted) -> Converted:
     if isinstance(fewest, int) and fewest > 0:
         return converted
     return Converted(schema | {"minItems": 1}, converted.needs, converted.parts)
-
-
-def types_of(document: Document, raw: Any, pointer: str) -> frozenset[str]:
-    """Which JSON types a schema of the document allows, null left out; empty: whatever. Raises NoTool."""
-    found: set[str] = set()
-    waiting, seen = [(raw, pointer)], set[str]()
-    while waiting:
-        raw, pointer = waiting.pop()
-        if not isinstance(raw, dict):
-            continue
-        raw, pointer = document.object_at(raw, pointer)
-        if pointer in seen or len(seen) > MAX_LOOKED_AT:
-            continue
-        seen.add(pointer)
-        found |= _own_types(raw)
-        for word in ("allOf", "anyOf", "oneOf"):
-            parts = raw[word] if isinstance(raw.get(word), list) else []
-            waiting += [(one, f"{pointer}/{word}/{position}") for position, one in enumerate(parts)]
-    return frozenset(found) - {"null"}
-
-
-def item_types_of(document: Document, raw: Any, pointer: str) -> frozenset[str]:
-    """The same of the items of a list. Raises NoTool."""
-    if not isinstance(raw, dict):
-        return frozenset()
-    raw, pointer = document.object_at(raw, pointer)
-    return types_of(document, raw.get("items"), f"{pointer}/items")
-
-
-def _own_types(raw: dict[str, Any]) -> set[str]:
-    if isinstance(named := raw.get("type"), str | list):
-        return {name for name in ([named] if isinstance(named, str) else named) if isinstance(name, str)}
-    is_object = "properties" in raw or isinstance(raw.get("additionalProperties"), dict)
-    return {"object"} if is_object else set()
 
 
 def _free_name(argument: Argument, taken: Iterable[str]) -> str:

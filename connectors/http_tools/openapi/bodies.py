@@ -1,32 +1,229 @@
 """Request bodies: an object's fields become arguments, any other body is one argument."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.http_tools.openapi.arguments import (
+from connectors.formats.json_schema import (
+    MAX_LOOKED_AT,
     NESTED,
-    Argument,
-    convert_as_text,
     item_types_of,
+    parts_of,
+    pointer_of,
     types_of,
-    with_an_item,
 )
-from connectors.http_tools.openapi.body_fields import Demand, Field, fields_of
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.inner_lists import has_inner_lists
-from connectors.http_tools.openapi.media_types import (
-    JSON,
-    choose_media_type,
-    is_form,
-    is_json,
-    is_multipart,
-    plain_name,
+from connectors.http_tools.openapi.arguments import Argument, Demand, convert_as_text, with_an_item
+from connectors.http_tools.openapi.document import (
+    LONGEST_ARGUMENT_DESCRIPTION,
+    Ambiguous,
+    Document,
+    NoTool,
+    plain_text,
+    quoted,
 )
-from connectors.http_tools.openapi.refusals import NoTool, quoted
-from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
-from connectors.http_tools.pointers import pointer_of
-from connectors.http_tools.tool_config import ArgumentPlace, BodyFormat, Constant
+from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out
+from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+JSON = frozenset({"application/json", "*/*", "application/*"})
+"""Where the usual name of JSON will do."""
+SHOWN = 3
+
+
+def is_json(media_type: str) -> bool:
+    plain = plain_name(media_type)
+    return plain in JSON or plain.endswith(("+json", "/json"))
+
+
+def choose_media_type(offered: Iterable[str], pointer: str) -> str:
+    """The one that says most: JSON, else a form, else one with files. Raises NoTool where there is none."""
+    names = list(offered)
+    for fits in (lambda name: plain_name(name) == "application/json", is_json, is_form, is_multipart):
+        if chosen := next((name for name in names if fits(name)), None):
+            return chosen
+    listed = ", ".join(quoted(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    raise NoTool(f"Its body is {listed}; only JSON and forms can be sent.", pointer)
+
+
+def is_form(media_type: str) -> bool:
+    return plain_name(media_type) == FORM
+
+
+def is_multipart(media_type: str) -> bool:
+    return plain_name(media_type) == MULTIPART
+
+
+def plain_name(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()
+
+
+DEEPEST = 8
+"""`allOf` within `allOf`."""
+MAX_FIELDS = 1_000
+OPEN = frozenset(
+    ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
+)
+"""Keywords of objects of which a list of fields does not say everything."""
+CHOICES = ("oneOf", "anyOf")
+
+
+@dataclass(slots=True)
+class Field:
+    name: str
+    required: bool = False
+    schemas: list[tuple[Any, str]] = field(default_factory=list)
+    """All of which it has to fit, each with its pointer."""
+
+    @property
+    def pointer(self) -> str:
+        return self.schemas[0][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What an object that is a body has."""
+
+    fields: dict[str, Field]
+    """By name."""
+    demands: list[Demand]
+
+
+def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
+    """None for a body that only makes sense as a whole. Raises NoTool."""
+    gathered = _Gathered(document)
+    if not isinstance(raw, dict) or not gathered.take(raw, pointer) or not gathered.fields:
+        return None
+    for name in gathered.required & gathered.fields.keys():
+        gathered.fields[name].required = True
+    # A field that is required but not described takes any value.
+    for name in sorted(gathered.required - gathered.fields.keys() - gathered.left_out):
+        gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
+    if gathered.at_least > 1 and gathered.at_least > len(gathered.required):
+        return None
+    return Fields(gathered.fields, list(gathered.needed()))
+
+
+@dataclass(slots=True)
+class _Gathered:
+    document: Document
+    fields: dict[str, Field] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+    demands: list[Demand] = field(default_factory=list)
+    at_least: int = 0
+    """How many fields have to be given, whichever."""
+    parts: int = 0
+
+    def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
+        """Whether everything that the schema says is in the fields now."""
+        schema, pointer = self.document.object_at(raw, pointer)
+        self.parts += 1
+        if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
+            return False
+        if isinstance(names := schema.get("required"), list):
+            self.required |= {name for name in names if isinstance(name, str)}
+        self._take_demands(schema)
+        self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
+        return len(self.fields) <= MAX_FIELDS and all(
+            self.take(part, f"{pointer}/allOf/{position}", depth + 1)
+            for position, part in enumerate(schema.get("allOf", ()))
+        )
+
+    def _take_demands(self, schema: dict[str, Any]) -> None:
+        fewest = schema.get("minProperties", 0)
+        if isinstance(fewest, int) and not isinstance(fewest, bool):
+            self.at_least = max(self.at_least, fewest)
+        for word in CHOICES:
+            groups = [_required_by(one) for one in schema.get(word) or ()]
+            if groups:
+                self.demands.append(Demand(of=tuple(groups), only_one=word == "oneOf"))
+
+    def needed(self) -> Iterator[Demand]:
+        """Those that are not fulfilled by what always has to be given, nor by nothing that can be given."""
+        known = self.fields.keys()
+        for demand in self.demands:
+            possible = tuple(dict.fromkeys(group for group in demand.of if group <= known))
+            is_always = any(group <= self.required for group in possible)
+            if possible and (demand.only_one or not is_always):
+                yield Demand(of=possible, only_one=demand.only_one)
+        if self.at_least == 1 and not self.required:
+            yield Demand(of=tuple(frozenset([name]) for name in self.fields))
+
+    def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
+        if isinstance(properties, Ambiguous):
+            raise NoTool(f"The key {quoted(properties.key)} stands twice in one object.", pointer)
+        for name, raw in properties.items():
+            at = f"{pointer}{pointer_of([name])}"
+            if is_left_out(self.document, raw, at, "request"):
+                self.left_out.add(name)
+                continue
+            known = self.fields.setdefault(name, Field(name))
+            if all(raw != other for other, _ in known.schemas):
+                known.schemas.append((raw, at))
+
+
+def _is_plain(schema: dict[str, Any]) -> bool:
+    if OPEN & schema.keys() or schema.get("additionalProperties") not in (None, False):
+        return False
+    named = schema.get("type", "object")
+    if named != "object" and named != ["object", "null"]:
+        return False
+    if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
+        return False
+    # A base of several kinds of objects, each with further fields.
+    if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
+        return False
+    return all(_only_requires(schema.get(word)) for word in CHOICES)
+
+
+def _required_by(choice: dict[str, Any]) -> frozenset[str]:
+    names = choice.get("required")
+    return (
+        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+    )
+
+
+def _only_requires(choices: Any) -> bool:
+    """Whether they only say which fields go together."""
+    return choices is None or (
+        isinstance(choices, list)
+        and all(
+            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
+        )
+    )
+
+
+COMPOSITIONS = ("allOf", "anyOf", "oneOf")
+
+
+def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
+    """Whether a list that may hold texts is anywhere below the schema's outermost value. Raises NoTool."""
+    waiting, seen = [(raw, pointer, False)], set[tuple[str, bool]]()
+    while waiting:
+        raw, pointer, is_inner = waiting.pop()
+        if not isinstance(raw, dict):
+            continue
+        raw, pointer = document.object_at(raw, pointer)
+        if (pointer, is_inner) in seen:
+            continue
+        seen.add((pointer, is_inner))
+        # What is too much to look at may have some.
+        if len(seen) > MAX_LOOKED_AT or (is_inner and _holds_texts(document, raw, pointer)):
+            return True
+        for word in COMPOSITIONS:
+            waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
+        fields = raw["properties"] if isinstance(raw.get("properties"), dict) else {}
+        waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields.items()]
+        waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
+    return False
+
+
+def _holds_texts(document: Document, raw: dict[str, Any], pointer: str) -> bool:
+    is_list = "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
+    items = item_types_of(raw, document.object_at, pointer)
+    return is_list and not (items and items <= NESTED)
+
 
 WHOLE = "body"
 DEEP = "deepObject"
@@ -66,8 +263,8 @@ class Bodies:
         if "schema" not in media:
             return Body([self._whole({}, at, described)], constants=_constants(media_type))
         schema, at_schema = media["schema"], f"{at}/schema"
-        told = fields_of(self.document, schema, at_schema)
-        fields, demands = (told.fields, told.demands) if told else (None, [])
+        found = fields_of(self.document, schema, at_schema)
+        fields, demands = (found.fields, found.demands) if found else (None, [])
         if is_form(media_type) or is_multipart(media_type):
             if described.get("required") is not True and self._says_nothing(schema, at_schema):
                 return Body()
@@ -90,8 +287,8 @@ class Bodies:
         if with_files is None or not is_json(chosen):
             return chosen
         media, at = self.document.object_at(content[chosen], f"{pointer}{pointer_of([chosen])}")
-        told = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
-        fields = told.fields.values() if told else ()
+        found = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
+        fields = found.fields.values() if found else ()
         has_files = any(self._is_file(raw, where) for field in fields for raw, where in field.schemas)
         return with_files if has_files else chosen
 
@@ -203,11 +400,11 @@ class Bodies:
         """With the document's words, and how a file is given."""
         raw, _ = self.document.object_at(*one.schemas[0])
         said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
-        told = {"description": f"{said} {HOW_TO_GIVE}".strip()}
+        described = {"description": f"{said} {HOW_TO_GIVE}".strip()}
         if not is_list:
-            return {"type": "string"} | told
+            return {"type": "string"} | described
         bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
-        return {"type": "array"} | told | bounds | {"items": {"type": "string"}}
+        return {"type": "array"} | described | bounds | {"items": {"type": "string"}}
 
     def _form_objection(self, one: Field, encoding: Any) -> str:
         said = _said(encoding, one)
@@ -217,9 +414,9 @@ class Bodies:
         if said.get("style") == DEEP:
             return self._objection_to_brackets(one)
         for raw, pointer in one.schemas:
-            if types_of(self.document, raw, pointer) == {"object"}:
+            if types_of(raw, self.document.object_at, pointer) == {"object"}:
                 return "which is an object, and forms have texts only"
-            if item_types_of(self.document, raw, pointer) & NESTED:
+            if item_types_of(raw, self.document.object_at, pointer) & NESTED:
                 return "which is a list of more than texts"
         return ""
 
@@ -228,8 +425,8 @@ class Bodies:
         if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
             return "which has lists of texts within objects, and forms do not write brackets for those"
         types, items = self._types_of(one)
-        # Objects are written with numbers, texts under another name; a list of both, or of what is not told,
-        # has no spelling that is right for all of it.
+        # Objects are written with numbers, texts under another name; a list of both, or of unknown types, has
+        # no spelling that is right for all items.
         is_plain = types == {"array"} and bool(items) and not items & NESTED
         is_of_objects = bool(items) and items <= NESTED
         if "array" in types and not is_plain and not is_of_objects:
@@ -238,8 +435,10 @@ class Bodies:
 
     def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
         """Of its value, and of the items of a list."""
-        types = {found for raw, at in one.schemas for found in types_of(self.document, raw, at)}
-        items = {found for raw, at in one.schemas for found in item_types_of(self.document, raw, at)}
+        types = {found for raw, at in one.schemas for found in types_of(raw, self.document.object_at, at)}
+        items = {
+            found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
+        }
         return types, items
 
     def _form_name(self, one: Field, encoding: Any) -> str:

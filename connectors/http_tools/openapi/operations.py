@@ -1,14 +1,34 @@
-"""The operations of a document, one after the other, and which of them are wanted."""
+"""The operations of a document, and the tools that they become."""
 
-from collections.abc import Collection, Iterator
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.document_text import Ambiguous
-from connectors.http_tools.openapi.refusals import NoTool, quoted
-from connectors.http_tools.pointers import pointer_of
+from pydantic import ValidationError
+
+from connectors.formats.json_schema import pointer_of, types_of
+from connectors.http_tools.openapi.arguments import Argument, collect_arguments
+from connectors.http_tools.openapi.bodies import Bodies, Body, is_json
+from connectors.http_tools.openapi.document import (
+    LONGEST_TITLE,
+    Ambiguous,
+    Document,
+    NoTool,
+    RefusedOperation,
+    description_of,
+    plain_text,
+    quoted,
+)
+from connectors.http_tools.openapi.parameters import Parameters
+from connectors.http_tools.openapi.schemas import Schemas
+from connectors.http_tools.openapi.security import Settings, is_anonymous, key_place
+from connectors.http_tools.openapi.servers import check_server
+from connectors.http_tools.tool import ApiConfig, Constant, FieldMappings, ToolConfig
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
@@ -121,3 +141,272 @@ def _operation(document: Document, method: str, path: str, item: dict[str, Any],
         item_pointer=pointer,
         objection=objection,
     )
+
+
+LONGEST = 255
+UNFIT = re.compile(r"[^A-Za-z0-9]+")
+
+
+class Names:
+    """Gives each operation a name that no other has, and the same one at every import."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, operation: Operation) -> str:
+        """Its id, else method and path; where another has that, both."""
+        of_path = UNFIT.sub("_", f"{operation.method.lower()} {operation.path}").strip("_")
+        given = "".join(char for char in operation.id if char.isprintable())
+        candidates = [given, of_path] if given else [of_path]
+        candidates.append(f"{given or of_path}_{of_path}")
+        for candidate in candidates:
+            if (name := candidate[:LONGEST].strip()) and name not in self._taken:
+                return self._take(name)
+        number = 2
+        while (name := f"{candidates[0][: LONGEST - 8]}_{number}") in self._taken:
+            number += 1
+        return self._take(name)
+
+    def _take(self, name: str) -> str:
+        self._taken.add(name)
+        return name
+
+
+MAX_FIELDS = 20
+
+
+def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
+    """The path alone, and what goes into the query of every call. Raises NoTool.
+
+    A fragment distinguishes the operations of one address; it is never sent.
+    """
+    plain, mark, query = path.partition("#")[0].partition("?")
+    if "{" in query:
+        raise NoTool(f"Its path {quoted(path)} has a parameter after the '?'.", pointer)
+    if not mark:
+        return plain, []
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise NoTool(f"Its path {quoted(path)} has no readable query after the '?'.", pointer) from None
+    return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
+
+
+MAX_BYTES = 8_192
+"""Of an output schema: every agent that sees the tool pays for it."""
+
+
+def output_schema_of(
+    document: Document, schemas: Schemas, responses: Any, pointer: str
+) -> dict[str, Any] | None:
+    """None where there is no JSON object that every success answers, or its schema is too large."""
+    try:
+        found = [_schema_of(document, raw, at) for raw, at in _successes(responses, pointer)]
+        if not found or found[0] is None or any(one is None or one[0] != found[0][0] for one in found):
+            return None
+        return _converted(document, schemas, *found[0])
+    except NoTool:
+        return None
+
+
+def _successes(responses: Any, pointer: str) -> list[tuple[Any, str]]:
+    if not isinstance(responses, dict):
+        return []
+    return [(raw, f"{pointer}/{code}") for code, raw in responses.items() if str(code).startswith("2")]
+
+
+def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | None:
+    """None for an answer without JSON."""
+    answer, pointer = document.object_at(raw, pointer)
+    content = answer.get("content")
+    for name, media in content.items() if isinstance(content, dict) else ():
+        if is_json(name) and isinstance(media, dict) and isinstance(media.get("schema"), dict):
+            schema, at = media["schema"], f"{pointer}/content/schema"
+            return document.object_at(schema, at) if schema.keys() == {"$ref"} else (schema, at)
+    return None
+
+
+def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> dict[str, Any] | None:
+    if types_of(raw, document.object_at, pointer) != {"object"} or raw.get("nullable") is True:
+        return None
+    converted = schemas.convert(raw, pointer)
+    if not isinstance(converted.schema, dict):
+        return None
+    definitions = schemas.definitions_for(converted.needs, parts=converted.parts)
+    schema = converted.schema | {"type": "object"} | ({"$defs": definitions} if definitions else {})
+    return schema if len(json.dumps(schema, separators=(",", ":"))) <= MAX_BYTES else None
+
+
+MAX_OPERATIONS = 5_000
+LONGEST_API = 80
+"""Characters of an API's name."""
+WITHOUT_BODY = frozenset({"GET", "HEAD"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadTool:
+    """An operation as a tool, without credentials, which are the source's."""
+
+    config: ToolConfig
+    operation: Operation
+    notes: list[str]
+    """What of the operation the tool has not, in sentences."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ReadTools:
+    """The result of reading a document: each of its operations is in it once."""
+
+    tools: list[ReadTool] = field(default_factory=list)
+    refused: list[RefusedOperation] = field(default_factory=list)
+    deprecated: int = 0
+    """Left out because they are."""
+    not_chosen: int = 0
+    idle: list[str] = field(default_factory=list)
+    """Patterns and tags of the selection that no operation has."""
+
+
+def read_tools(
+    document: Document,
+    *,
+    base_url: str,
+    settings: Settings,
+    selection: Selection,
+    usable_pattern: Callable[[str], bool],
+) -> ReadTools:
+    """Never raises. `settings`: how the source authenticates."""
+    reader = _Reader(
+        document=document,
+        base_url=base_url,
+        settings=settings,
+        inputs=Schemas(document, "request", usable_pattern),
+        outputs=Schemas(document, "response", usable_pattern),
+    )
+    operations = list(operations_of(document))
+    reader.descriptions.update(map(_words_of, operations))
+    found, names = ReadTools(idle=selection.left_over(operations)), Names()
+    for position, operation in enumerate(operations):
+        # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
+        name = names.take(operation)
+        if not selection.names(operation):
+            found.not_chosen += 1
+        elif operation.is_deprecated and not selection.deprecated:
+            found.deprecated += 1
+        else:
+            reader.read(operation, name, found, is_one_too_many=position >= MAX_OPERATIONS)
+    return found
+
+
+def refusal_of(operation: Operation, reason: str, pointer: str = "") -> RefusedOperation:
+    return RefusedOperation(
+        method=operation.method,
+        path=operation.path,
+        operation_id=operation.id,
+        pointer=pointer or operation.pointer,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Reader:
+    document: Document
+    base_url: str
+    settings: Settings
+    inputs: Schemas
+    outputs: Schemas
+    parameters: dict[str, Argument] = field(default_factory=dict)
+    """By pointer."""
+    descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many operations are described in these words."""
+
+    def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
+        try:
+            if is_one_too_many:
+                raise NoTool(f"Only the first {MAX_OPERATIONS:,} operations of a document are read.")
+            found.tools.append(self._tool(operation, name))
+        except NoTool as refusal:
+            found.refused.append(refusal_of(operation, refusal.reason, refusal.pointer))
+
+    def _tool(self, operation: Operation, name: str) -> ReadTool:
+        if operation.objection is not None:
+            raise operation.objection
+        raw, at = operation.raw, operation.pointer
+        levels = ((raw, at), (operation.item, operation.item_pointer))
+        check_server(self.document, *levels, base_url=self.base_url)
+        anonymous = is_anonymous(self.document, raw, at, self.settings)
+        notes: list[str] = []
+        config = self._config(operation, name, notes, anonymous=anonymous)
+        return ReadTool(config=config, operation=operation, notes=notes)
+
+    def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
+        raw, at = operation.raw, operation.pointer
+        path, constants = split_query(operation.path, operation.item_pointer)
+        # The operation's own override those of all operations of its path.
+        levels = ((operation.item, operation.item_pointer), (raw, at))
+        lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
+        key = key_place(self.settings)
+        read = Parameters(self.document, self.inputs, key, notes, self.parameters)
+        parameters = read.arguments(path, lists)
+        body = self._body(operation, notes)
+        arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands)
+        try:
+            return ToolConfig(
+                name=name,
+                title=plain_text(raw.get("summary"), LONGEST_TITLE),
+                description=self._description(operation),
+                tags=operation.tags,
+                api=ApiConfig(
+                    endpoint=f"{self.base_url}{path}",
+                    method=operation.method,  # type: ignore[arg-type]
+                    body_format=body.body_format,
+                    anonymous=anonymous,
+                ),
+                input_schema=arguments.schema,
+                output_schema=output_schema_of(
+                    self.document, self.outputs, raw.get("responses"), f"{at}/responses"
+                ),
+                # Few APIs answer exactly as documented.
+                output_is_promised=False,
+                field_mappings=FieldMappings(
+                    input=arguments.places, constants=constants + read.constants + body.constants
+                ),
+            )
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise NoTool(f"It makes no tool: {where}: {problem['msg']}.") from None
+
+    def _description(self, operation: Operation) -> str:
+        """With the name of the API, and with method and path where several operations share a description."""
+        call = f"{operation.method} {operation.path}"
+        description = description_of(
+            operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
+        )
+        api = plain_text(self.document.title, LONGEST_API) or urlsplit(self.base_url).hostname or ""
+        is_shared = self.descriptions[_words_of(operation)] > 1 and call not in description
+        said = [api] if api.casefold() not in description.casefold() else []
+        said += [call] if is_shared else []
+        return f"{description}\n\nAPI: {', '.join(said)}" if said else description
+
+    def _body(self, operation: Operation, notes: list[str]) -> Body:
+        if "requestBody" not in operation.raw:
+            return Body()
+        bodies = Bodies(self.document, self.inputs, notes)
+        raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
+        if operation.method not in WITHOUT_BODY:
+            return bodies.body(raw, at)
+        if not _is_empty(bodies, raw, at):
+            notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
+        return Body()
+
+
+def _words_of(operation: Operation) -> tuple[str, str]:
+    return str(operation.raw.get("summary")), str(operation.raw.get("description"))
+
+
+def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
+    """One that cannot be read is not."""
+    try:
+        return bodies.is_empty(raw, pointer)
+    except NoTool:
+        return False

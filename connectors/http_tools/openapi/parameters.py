@@ -1,26 +1,24 @@
-"""Parameters of an operation: which become arguments, which are left out, and which stand in the way."""
+"""Parameters of an operation: which become arguments, which are left out, and which refuse it."""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.http_tools.headers import CONSTANT_ONLY, objection_to_name
-from connectors.http_tools.openapi.arguments import (
-    NESTED,
-    Argument,
-    convert_as_text,
-    item_types_of,
-    types_of,
+from connectors.formats.json_schema import NESTED, item_types_of, pointer_of, types_of
+from connectors.http_tools.openapi.arguments import Argument, convert_as_text
+from connectors.http_tools.openapi.bodies import is_json
+from connectors.http_tools.openapi.document import (
+    LONGEST_ARGUMENT_DESCRIPTION,
+    Document,
+    NoTool,
+    plain_text,
+    quoted,
 )
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.media_types import is_json
-from connectors.http_tools.openapi.refusals import NoTool, quoted
 from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.openapi.texts import LONGEST_ARGUMENT_DESCRIPTION, plain_text
 from connectors.http_tools.path_template import parameters_in
-from connectors.http_tools.pointers import pointer_of
-from connectors.http_tools.tool_config import ArgumentPlace, Constant
+from connectors.http_tools.tool import ArgumentPlace, Constant
+from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI says that parameters of these names mean nothing; some servers still hold requests to `accept`."""
@@ -75,8 +73,8 @@ class Parameters:
         arguments = [self._undeclared(name) for name in undeclared]
         for one in found.values():
             if one.where == "path" and one.name not in named:
-                told = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
-                self.notes.append(told)
+                note = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
+                self.notes.append(note)
             elif (argument := self._argument(one)) is not None:
                 arguments.append(argument)
         return arguments
@@ -111,10 +109,10 @@ class Parameters:
                 self.constants += self._accepted(one)
             return None
         if objection := self._objection(one):
-            told = f"{one.where} parameter {quoted(one.name)}"
+            subject = f"{one.where} parameter {quoted(one.name)}"
             if one.is_required:
-                raise NoTool(f"It needs the {told}, {objection}.", one.pointer)
-            self.notes.append(f"The {told} is left out, {objection}.")
+                raise NoTool(f"It needs the {subject}, {objection}.", one.pointer)
+            self.notes.append(f"The {subject} is left out, {objection}.")
             return None
         if one.pointer not in self.known:
             self.known[one.pointer] = Argument(
@@ -162,10 +160,10 @@ class Parameters:
 
     def _objection_to_schema(self, one: Parameter) -> str:
         raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
-        types = types_of(self.document, raw, at)
+        types = types_of(raw, self.document.object_at, at)
         if types == {"object"}:
             return "which is an object, and those are sent in bodies only"
-        if types == {"array"} and item_types_of(self.document, raw, at) & NESTED:
+        if types == {"array"} and item_types_of(raw, self.document.object_at, at) & NESTED:
             return "which is a list of more than texts, and those are sent in bodies only"
         return ""
 

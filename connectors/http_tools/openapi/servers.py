@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from connectors.addresses import normalise_base_url
-from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.refusals import NoTool, UnusableDocument, quoted
+from connectors.http_tools.openapi.document import Document, NoTool, UnusableDocument, quoted
+from connectors.network.policy import normalise_base_url
 
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
@@ -20,9 +19,9 @@ def base_url_of(document: Document, given: str) -> str:
     url = servers[0] if servers else "/"
     if url.startswith(("http://", "https://")):
         return _normalised(url)
-    told = "names no server" if url == "/" else f"only says that its server is {quoted(url)}"
+    fault = "names no server" if url == "/" else f"only says that its server is {quoted(url)}"
     raise UnusableDocument(
-        f"The document {told}. Give the base URL, what all addresses of the API begin with: --base-url at "
+        f"The document {fault}. Give the base URL, what all addresses of the API begin with: --base-url at "
         "the command, base_url in REST, the field of that name in the admin."
     )
 
@@ -50,15 +49,11 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
         if "servers" not in raw:
             continue
         own, usual = list(_urls(raw["servers"])), list(_urls(document.value.get("servers")))
-        # With a base URL of the user's, whatever is where the rest of the document is goes along.
-        if not own or base_url in _stripped(own) or own[0] in usual[:1]:
+        # With a base URL of the user's, an operation on the document's own server is on that one.
+        if not own or base_url in {url.rstrip("/") for url in own} or own[0] in usual[:1]:
             return
-        told = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."
-        raise NoTool(told, f"{pointer}/servers")
-
-
-def _stripped(urls: list[str]) -> set[str]:
-    return {url.rstrip("/") for url in urls}
+        reason = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."
+        raise NoTool(reason, f"{pointer}/servers")
 
 
 def _urls(servers: Any) -> Iterator[str]:

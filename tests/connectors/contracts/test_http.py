@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from connectors.http_tools.tool_config import ToolConfig
+from connectors.http_tools.tool import ToolConfig
 from connectors.protocol import Connector
 from connectors.testing import BROKEN_OFF, GARBAGE, ConnectorContract, EngineHarness, Sample
 from tests.connectors.declared_tools import TEXT, connector_of, tool, workflow_of

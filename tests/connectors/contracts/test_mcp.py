@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from connectors.operator import StdioCommand, allow_stdio_commands
+from connectors.allowlists import StdioCommand, allow_stdio_commands
 from connectors.protocol import Connector, WorkflowRef
 from connectors.testing import (
     GARBAGE,
@@ -21,8 +21,8 @@ from connectors.testing import (
     closing,
     http_answer,
 )
-from connectors.upstream_mcp.listed_config import McpSourceConfig
-from connectors.upstream_mcp.two_ways import McpSourceConnector
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.engines.mute_mcp import answer_after_handshake, serving_mute_server
 

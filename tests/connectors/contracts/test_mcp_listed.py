@@ -20,10 +20,10 @@ from connectors.testing import (
     closing,
     http_answer,
 )
-from connectors.upstream_mcp.listed import LISTED, PREFIX
-from connectors.upstream_mcp.listed_config import McpSourceConfig
+from connectors.upstream_mcp.config import McpSourceConfig
+from connectors.upstream_mcp.connector import McpSourceConnector
+from connectors.upstream_mcp.listed_workflows import LISTED, PREFIX
 from connectors.upstream_mcp.tools import METADATA_KEY
-from connectors.upstream_mcp.two_ways import McpSourceConnector
 from tests.engines.mute_mcp import answer_after_handshake
 from tests.engines.workflow_server import CANCEL, START, STATUS, WorkflowServer, workflow
 from tests.processes import ExampleEngine

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from connectors.protocol import Connector, WorkflowRef
-from connectors.simplified import SimplifiedConnector
 from connectors.simplified.config import SimplifiedConfig
+from connectors.simplified.connector import SimplifiedConnector
 from connectors.testing import ConnectorContract, EngineHarness, Sample
 from tests.processes import ExampleEngine
 

@@ -8,8 +8,8 @@ import pytest
 
 from connectors.background import run_in_background_loop
 from connectors.protocol import Connector, RunRef, WorkflowRef
-from connectors.temporal import TemporalConnector
 from connectors.temporal.config import TemporalConfig
+from connectors.temporal.connector import TemporalConnector
 from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample, closing
 from tests.engines.temporal.definitions import definitions, workflow_ref
 from tests.engines.temporal.proxy import Gateway, gateway_to

@@ -18,8 +18,8 @@ import httpx2
 import psutil
 import pytest
 
-from connectors.prefect import PrefectConnector
 from connectors.prefect.config import PrefectConfig
+from connectors.prefect.connector import PrefectConnector
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from connectors.protocol import WorkflowRef
-from connectors.temporal import TemporalConnector
 from connectors.temporal.config import TemporalConfig
+from connectors.temporal.connector import TemporalConnector
 from tests.engines.temporal.server import TASK_QUEUE
 from tests.engines.temporal.workflows import WORKFLOWS
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from connectors.addresses import address_objection
-from connectors.hints import hint
+from connectors.network.policy import address_objection
+from connectors.settings import hint
 
 USUAL_PORT = 6379
 

@@ -25,7 +25,6 @@ from rq.serializers import JSONSerializer
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.health import health_of
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -34,6 +33,7 @@ from connectors.protocol import (
     RunSnapshot,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
 from workflow_catalogue_rq.config import RqConfig

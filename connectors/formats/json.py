@@ -1,0 +1,155 @@
+"""Reading untrusted JSON within bounds of depth and size."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NoReturn
+from uuid import uuid4
+
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""Possessive, so that even an unclosed string is passed over once; unrolled, which takes half the time."""
+LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+BRACKETS = b"[]{}"
+NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
+STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
+
+
+class UnreadableJSON(ValueError):
+    """The bytes are not acceptable JSON; the message is a sentence that says why."""
+
+
+MAX_DEPTH = 100
+MOST_CUTS_TOKENS = 500_000
+"""Brackets and strings in a listing that is searched for deep values; that takes about a second."""
+TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
+
+
+class TooDeep(dict[str, Any]):
+    """The top level of an object of a listing that was nested too deep."""
+
+
+ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
+
+
+def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None) -> Any:
+    """Read one JSON text in UTF-8; numbers are finite, nesting is at most `max_depth` deep.
+
+    Half a surrogate pair (a text cut inside an emoji) becomes "?", since nothing could store or send it.
+    `object_of` makes objects of their keys and values, for callers that care about duplicate keys. Raises
+    UnreadableJSON, and nothing else.
+    """
+    if not data.strip():
+        raise UnreadableJSON("The text is empty where JSON was expected.")
+    if _opening_brackets(data) > max_depth and _depth(data) > max_depth:
+        raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
+    parsed = _parse(data, object_of)
+    if not LONE_SURROGATE.search(data):
+        return parsed
+    text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(text, object_pairs_hook=object_of)
+
+
+def parse_listing(data: bytes, *, max_depth: int) -> Any:
+    """Like `parse_json`, except that objects of the outermost array that are nested deeper become TooDeep."""
+    try:
+        return parse_json(data, max_depth=max_depth)
+    except UnreadableJSON:
+        tokens = _opening_brackets(data) * 2 + data.count(b'"') // 2
+        if tokens > MOST_CUTS_TOKENS or not (cut := _without_deep_values(data, max_depth)):
+            raise
+    mark, shallow = cut
+    listing = _marked(parse_json(shallow, max_depth=max_depth), mark)
+    if _contains(listing, mark):
+        raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
+    return listing
+
+
+def _without_deep_values(data: bytes, max_depth: int) -> tuple[str, bytes] | None:
+    """The text with a mark in place of each value below `max_depth`; None if there are no such values."""
+    mark, kept, depth, copied = f"too deep {uuid4()}", [], 0, 0
+    for token in TOKEN.finditer(data):
+        match token.group()[:1]:
+            case b"[" | b"{":
+                depth += 1
+                if depth == max_depth + 1:
+                    kept += [data[copied : token.start()], json.dumps(mark).encode()]
+            case b"]" | b"}":
+                if depth == max_depth + 1:
+                    copied = token.end()
+                depth -= 1
+    return (mark, b"".join(kept) + data[copied:]) if kept and depth == 0 else None
+
+
+def _marked(value: Any, mark: str) -> Any:
+    """The listing, in which objects of the outermost arrays that contain the mark are TooDeep."""
+    if isinstance(value, dict):
+        return {name: _marked(inner, mark) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_deep(inner) if _contains(inner, mark) else inner for inner in value]
+    return value
+
+
+def _without_deep(element: Any) -> Any:
+    if not isinstance(element, dict):
+        return element
+    return TooDeep({name: value for name, value in element.items() if not isinstance(value, dict | list)})
+
+
+def _contains(value: Any, mark: str) -> bool:
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found:
+                waiting += found.values()
+            case list() as found:
+                waiting += found
+            case found if found == mark:
+                return True
+    return False
+
+
+def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
+    decoder = DECODER
+    if object_of is not None:
+        hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
+        decoder = json.JSONDecoder(**hooks, object_pairs_hook=object_of)
+    # "from None" throughout: these errors carry the whole text, which may hold secrets.
+    try:
+        return decoder.decode(data.decode("utf-8-sig"))
+    except UnreadableJSON:
+        raise
+    except UnicodeDecodeError as error:
+        raise UnreadableJSON(f"The text is not UTF-8: bad byte at position {error.start}.") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UnreadableJSON(f"The text is not valid JSON: {error.msg} at {where}.") from None
+    except ValueError:
+        raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
+    except RecursionError:
+        raise UnreadableJSON("The JSON is nested too deep to be read here.") from None
+
+
+def _opening_brackets(data: bytes) -> int:
+    return data.count(b"[") + data.count(b"{")
+
+
+def _depth(data: bytes) -> int:
+    """The deepest nesting, in linear time; for broken JSON it is right up to the first error."""
+    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
+    return max(accumulate(STEP[byte] for byte in brackets), default=0)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise UnreadableJSON(f"The text is not valid JSON: {name} is not a JSON number.")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise UnreadableJSON("The JSON contains a number that is too large.")
+    return number
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -1,0 +1,150 @@
+"""JSON Pointers (RFC 6901), and what a JSON Schema says of the types that it allows."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+BAD_ESCAPE = re.compile(r"~(?![01])")
+INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def steps_of(pointer: str) -> tuple[str, ...]:
+    """The fields that lead to the place; none: the whole. Raises ValueError with a sentence."""
+    if not pointer:
+        return ()
+    if not pointer.startswith("/"):
+        raise ValueError('A JSON Pointer begins with "/", such as "/payment/amount".')
+    if BAD_ESCAPE.search(pointer):
+        raise ValueError('In a JSON Pointer "~" is written "~0", and "/" within a name "~1".')
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
+
+
+def pointer_of(steps: Iterable[str | int]) -> str:
+    return "".join(["/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps])
+
+
+def value_at(document: Any, pointer: str) -> Any:
+    """Raises LookupError where there is nothing."""
+    for step in steps_of(pointer):
+        document = child_of(document, step)
+    return document
+
+
+def child_of(document: Any, step: str) -> Any:
+    """Raises LookupError where there is nothing."""
+    match document:
+        case Mapping():
+            return document[step]
+        case str():
+            raise LookupError(step)
+        case Sequence() if INDEX.fullmatch(step):
+            return document[int(step)]
+    raise LookupError(step)
+
+
+DEEPEST = 20
+"""References that are followed, one after the other."""
+MAX_LOOKED_AT = 200
+"""Parts of a schema that are looked at for its types."""
+JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+NESTED = frozenset({"array", "object"})
+Types = frozenset[str]
+"""Names of JSON types; none: any."""
+Follow = Callable[[Any, str], tuple[Any, str]]
+"""From a schema and its pointer to the schema that its references lead to, and the pointer of that."""
+
+
+def references_within(root: dict[str, Any]) -> Follow:
+    """References of a schema that has its definitions within; those that lead nowhere lead to None."""
+
+    def follow(schema: Any, pointer: str) -> tuple[Any, str]:
+        for _ in range(DEEPEST):
+            reference = schema.get("$ref") if isinstance(schema, dict) else None
+            if not isinstance(reference, str):
+                break
+            try:
+                schema = value_at(root, reference.removeprefix("#")) if reference.startswith("#") else None
+            except (LookupError, ValueError):
+                schema = None
+        return schema, pointer
+
+    return follow
+
+
+def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
+    """Which JSON types the schema allows, null left out. Raises what `follow` raises."""
+    return (_Types(follow).of(schema, pointer) or frozenset()) - {"null"}
+
+
+def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
+    """The same for the items of a list."""
+    return _Types(follow).of_items(schema, pointer) - {"null"}
+
+
+@dataclass(slots=True)
+class _Types:
+    follow: Follow
+    looked_at: int = 0
+    entered: set[int] = field(default_factory=set)
+    """By id, the schemas that are being looked at."""
+
+    def of(self, schema: Any, pointer: str) -> Types | None:
+        """None for a schema within itself, which allows nothing more."""
+        self.looked_at += 1
+        if not isinstance(schema, dict) or self.looked_at > MAX_LOOKED_AT:
+            return frozenset()
+        schema, pointer = self.follow(schema, pointer)
+        if id(schema) in self.entered:
+            return None
+        self.entered.add(id(schema))
+        types = self._own(schema, pointer) if isinstance(schema, dict) else frozenset()
+        self.entered.discard(id(schema))
+        return types
+
+    def of_items(self, schema: Any, pointer: str, depth: int = 0) -> Types:
+        self.looked_at += 1
+        if not isinstance(schema, dict) or depth > DEEPEST or self.looked_at > MAX_LOOKED_AT:
+            return frozenset()
+        schema, pointer = self.follow(schema, pointer)
+        if not isinstance(schema, dict):
+            return frozenset()
+        if "items" in schema:
+            return self.of(schema["items"], f"{pointer}/items") or frozenset()
+        choices = (one for word in ("anyOf", "oneOf", "allOf") for one in parts_of(schema, word, pointer))
+        return next(filter(None, (self.of_items(*one, depth + 1) for one in choices)), frozenset())
+
+    def _own(self, schema: dict[str, Any], pointer: str) -> Types:
+        if isinstance(named := schema.get("type"), str | list):
+            names = [named] if isinstance(named, str) else named
+            return frozenset(name for name in names if isinstance(name, str))
+        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if values and isinstance(values, list):
+            return frozenset(JSON_TYPES[type(value)] for value in values if type(value) in JSON_TYPES)
+        for word in ("anyOf", "oneOf"):
+            # One choice of any type makes that of all of them.
+            if (choices := self._parts(schema, word, pointer)) and all(choices):
+                return frozenset().union(*choices)
+        if known := list(filter(None, self._parts(schema, "allOf", pointer))):
+            return frozenset.intersection(*known)
+        is_object = "properties" in schema or isinstance(schema.get("additionalProperties"), dict)
+        return frozenset({"object"} if is_object else ())
+
+    def _parts(self, schema: dict[str, Any], word: str, pointer: str) -> list[Types]:
+        found = (self.of(*one) for one in parts_of(schema, word, pointer))
+        return [types for types in found if types is not None]
+
+
+def parts_of(schema: dict[str, Any], word: str, pointer: str) -> Iterator[tuple[Any, str]]:
+    """The schemas in the list of a keyword such as `anyOf`, each with its pointer."""
+    listed = schema.get(word)
+    for position, part in enumerate(listed if isinstance(listed, list) else ()):
+        yield part, f"{pointer}/{word}/{position}"

@@ -1,0 +1,477 @@
+"""YAML as plain values, each with its line; a text that cannot be used gives every reason.
+
+Scalars mean what YAML 1.2 says: `no` and `12:30` are texts, and numbers are those of JSON. No tag is ever
+resolved, so no text constructs anything.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from connectors.formats.json import ObjectOf
+
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
+NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
+"""What plain scalars mean in YAML 1.2."""
+MAX_PROBLEMS = 20
+
+UNCLOSED = "a quotation that begins here is never closed"
+SYNTAX = (
+    (r"found character '\t'", "a tab; YAML wants spaces there"),
+    ("found character", "this character cannot begin a value; put the text in quotes"),
+    ("mapping values are not allowed", "a ':' that fits nothing; check the indentation, or quote the text"),
+    ("could not find expected ':'", "expected a key, ':' and its value"),
+    ("expected <block end>", "the indentation does not fit the lines above"),
+    ("found unexpected end of stream", UNCLOSED),
+    ("expected ',' or ']'", "expected ',' or ']'"),
+    ("expected ',' or '}'", "expected ',' or '}'"),
+    ("found unknown escape", "an unknown escape after '\\'; within single quotes a '\\' is just itself"),
+    ("expected alphabetic or numeric", "'&' and '*' begin the name of an anchor; put the text in quotes"),
+    ("expected the node content", "a value is missing"),
+    # The same in the words of libyaml.
+    ("did not find expected ',' or ']'", "expected ',' or ']'"),
+    ("did not find expected ',' or '}'", "expected ',' or '}'"),
+    ("did not find expected", "the indentation does not fit the lines above"),
+)
+"""PyYAML's messages, which may quote the text, and ours, which never do."""
+STREAM_END = "'<stream end>'"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error at one place of the text."""
+
+    line: int
+    """From 1."""
+    place: str
+    """Keys from the outermost on, such as `workflows.ChatWorkflow.taskQueue`; empty for the whole."""
+    message: str
+
+    def __str__(self) -> str:
+        where = f"line {self.line}, {self.place}" if self.place else f"line {self.line}"
+        return f"{where}: {self.message}" + ("" if self.message.endswith(("?", ".")) else ".")
+
+
+class UnusableText(ValueError):
+    """The text cannot be used; each line of the message is a reason with its line and key, up to a limit."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
+        self.problems = ordered[:MAX_PROBLEMS]
+        self.reasons = [str(problem) for problem in self.problems]
+        """The problems as text, and how many are left out."""
+        if more := len(ordered) - len(self.problems):
+            self.reasons.append(f"And {more} more.")
+        super().__init__("\n".join(self.reasons))
+
+
+class TooManyValues(UnusableText):
+    """More values than the limit allows."""
+
+
+@dataclass(slots=True)
+class Scalar:
+    line: int
+    text: str
+    plain: bool
+    """Not in quotes, so that it may be a number or a word such as `true`."""
+
+
+@dataclass(slots=True)
+class ListNode:
+    line: int
+    items: list["Node"] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Mapping:
+    line: int
+    entries: list[tuple["Node", "Node"]] = field(default_factory=list)
+
+    @property
+    def values(self) -> list["Node"]:
+        return [value for _, value in self.entries]
+
+
+Node = Scalar | ListNode | Mapping
+"""An alias is the node of its anchor, so that a short text may stand for very many values."""
+
+
+def compose(
+    content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
+) -> tuple[Node, list[Problem]]:
+    """The text's one document, and the tags in it, which mean nothing here.
+
+    `fast` reads by libyaml, whose errors are less specific. Raises UnusableText.
+    """
+    text = _decode(content, max_bytes)
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if fast else yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise _stop(line, "a control character, or one that does not exist") from None
+    try:
+        composer = _Composer(loader, max_depth)
+        return composer.document(), composer.problems
+    finally:
+        loader.dispose()
+
+
+def is_number(text: str) -> bool:
+    return any(kind.match(text) for kind in (INTEGER, OTHER_INTEGER, NUMBER))
+
+
+def _decode(content: bytes, max_bytes: int) -> str:
+    if len(content) > max_bytes:
+        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
+
+
+def _stop(line: int, message: str) -> UnusableText:
+    return UnusableText([Problem(line, "", message)])
+
+
+class _Composer:
+    """PyYAML's events as nodes."""
+
+    def __init__(self, loader: Any, max_depth: int) -> None:
+        self.problems: list[Problem] = []
+        self._loader = loader
+        self._max_depth = max_depth
+        self._anchors: dict[str, Node] = {}
+        self._braces: list[Any] = []
+        """The events of the braces and brackets that are open, the innermost last."""
+        self._line = 1
+
+    def document(self) -> Node:
+        self._next()
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            raise _stop(1, "there is nothing in it")
+        root = self._node(self._next(), depth=1)
+        self._next()
+        if not isinstance(further := self._next(), yaml.StreamEndEvent):
+            raise _stop(_line_of(further), "a second document; there can be one only")
+        return root
+
+    def _next(self) -> Any:
+        try:
+            event = self._loader.get_event()
+        except yaml.MarkedYAMLError as error:
+            raise _syntax_error(error, self._braces) from None
+        except yaml.reader.ReaderError:
+            raise _stop(self._line, "a control character, or one that does not exist, from here on") from None
+        except (ValueError, OverflowError):
+            # An escape such as "\UFFFFFFFF" is handed to Python as it is.
+            line = getattr(self._loader, "line", self._line - 1)
+            raise _stop(line + 1, "a character that does not exist") from None
+        self._line = _line_of(event)
+        return event
+
+    def _node(self, event: Any, *, depth: int) -> Node:
+        if depth > self._max_depth:
+            raise _stop(_line_of(event), f"nested deeper than {self._max_depth} levels")
+        if isinstance(event, yaml.AliasEvent):
+            return self._anchored(event)
+        if event.tag is not None:
+            message = "'!' begins a tag, which means nothing here; put the text in quotes"
+            self.problems.append(Problem(_line_of(event), "", message))
+        node = self._inner(event, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _anchored(self, event: Any) -> Node:
+        if event.anchor not in self._anchors:
+            raise _stop(
+                _line_of(event), "'*' and a name that no anchor has; a text that begins so needs quotes"
+            )
+        return self._anchors[event.anchor]
+
+    def _inner(self, event: Any, depth: int) -> Node:
+        line = _line_of(event)
+        if isinstance(event, yaml.ScalarEvent):
+            # libyaml has no style for plain ones.
+            return Scalar(line, event.value, plain=not event.style)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = self._within(event, yaml.SequenceEndEvent)
+            return ListNode(line, [self._node(item, depth=depth + 1) for item in items])
+        entries = [
+            (self._node(key, depth=depth + 1), self._node(self._next(), depth=depth + 1))
+            for key in self._within(event, yaml.MappingEndEvent)
+        ]
+        return Mapping(line, entries)
+
+    def _within(self, start: Any, end: type) -> Iterator[Any]:
+        if start.flow_style:
+            self._braces.append(start)
+        while not isinstance(event := self._next(), end):
+            yield event
+        if start.flow_style:
+            self._braces.pop()
+
+
+def _line_of(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, braces: Sequence[Any]) -> UnusableText:
+    problem = error.problem or ""
+    if braces and problem.endswith(STREAM_END):
+        brace = "[" if isinstance(braces[-1], yaml.SequenceStartEvent) else "{"
+        return _stop(_line_of(braces[-1]), f"a '{brace}' here is never closed")
+    known = (ours for theirs, ours in SYNTAX if problem.startswith(theirs))
+    message = next(known, "this is no valid YAML")
+    mark = error.context_mark if message == UNCLOSED else error.problem_mark
+    return _stop((mark.line if mark else 0) + 1, message)
+
+
+MAX_BYTES = 1_048_576
+SHOWN_KEY = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much of a text is read."""
+
+    bytes: int = MAX_BYTES
+    depth: int = 30
+    parts: int = 100_000
+    """Values, counted as often as an alias repeats them."""
+    integer: int = 2**63 - 1
+
+
+USUAL_LIMITS = Limits()
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Document:
+    """JSON values, and their lines in the text."""
+
+    value: Any
+    lines: dict[Path, int]
+    """By the keys and positions that lead to a value; of a key's value, the line of the key."""
+    problems: list[Problem] = field(default_factory=list)
+    """What is left out of `value`: duplicate keys, numbers that are too large."""
+
+    def line_of(self, path: Path) -> int:
+        """The line of the path, or of its nearest parent that has one."""
+        while path not in self.lines:
+            path = path[:-1]
+        return self.lines[path]
+
+
+def read_document(
+    content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
+) -> Document:
+    """Read a text that holds one YAML document. Raises UnusableText for what is no usable YAML at all.
+
+    Problems name no key below `private`, since it may be a misplaced secret. `fast` reads by libyaml, whose
+    errors are less specific.
+    """
+    root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
+    return _Reader(problems, private, limits).document(root)
+
+
+def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
+    """The values of a text that third parties wrote, without their lines, by libyaml.
+
+    `object_of` makes objects of keys and values, also where a key stands twice; `<<` merges; what is no JSON
+    number stays a text. Raises UnusableText, and TooManyValues before it reads that many.
+    """
+    root, _ = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=True)
+    if _count(root, {}) > limits.parts:
+        raise TooManyValues([Problem(1, "", f"more than {limits.parts:,} values")])
+    return _LenientReader(limits, object_of).document(root).value
+
+
+def _count(node: Node, known: dict[int, int]) -> int:
+    """How many values the node stands for, each alias as many as what it repeats."""
+    if id(node) not in known:
+        # An alias within its own anchor has no end: reading refuses it as too deep.
+        known[id(node)] = 0
+        inner = [] if isinstance(node, Scalar) else node.items if isinstance(node, ListNode) else node.values
+        known[id(node)] = 1 + sum(_count(one, known) for one in inner)
+    return known[id(node)]
+
+
+def write_document(value: Any, *, in_blocks: bool = False) -> str:
+    """A text that `read_document` reads as this JSON value; `in_blocks` for texts of several lines."""
+    dumper: Any = _BlockDumper if in_blocks else _Dumper
+    return yaml.dump(value, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100)
+
+
+def name_of(path: Path) -> str:
+    """`workflows.ChatWorkflow.input.fields[0]`"""
+    written = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
+    return written.removeprefix(".")
+
+
+def _shown(key: str) -> str:
+    plain = " ".join("".join(char if char.isprintable() else " " for char in key).split())
+    return plain if len(plain) <= SHOWN_KEY else plain[: SHOWN_KEY - 3].rstrip() + "..."
+
+
+class _Reader:
+    """Nodes as values, with every alias followed."""
+
+    def __init__(self, problems: list[Problem], private: Path, limits: Limits) -> None:
+        self._problems = problems
+        self._private = private
+        self._limits = limits
+        self._lines: dict[Path, int] = {}
+        self._parts = 0
+
+    def document(self, root: Node) -> Document:
+        self._lines[()] = root.line
+        return Document(self._value(root, ()), self._lines, self._problems)
+
+    def _value(self, node: Node, path: Path) -> Any:
+        self._parts += 1
+        if self._parts > self._limits.parts or len(path) >= self._limits.depth:
+            message = f"more than {self._limits.parts:,} values, or more than {self._limits.depth} levels"
+            raise UnusableText([Problem(node.line, "", message)])
+        if isinstance(node, Scalar):
+            return self._scalar(node, path)
+        if isinstance(node, ListNode):
+            return [self._at(item.line, item, (*path, index)) for index, item in enumerate(node.items)]
+        return self._mapping(node, path)
+
+    def _at(self, line: int, node: Node, path: Path) -> Any:
+        self._lines[path] = line
+        return self._value(node, path)
+
+    def _mapping(self, node: Mapping, path: Path) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for key, inner in node.entries:
+            if not isinstance(key, Scalar) or (key.plain and key.text in NULLS):
+                self._note(key.line, path, "a key has to be a word")
+            elif key.plain and key.text == "<<":
+                self._note(key.line, path, "'<<' is not known here; write the keys out")
+            elif key.text in value:
+                first = self._lines[(*path, key.text)]
+                self._note(key.line, (*path, key.text), f"the key stands twice; first in line {first}")
+            else:
+                value[key.text] = self._at(key.line, inner, (*path, key.text))
+        return value
+
+    def _scalar(self, node: Scalar, path: Path) -> Any:
+        text = node.text
+        if not node.plain:
+            return text
+        if text in NULLS:
+            return None
+        if text in BOOLEANS:
+            return BOOLEANS[text]
+        if NO_NUMBER.match(text):
+            return self._unusable(node, path, "neither infinite nor undefined numbers can be used")
+        return self._number(node, path) if is_number(text) else text
+
+    def _number(self, node: Scalar, path: Path) -> Any:
+        text, largest = node.text, self._limits.integer
+        if NUMBER.match(text) and not INTEGER.match(text):
+            number: int | float = float(text)
+        else:
+            # Python refuses to read decimal numbers of thousands of digits.
+            number = int(text, 10 if INTEGER.match(text) else 0) if len(text) < 50 else largest + 1
+        if not math.isfinite(number) or (isinstance(number, int) and abs(number) > largest):
+            return self._unusable(node, path, "a number that is too large; a text needs quotes")
+        return number
+
+    def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
+        """The value in place of a number that JSON does not have."""
+        self._note(node.line, path, message)
+
+    def _note(self, line: int, path: Path, message: str) -> None:
+        hidden = bool(self._private) and path[: len(self._private)] == self._private
+        self._problems.append(Problem(line, name_of(self._private if hidden else path), message))
+
+
+class _LenientReader(_Reader):
+    """The same for a text of a third party, which the reader of an error could not correct."""
+
+    def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
+        super().__init__([], (), limits)
+        self._object_of = object_of
+
+    def _at(self, line: int, node: Node, path: Path) -> Any:
+        return self._value(node, path)
+
+    def _mapping(self, node: Mapping, path: Path) -> dict[str, Any]:
+        pairs: list[tuple[str, Any]] = []
+        merged: dict[str, Any] = {}
+        for key, inner in node.entries:
+            if not isinstance(key, Scalar):
+                raise _stop(key.line, "a key has to be a word")
+            if key.plain and key.text == "<<":
+                merged |= self._merged(inner, path)
+            else:
+                pairs.append((key.text, self._value(inner, (*path, key.text))))
+        own = {key for key, _ in pairs}
+        return self._object_of([*((key, value) for key, value in merged.items() if key not in own), *pairs])
+
+    def _merged(self, node: Node, path: Path) -> dict[str, Any]:
+        """What `<<` brings in; of several the first one counts."""
+        value = self._value(node, (*path, "<<"))
+        found: dict[str, Any] = {}
+        for one in value if isinstance(value, list) else [value]:
+            if not isinstance(one, dict):
+                raise _stop(node.line, "'<<' has to be followed by a mapping")
+            found = dict(one) | found
+        return found
+
+    def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
+        return node.text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that could be read as something else, by YAML's older rules or ours."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+@lru_cache(10_000)
+def _means_something(text: str) -> bool:
+    plain = text in NULLS or text in BOOLEANS or text == "<<"
+    return plain or is_number(text) or NO_NUMBER.match(text) is not None
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Not to remember long ones.
+    quoted = (_means_something if len(text) < 100 else _means_something.__wrapped__)(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+class _BlockDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Likewise, with texts of several lines as they are, so that a change of one is a change of a line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_in_blocks(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Other characters that YAML's older rules take for the end of a line would not come back.
+    if "\n" in text and all(line.isprintable() for line in text.split("\n")):
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    return _represent_text(dumper, text)
+
+
+_BlockDumper.add_representer(str, _represent_in_blocks)

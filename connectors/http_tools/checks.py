@@ -1,0 +1,386 @@
+"""All that can be wrong with a declared tool, and what the catalogue keeps of one that is right."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from connectors.definitions import WorkflowDefinition
+from connectors.errors import Rejected
+from connectors.formats.json_schema import (
+    NESTED,
+    item_types_of,
+    pointer_of,
+    references_within,
+    steps_of,
+    types_of,
+)
+from connectors.http_tools.path_template import parameters_in, path_value_objection
+from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
+from connectors.http_tools.specs import SAFE_METHODS
+from connectors.http_tools.tool import (
+    ApiKey,
+    ArgumentPlace,
+    Connection,
+    Constant,
+    Endpoint,
+    HttpOperation,
+    InvalidTool,
+    OAuthClientCredentials,
+    Place,
+    ToolConfig,
+    ToolProblem,
+    connection_of,
+    placed_arguments,
+)
+from connectors.network.headers import TOKEN, objection_to_name, objection_to_value
+from connectors.network.policy import normalise_base_url
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """An argument, constant or header that is put at a place of the request."""
+
+    place: Place
+    name: str
+    """As it is compared; in a body the pointer."""
+    who: str
+    where: str
+    """JSON Pointer into the ToolConfig."""
+
+
+def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[ToolProblem]:
+    for argument, place in arguments.items():
+        yield from _argument(tool, argument, place)
+    for position, constant in enumerate(tool.field_mappings.constants):
+        where = f"/field_mappings/constants/{position}"
+        objections = (
+            _name_objection(tool, constant.place, constant.name, constant=True),
+            _value(tool, constant),
+        )
+        for objection in filter(None, objections):
+            yield ToolProblem(where, objection)
+    yield from _shared_places([*_claims(tool, arguments)])
+
+
+def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[ToolProblem]:
+    where = _where(tool, argument)
+    if objection := _name_objection(tool, place.place, place.name):
+        yield ToolProblem(where, objection)
+    schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
+    types, items = types_of(schema, follow), item_types_of(schema, follow)
+    yield from _file_problems(tool, argument, place, where)
+    if place.as_json:
+        return
+    is_whole_form = tool.api.body_format != "json" and place.place == "body" and not place.name
+    if place.place != "body" and types == {"object"}:
+        yield ToolProblem(where, f"{argument} is an object, which only a body can carry.")
+    elif place.place != "body" and types == {"array"} and items and items <= NESTED:
+        yield ToolProblem(where, f"{argument} is a list of lists or objects, which only a body can carry.")
+    elif is_whole_form and types and "object" not in types:
+        yield ToolProblem(where, f"{argument} is the whole form, so it has to be an object.")
+
+
+def _file_problems(
+    tool: ToolConfig, argument: str, place: ArgumentPlace, where: str
+) -> Iterator[ToolProblem]:
+    if not place.file:
+        return
+    is_field = place.place == "body" and tool.api.body_format == "multipart" and place.name.count("/") == 1
+    if not is_field:
+        yield ToolProblem(where, f"{argument} is a file, which only a field of a multipart body can be.")
+    if place.as_json:
+        yield ToolProblem(where, f"{argument} cannot be a file and JSON at once.")
+    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
+        yield ToolProblem(where, f"The media type of {argument} is none.")
+
+
+def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:
+    if _is_the_keys(tool, place, name):
+        return f"{name} carries the credentials, which the product itself adds."
+    if place == "header" and (why := objection_to_name(name, constant=constant)):
+        return f"{name} {why}."
+    if place != "body":
+        return ""
+    if tool.api.method in SAFE_METHODS:
+        return f"A {tool.api.method} request has no body."
+    try:
+        steps_of(name)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _is_the_keys(tool: ToolConfig, place: Place, name: str) -> bool:
+    match tool.api.authentication:
+        case ApiKey(where="header", name=taken):
+            return place == "header" and name.lower() == taken.lower()
+        case ApiKey(where="query", name=taken):
+            return place == "query" and name == taken
+    return False
+
+
+def _value(tool: ToolConfig, constant: Constant) -> str:
+    """Why this constant cannot be sent; empty if it can."""
+    try:
+        match constant.place:
+            case "header":
+                return _header_value(tool, constant.name, text_of(scalar_of(constant.value)))
+            case "query":
+                scalars_of(constant.value)
+            case "body" if tool.api.body_format != "json":
+                form_pairs({constant.name: constant.value})
+    except NoText as error:
+        return f"The value of {constant.name} {error}."
+    except Rejected:
+        return f"The value of {constant.name} cannot be written in a form."
+    return ""
+
+
+def _header_value(tool: ToolConfig, name: str, value: str) -> str:
+    if why := objection_to_value(value):
+        return f"The value of {name} {why}."
+    media_type = value.partition(";")[0].strip().lower()
+    is_json = tool.api.body_format == "json" and media_type.endswith(("/json", "+json"))
+    if name.lower() == "content-type" and not is_json:
+        return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
+    return ""
+
+
+def _claims(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[_Claim]:
+    for argument, place in arguments.items():
+        yield _Claim(place.place, _compared(place.place, place.name), argument, _where(tool, argument))
+    for position, constant in enumerate(tool.field_mappings.constants):
+        where = f"/field_mappings/constants/{position}"
+        yield _Claim(constant.place, _compared(constant.place, constant.name), "a constant", where)
+    if header := tool.api.idempotency_header:
+        yield _Claim("header", header.lower(), "the idempotency key", "/api/idempotency_header")
+
+
+def _compared(place: Place, name: str) -> str:
+    return name.lower() if place == "header" else name
+
+
+def _shared_places(claims: list[_Claim]) -> Iterator[ToolProblem]:
+    taken: dict[tuple[str, str], _Claim] = {}
+    for claim in claims:
+        if first := taken.get((claim.place, claim.name)):
+            at = claim.name or "whole"
+            yield ToolProblem(claim.where, f"{claim.who} and {first.who} are both the {claim.place}'s {at}.")
+        taken.setdefault((claim.place, claim.name), claim)
+    yield from _places_inside_others(taken.values())
+
+
+def _places_inside_others(claims: Iterable[_Claim]) -> Iterator[ToolProblem]:
+    fields = {steps: claim for claim in claims if (steps := _steps(claim)) is not None}
+    for steps, claim in fields.items():
+        for length in range(len(steps)):
+            if outer := fields.get(steps[:length]):
+                message = f"{claim.who} goes to {claim.name}, which is inside of what {outer.who} is."
+                yield ToolProblem(claim.where, message)
+
+
+def _steps(claim: _Claim) -> tuple[str, ...] | None:
+    try:
+        return steps_of(claim.name) if claim.place == "body" else None
+    except ValueError:
+        return None
+
+
+def _where(tool: ToolConfig, argument: str) -> str:
+    """Where the declaration says it, if it does."""
+    mapped = argument in tool.field_mappings.input
+    return pointer_of(
+        ["field_mappings", "input", argument] if mapped else ["input_schema", "properties", argument]
+    )
+
+
+def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:
+    """All problems of the declaration at once."""
+    problems = [
+        *_endpoint_problems(tool, base_url),
+        *_authentication_problems(tool),
+        *_idempotency_problems(tool),
+        *_output_problems(tool),
+    ]
+    if schema_problems := list(_schema_problems(tool.input_schema)):
+        return problems + schema_problems
+    parameters = parameters_in(tool.api.endpoint)
+    arguments = placed_arguments(tool, parameters)
+    problems += _strange_arguments(tool)
+    problems += _path_parameters(tool, parameters, arguments)
+    return problems + list(place_problems(tool, arguments))
+
+
+def _endpoint_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
+    try:
+        Endpoint.of(tool.api.endpoint).path_below(base_url)
+    except ValueError as error:
+        yield ToolProblem("/api/endpoint", str(error))
+
+
+def _authentication_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
+    match tool.api.authentication:
+        case ApiKey(where="header", name=name) if not TOKEN.fullmatch(name):
+            yield ToolProblem("/api/authentication/name", f"{name} is no name of a header.")
+        case OAuthClientCredentials(token_url=url):
+            try:
+                normalise_base_url(url)
+            except ValueError as error:
+                yield ToolProblem("/api/authentication/token_url", str(error))
+
+
+def _idempotency_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
+    header = tool.api.idempotency_header
+    if header and (why := objection_to_name(header)):
+        yield ToolProblem("/api/idempotency_header", f"{header} {why}.")
+
+
+def _output_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
+    for field, pointer in tool.field_mappings.output.items():
+        try:
+            steps_of(pointer)
+        except ValueError as error:
+            yield ToolProblem(pointer_of(["field_mappings", "output", field]), str(error))
+
+
+def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict):
+        yield ToolProblem(
+            "/input_schema/properties", "The properties are an object, a schema for each argument."
+        )
+        return
+    for name, argument in properties.items():
+        if not isinstance(argument, dict | bool):
+            where = pointer_of(["input_schema", "properties", name])
+            yield ToolProblem(where, f"{name} has no schema: that is an object, such as {{}}.")
+    if not isinstance(required, list):
+        yield ToolProblem("/input_schema/required", "The required arguments are a list of names.")
+        return
+    for name in required:
+        if name not in properties:
+            yield ToolProblem(
+                "/input_schema/required", f"{name} is required, but it is none of the properties."
+            )
+
+
+def _strange_arguments(tool: ToolConfig) -> Iterator[ToolProblem]:
+    for argument in tool.field_mappings.input.keys() - tool.input_schema.get("properties", {}).keys():
+        where = pointer_of(["field_mappings", "input", argument])
+        yield ToolProblem(where, f"{argument} is mapped, but it is none of the input schema's properties.")
+
+
+def _path_parameters(
+    tool: ToolConfig, parameters: list[str], arguments: dict[str, ArgumentPlace]
+) -> Iterator[ToolProblem]:
+    in_path = {argument: place.name for argument, place in arguments.items() if place.place == "path"}
+    for name in dict.fromkeys(parameters):
+        if name not in in_path.values():
+            message = f"The path has {{{name}}}, but no argument goes there."
+            yield ToolProblem("/api/endpoint", message)
+    for argument, name in in_path.items():
+        if name not in parameters:
+            where = pointer_of(["field_mappings", "input", argument])
+            yield ToolProblem(where, f"{argument} goes into the path as {{{name}}}, which the path has not.")
+        elif why := _why_not_always_there(argument, arguments[argument], tool.input_schema):
+            yield ToolProblem(pointer_of(["input_schema", "properties", argument]), f"{argument} {why}")
+
+
+def _why_not_always_there(argument: str, place: ArgumentPlace, schema: dict[str, Any]) -> str:
+    if argument in schema.get("required", []):
+        return ""
+    declared = schema["properties"][argument]
+    if not isinstance(declared, dict) or "default" not in declared:
+        return "is part of the path, so it has to be required or to have a default."
+    try:
+        why = path_value_objection(text_of(scalar_of(declared["default"])), slashes=place.slashes)
+    except NoText as error:
+        why = str(error)
+    return f"has a default that {why}, so it cannot stand in the path." if why else ""
+
+
+__all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definition_of", "operation_of"]
+
+
+def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
+    """Raises InvalidTool with everything that is wrong."""
+    if problems := problems_of(tool, base_url=base_url):
+        raise InvalidTool(problems)
+    path = Endpoint.of(tool.api.endpoint).path_below(base_url)
+    arguments = placed_arguments(tool, parameters_in(path))
+    properties = tool.input_schema.get("properties", {})
+    return HttpOperation(
+        method=tool.api.method,
+        path=path,
+        arguments=arguments,
+        constants=tool.field_mappings.constants,
+        body_format=tool.api.body_format,
+        output=tool.field_mappings.output,
+        idempotency_header=tool.api.idempotency_header,
+        anonymous=tool.api.anonymous,
+        output_is_promised=tool.output_is_promised,
+        required=_never_null(tool, arguments),
+        path_defaults={
+            name: properties[name]["default"]
+            for name, place in arguments.items()
+            if place.place == "path" and "default" in properties[name]
+        },
+    )
+
+
+def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[str]:
+    """Those that have to be given and may be null for the schema, though their place cannot say that."""
+    required, properties = tool.input_schema.get("required", []), tool.input_schema.get("properties", {})
+    is_form = tool.api.body_format != "json"
+    return [
+        name
+        for name in required
+        if name in arguments
+        and (is_form or arguments[name].place != "body")
+        and not arguments[name].as_json
+        and (isinstance(schema := properties[name], bool) or "null" in schema.get("type", "null"))
+    ]
+
+
+def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
+    """Raises InvalidTool with everything that is wrong."""
+    operation = operation_of(tool, base_url=base_url)
+    try:
+        return WorkflowDefinition(
+            id=tool.name,
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=_closed(tool.input_schema),
+            output_schema=tool.output_schema,
+            execution_type="sync",
+            tags=tool.tags,
+            annotations=_hints(operation),
+            timeout_seconds=tool.timeout_seconds,
+            cache_seconds=tool.cache_seconds,
+            # Few tools have any, and those that were stored before do not become others by it.
+            metadata=operation.model_dump(
+                mode="json", by_alias=True, exclude=None if operation.required else {"required"}
+            ),
+        )
+    except ValidationError as error:
+        # What is left of a text once it is printable may be too short.
+        problems = error.errors(include_url=False, include_input=False)
+        raise InvalidTool(
+            [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
+        ) from None
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """What has no place in the request is refused before anything runs, unless the schema says otherwise."""
+    said = schema.keys() & {"additionalProperties", "unevaluatedProperties"}
+    return {"type": "object", **schema} | ({} if said else {"additionalProperties": False})
+
+
+def _hints(operation: HttpOperation) -> dict[str, bool] | None:
+    """MCP's annotations, as far as the method promises something (RFC 9110, 9.2)."""
+    if operation.is_safe:
+        return {"readOnlyHint": True}
+    return {"idempotentHint": True} if operation.method in ("PUT", "DELETE") else None

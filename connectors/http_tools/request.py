@@ -1,0 +1,381 @@
+"""From the arguments of a tool to its request, and to the bytes that are sent."""
+
+import base64
+import binascii
+import json
+import mimetypes
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes, urlencode
+
+from pydantic import ValidationError
+
+from connectors.errors import Rejected
+from connectors.formats.json_schema import steps_of
+from connectors.http_tools.path_template import fill
+from connectors.http_tools.specs import HTTPRequestSpec, Scalar
+from connectors.http_tools.tool import ArgumentPlace, BodyFormat, HttpOperation, Place
+from connectors.network.headers import objection_to_value
+
+
+class NoText(ValueError):
+    """The value cannot be written as text; the message says why, `is an object`."""
+
+
+def text_of(value: Scalar) -> str:
+    """`true`, `1.5`: as JSON writes it; a text as it is."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def written_json(value: Any, *, ascii_only: bool = False) -> str:
+    """Raises Rejected for what cannot be written."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=ascii_only, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        raise Rejected("The arguments cannot be written as JSON, so nothing was sent.") from None
+
+
+def scalar_of(value: Any) -> Scalar:
+    """Raises NoText for what is none."""
+    if isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        return value
+    if value is None:
+        raise NoText("is null, which only a JSON body can say; leave it out")
+    raise NoText("is an object" if isinstance(value, dict) else "is no text, number or boolean")
+
+
+def scalars_of(value: Any) -> Scalar | list[Scalar]:
+    """A list of them, too."""
+    return [scalar_of(item) for item in value] if isinstance(value, list) else scalar_of(value)
+
+
+def with_commas(items: Iterable[Scalar]) -> str:
+    """Raises NoText where commas would be ambiguous."""
+    texts = [text_of(item) for item in items]
+    if any("," in text for text in texts) or texts == [""]:
+        raise NoText("has an item with a comma in it, or an empty one, and commas separate the items there")
+    return ",".join(texts)
+
+
+def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
+    """The request without credentials. Raises Rejected for arguments that have no place in it.
+
+    A null that cannot be said where it goes is an argument that is not given.
+    """
+    if strangers := sorted(arguments.keys() - operation.arguments.keys()):
+        raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
+    arguments = {name: value for name, value in arguments.items() if _can_be_said(operation, name, value)}
+    try:
+        return HTTPRequestSpec(
+            method=operation.method,
+            url=base_url.rstrip("/") + _path(operation, arguments),
+            headers=_headers(operation, arguments),
+            query_params=_query(operation, arguments),
+            body=_body(operation, arguments),
+        )
+    except ValidationError:
+        raise Rejected("The arguments make an address that is too long. Nothing was sent.") from None
+
+
+def _can_be_said(operation: HttpOperation, argument: str, value: Any) -> bool:
+    """Models write null for arguments that they leave out; a required null is refused later."""
+    if value is not None or argument in operation.required:
+        return True
+    place = operation.arguments[argument]
+    return place.as_json or (place.place == "body" and operation.body_format == "json")
+
+
+def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
+    given = operation.path_defaults | arguments
+    texts: dict[str, str] = {}
+    slashes: set[str] = set()
+    for argument, place in _placed(operation, "path"):
+        if argument not in given:
+            raise Rejected(f"{argument} is missing, and it is part of the address. Nothing was sent.")
+        texts[place.name] = _one_text(argument, place, given[argument])
+        slashes |= {place.name} if place.slashes else set()
+    return fill(operation.path, texts, with_slashes=frozenset(slashes))
+
+
+def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, str]:
+    headers = {
+        constant.name: text_of(scalar)
+        for constant in operation.constants
+        if constant.place == "header" and not isinstance(scalar := scalars_of(constant.value), list)
+    }
+    for argument, place in _placed(operation, "header"):
+        if argument in arguments:
+            headers[place.name] = text = _one_text(argument, place, arguments[argument])
+            if why := objection_to_value(text):
+                raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
+    return headers
+
+
+def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Scalar | list[Scalar]]:
+    query = {
+        constant.name: scalars_of(constant.value)
+        for constant in operation.constants
+        if constant.place == "query"
+    }
+    for argument, place in _placed(operation, "query"):
+        if argument in arguments:
+            query[place.name] = _query_value(argument, place, arguments[argument])
+    return query
+
+
+def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:
+    if place.as_json:
+        return written_json(value)
+    try:
+        scalars = scalars_of(value)
+        # No item at all is no parameter at all, however the list is written.
+        return (
+            with_commas(scalars) if isinstance(scalars, list) and scalars and not place.explode else scalars
+        )
+    except NoText as error:
+        raise _unsayable(argument, error) from None
+
+
+def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
+    if place.as_json:
+        # Headers are limited to ASCII, and elsewhere escapes mean the same.
+        return written_json(value, ascii_only=True)
+    try:
+        scalars = scalars_of(value)
+        return with_commas(scalars) if isinstance(scalars, list) else text_of(scalars)
+    except NoText as error:
+        raise _unsayable(argument, error) from None
+
+
+def _unsayable(argument: str, error: NoText) -> Rejected:
+    return Rejected(f"The value of {argument} {error}. Nothing was sent.")
+
+
+def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
+    """None where no body is sent."""
+    placed = _placed(operation, "body")
+    fields = {
+        constant.name: constant.value for constant in operation.constants if constant.place == "body"
+    } | {
+        # A body that is JSON says everything as it is.
+        place.name: written_json(arguments[argument])
+        if place.as_json and operation.body_format != "json"
+        else arguments[argument]
+        for argument, place in placed
+        if argument in arguments
+    }
+    if "" in fields:
+        return fields[""]
+    has_fields = bool(fields) or any(place.name for _, place in placed)
+    return _nested(fields) if has_fields else None
+
+
+def _nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """`{"/payment/amount": 5}` as `{"payment": {"amount": 5}}`."""
+    body: dict[str, Any] = {}
+    for pointer, value in fields.items():
+        *outer, last = steps_of(pointer)
+        inner = body
+        for step in outer:
+            inner = inner.setdefault(step, {})
+        inner[last] = value
+    return body
+
+
+def _placed(operation: HttpOperation, place: Place) -> list[tuple[str, ArgumentPlace]]:
+    return [(name, where) for name, where in operation.arguments.items() if where.place == place]
+
+
+MAX_MULTIPART_BYTES = 20_000_000
+DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
+MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
+LONGEST_NAME = 200
+BINARY = "application/octet-stream"
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    content: bytes
+    media_type: str
+    name: str
+
+
+def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
+    """The bytes of a multipart body (RFC 7578) and its boundary. Raises Rejected for what it cannot say."""
+    if not isinstance(body, dict):
+        raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
+    boundary = secrets.token_hex(16)
+    places = {
+        steps[0]: place
+        for place in operation.arguments.values()
+        if place.place == "body" and len(steps := steps_of(place.name)) == 1
+    }
+    try:
+        parts = [
+            part for name, value in body.items() for part in _multipart_parts(name, value, places.get(name))
+        ]
+    except NoText as error:
+        raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
+    content = b"".join([*(f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts)])
+    content += f"--{boundary}--\r\n".encode()
+    if len(content) > MAX_MULTIPART_BYTES:
+        raise Rejected(f"The files are larger than {MAX_MULTIPART_BYTES:,} bytes together. Nothing was sent.")
+    return content, boundary
+
+
+def read_file(text: str, *, field: str, media_type: str = "") -> File:
+    """What a `data:` URI or a text stands for. Raises Rejected for a URI that cannot be read.
+
+    `data:image/png;name=cat.png;base64,...`: the name is for APIs that go by it.
+    """
+    if not text.startswith("data:"):
+        return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
+    found = DATA_URI.fullmatch(text)
+    if found is None:
+        raise Rejected(
+            f"{field} is no readable data: URI, which has a comma before the data. Nothing was sent."
+        )
+    *parameters, last = found["parameters"].split(";")
+    is_base64 = last.strip().lower() == "base64"
+    named = [one.partition("=") for one in (parameters if is_base64 else [*parameters, last])]
+    given = {name.strip().lower(): unquote(value) for name, _, value in named}
+    content = _decoded(found["data"], field) if is_base64 else unquote_to_bytes(found["data"])
+    said = found["type"].strip()
+    charset = f"; charset={given['charset']}" if said and given.get("charset") else ""
+    name = given.get("name") or given.get("filename") or ""
+    return _named(content, f"{said}{charset}" or media_type or BINARY, name, field)
+
+
+def _decoded(text: str, field: str) -> bytes:
+    try:
+        return base64.b64decode("".join(unquote(text).split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise Rejected(f"The base64 of {field} is broken. Nothing was sent.") from None
+
+
+def _named(content: bytes, media_type: str, name: str, field: str) -> File:
+    if not MEDIA_TYPE.fullmatch(media_type):
+        raise Rejected(f"The media type of {field} is none. Nothing was sent.")
+    # Only the last part: a path would be one of the client's machine.
+    plain = re.split(r"[/\\]", name)[-1][:LONGEST_NAME].strip()
+    if not plain.strip("."):
+        plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")
+    return File(content=content, media_type=media_type, name=plain)
+
+
+def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
+    """A list is one part for each of its items."""
+    if place is not None and place.as_json:
+        yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _parts_of_item(name, item, place)
+    else:
+        yield from _parts_of_item(name, value, place)
+
+
+def _parts_of_item(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
+    if place is not None and place.file:
+        if not isinstance(value, str):
+            raise NoText("is a file, and so a text or a data: URI")
+        file = read_file(value, field=name, media_type=place.media_type)
+        yield _part(name, file.content, media_type=file.media_type, filename=file.name)
+    elif isinstance(value, dict | list):
+        yield _part(name, written_json(value).encode(), media_type=JSON)
+    else:
+        yield _part(name, text_of(scalar_of(value)).encode("utf-8", "replace"))
+
+
+def _part(name: str, content: bytes, *, media_type: str = "", filename: str = "") -> bytes:
+    disposition = f'Content-Disposition: form-data; name="{_escaped(name)}"'
+    if filename:
+        disposition += f'; filename="{_escaped(filename)}"'
+    kind = f"Content-Type: {media_type}\r\n" if media_type else ""
+    return f"{disposition}\r\n{kind}\r\n".encode() + content
+
+
+def _escaped(name: str) -> str:
+    """As browsers write it (WHATWG, HTML 4.10.21.8)."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+
+
+ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
+MEDIA_TYPES: dict[BodyFormat, str] = {
+    "json": "application/json",
+    "form": "application/x-www-form-urlencoded",
+    "multipart": "multipart/form-data",
+}
+Pair = tuple[str, str]
+
+
+def media_type_of(operation: HttpOperation) -> str:
+    return MEDIA_TYPES[operation.body_format]
+
+
+def headers_of(
+    operation: HttpOperation, spec: HTTPRequestSpec, *, key: str, content_type: str
+) -> dict[str, str]:
+    """All headers but credentials, by name in lower case. `content_type`: empty without a body."""
+    usual = {"accept": ACCEPT}
+    if content_type:
+        usual["content-type"] = content_type
+    if operation.idempotency_header:
+        usual[operation.idempotency_header.lower()] = key
+    return usual | {name.lower(): value for name, value in spec.headers.items()}
+
+
+def query_of(spec: HTTPRequestSpec) -> list[Pair]:
+    return [
+        (name, text_of(value))
+        for name, said in spec.query_params.items()
+        for value in (said if isinstance(said, list) else [said])
+    ]
+
+
+def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes | None, str]:
+    """The body's bytes and their media type; None and nothing without a body.
+
+    Raises Rejected for what cannot be written.
+    """
+    if spec.body is None:
+        return None, ""
+    media_type = media_type_of(operation)
+    match operation.body_format:
+        case "form":
+            return urlencode(form_pairs(spec.body)).encode("ascii"), media_type
+        case "multipart":
+            content, boundary = write_multipart(operation, spec.body)
+            return content, f"{media_type}; boundary={boundary}"
+    return written_json(spec.body).encode(), media_type
+
+
+def form_pairs(body: Any) -> list[Pair]:
+    """`{"a": {"b": 1}, "c": [2, 3]}` as a[b]=1, c=2, c=3. Raises Rejected for what a form cannot say."""
+    if not isinstance(body, dict):
+        raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
+    try:
+        return [pair for name, value in body.items() for pair in _form_pairs(name, value)]
+    except NoText as error:
+        raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
+
+
+def _form_pairs(name: str, value: Any) -> Iterator[Pair]:
+    match value:
+        case dict():
+            for field, inner in value.items():
+                yield from _form_pairs(f"{name}[{field}]", inner)
+        case list() if any(isinstance(item, dict | list) for item in value):
+            # Only numbers show which fields belong to one item.
+            for position, item in enumerate(value):
+                yield from _form_pairs(f"{name}[{position}]", item)
+        case list():
+            yield from ((name, text_of(scalar_of(item))) for item in value)
+        case _:
+            yield name, text_of(scalar_of(value))

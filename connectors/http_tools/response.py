@@ -1,0 +1,331 @@
+"""What an API answered: the end of a run, or the reason to ask again."""
+
+import base64
+import codecs
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import Message
+from http.client import responses
+from typing import Any
+
+from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json_schema import value_at
+from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
+from connectors.http_tools.tool import HttpOperation
+from connectors.network.client import Answer
+from connectors.network.exchange import WORDS_LIMIT, retry_after
+from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
+from connectors.protocol import RunSnapshot, RunState
+
+MOST_HEADERS = 60
+LONGEST_HEADER = 1_000
+NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
+"""They are credentials."""
+TEXT_TYPES = frozenset(
+    {
+        "application/xml",
+        "application/javascript",
+        "application/x-www-form-urlencoded",
+        "application/yaml",
+        "application/x-yaml",
+        "application/x-ndjson",
+        "application/graphql",
+        "image/svg+xml",
+    }
+)
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """The body of an answer, with secrets masked."""
+
+    body: Any = None
+    """The JSON value, else the text; of anything else a sentence that says what it is; None: nothing."""
+    block: Block | None = None
+    """MCP's content block of what is neither JSON nor text."""
+    objection: str = ""
+    """Why the body does not match its media type; a sentence."""
+
+
+def read_body(answer: Answer, redactor: Redactor) -> Received:
+    if not answer.body:
+        return Received()
+    media_type, charset = _content_type(answer)
+    if media_type.endswith(("/json", "+json")):
+        return _json_body(answer.body, charset, redactor)
+    if media_type.startswith("text/") or media_type in TEXT_TYPES or media_type.endswith("+xml"):
+        return Received(body=redactor.text(_decoded(answer.body, charset)))
+    return _binary(answer, media_type, redactor) if media_type else _guessed(answer, redactor)
+
+
+def response_spec(answer: Answer, received: Received, redactor: Redactor) -> HTTPResponseSpec:
+    """For the record: as it came, but bounded and without secrets."""
+    return HTTPResponseSpec(
+        status_code=answer.status,
+        headers=_shown_headers(answer, redactor),
+        body=received.body,
+        execution_time_ms=round(answer.seconds * 1000, 3),
+    )
+
+
+def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
+    text = body if charset == "utf-8" else _decoded(body, charset).encode("utf-8", "replace")
+    try:
+        return Received(body=redactor.answer(parse_json(text), text))
+    except UnreadableJSON as error:
+        return Received(body=redactor.text(_decoded(body, charset)), objection=str(error))
+
+
+def _guessed(answer: Answer, redactor: Redactor) -> Received:
+    """Of what does not say what it is."""
+    if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
+        return read
+    try:
+        return Received(body=redactor.text(answer.body.decode("utf-8")))
+    except UnicodeDecodeError:
+        return _binary(answer, "application/octet-stream", redactor)
+
+
+def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
+    kind = media_type.partition("/")[0]
+    encoded = base64.b64encode(answer.body).decode("ascii")
+    block: Block = {"type": kind, "data": encoded, "mimeType": media_type}
+    if kind not in ("image", "audio"):
+        resource = {"uri": redactor.text(answer.url), "mimeType": media_type, "blob": encoded}
+        block = {"type": "resource", "resource": resource}
+    return Received(body=f"{len(answer.body):,} bytes of {media_type}.", block=block)
+
+
+def _content_type(answer: Answer) -> tuple[str, str]:
+    """The media type in lower case, and the name of an encoding that there is."""
+    message = Message()
+    message["content-type"] = shorten(str(answer.headers.get("content-type", "")), LONGEST_HEADER)
+    said = message.get_content_type() if message["content-type"].strip() else ""
+    charset = message.get_param("charset")
+    return said, _known_encoding(charset if isinstance(charset, str) else "")
+
+
+def _known_encoding(name: str) -> str:
+    """UTF-8 in place of codecs that are not for text (zip) or refuse arbitrary bytes (idna)."""
+    try:
+        found = codecs.lookup(name).name
+        b"\xff ".decode(found, "replace")
+    except (LookupError, ValueError):
+        return "utf-8"
+    return found if found != "utf-7" else "utf-8"
+
+
+def _decoded(body: bytes, charset: str) -> str:
+    return body.decode(charset, "replace").removeprefix("\ufeff")
+
+
+def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
+    shown = {}
+    for name in list(dict.fromkeys(name.lower() for name in answer.headers))[:MOST_HEADERS]:
+        value = MASK if name in NEVER_SHOWN else redactor.text(str(answer.headers[name]))
+        shown[shorten(redactor.text(name), LONGEST_HEADER)] = shorten(value, LONGEST_HEADER)
+    return shown
+
+
+COMPLAINT_LIMIT = 1_000
+"""Characters: enough for a message about each of several arguments."""
+LARGEST_BODY = 64_000
+"""Bytes; what is larger is no complaint that an agent could read, and only its message is looked for."""
+MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
+"""Of texts; a list or a title with such a name may as well be about an argument of that name."""
+ENVELOPES = ("error", "detail")
+
+
+def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
+    """The message of a JSON body and then all else that it says, as JSON: `Invalid: {"field":"amount"}`.
+
+    Bounded and without secrets; of what is no JSON, the text. APIs name the argument that is wrong in a
+    hundred ways, so nothing is chosen from what they say.
+    """
+    phrase = responses.get(status, "")
+    try:
+        value = parse_json(body) if len(body) <= LARGEST_BODY else None
+    except UnreadableJSON:
+        value = None
+    if not isinstance(value, dict | list):
+        # Redacted before it is cut, so that no half of a secret remains.
+        words = shorten(redactor.text(words_of(body)), COMPLAINT_LIMIT)
+        return "" if words.lower() == phrase.lower() else words
+    message, rest = _split_message(_without_status(_masked(value, redactor), status, phrase))
+    if not rest:
+        return shorten(message, COMPLAINT_LIMIT)
+    # Once more, for a secret that is a number there.
+    written = redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":")))
+    return shorten(f"{message.removesuffix('.')}: {written}" if message else written, COMPLAINT_LIMIT)
+
+
+def _masked(value: Any, redactor: Redactor) -> Any:
+    """Strings are masked one by one: JSON may escape a secret in ways that the mask does not know."""
+    match value:
+        case str():
+            return printable(redactor.text(value))
+        case list():
+            return [_masked(item, redactor) for item in value]
+        case dict():
+            return {printable(redactor.text(name)): _masked(item, redactor) for name, item in value.items()}
+    return value
+
+
+def _without_status(value: Any, status: int, phrase: str) -> Any:
+    """Without the status, which the message begins with."""
+    if not isinstance(value, dict):
+        return value
+    said = {str(status), phrase.lower()}
+    return {
+        name: item
+        for name, item in value.items()
+        if not (isinstance(item, str | int) and str(item).lower() in said)
+    }
+
+
+def _split_message(value: Any) -> tuple[str, Any]:
+    """The message in it, and the rest; nothing that is empty."""
+    if not isinstance(value, dict):
+        return "", value
+    for key in MESSAGE_KEYS:
+        said = value.get(key)
+        if isinstance(said, str) and said:
+            return said, _without_empty({**value, key: None})
+        if isinstance(said, dict) and key in ENVELOPES:
+            message, rest = _split_message(said)
+            if message:
+                return message, _without_empty({**value, key: rest})
+    return "", _without_empty(value)
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: item for name, item in fields.items() if item not in (None, "", [], {})}
+
+
+GATEWAY_GAVE_UP = frozenset({408, 502, 504})
+"""The server behind the gateway may still carry the request out, or have done so."""
+REFUSED_CREDENTIALS = frozenset({401, 403})
+MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
+"""Many APIs say so once they have done what a form asked for; 307 and 308 say that it is still to be done."""
+SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})
+"""RFC 9110, 9.2.2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One request of a tool that has been answered."""
+
+    operation: HttpOperation
+    spec: HTTPRequestSpec
+    answer: Answer
+    redactor: Redactor
+    started_at: datetime
+    finished_at: datetime
+
+    def snapshot(self) -> RunSnapshot:
+        """How the run ended. Raises Unreachable or OutcomeUnknown where it has not."""
+        received = read_body(self.answer, self.redactor)
+        if error := self._to_be_tried_again(received):
+            raise error
+        failure = self._failure(received)
+        return RunSnapshot(
+            state=RunState.FAILED if failure else RunState.COMPLETED,
+            output=None if failure else _output(self.operation, received),
+            error=failure,
+            content=None if failure or received.block is None else [received.block],
+            needs_operator=self.answer.status in REFUSED_CREDENTIALS,
+            may_have_effect=bool(failure) and self._may_have_effect,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            raw=self._raw(received),
+        )
+
+    def _to_be_tried_again(self, received: Received) -> ConnectorError | None:
+        if self.answer.carried_out:
+            return None
+        status, wait = self.answer.status, retry_after(self.answer.headers)
+        if status == 429 or (status == 503 and wait is not None):
+            return Unreachable(self._line(), retry_after=wait, details=self._raw(received))
+        if status in GATEWAY_GAVE_UP and not self.operation.is_safe:
+            reason = f"{_unended(self._line())}. The API may have carried it out."
+            return OutcomeUnknown(reason, details=self._raw(received))
+        return None
+
+    @property
+    def _may_have_effect(self) -> bool:
+        """Whether the same call again could do something twice; its idempotency key would be another."""
+        if self.operation.is_safe:
+            return False
+        status = self.answer.status
+        if self.answer.carried_out or 200 <= status < 300:
+            return True
+        is_open = status >= 500 or status in MOVED_AFTERWARDS
+        return is_open and self.operation.method not in SAME_WHEN_REPEATED
+
+    def _failure(self, received: Received) -> str:
+        """Empty for a success."""
+        failure = self._status_failure(received)
+        carried_out = " The request itself was carried out." if failure and self.answer.carried_out else ""
+        return f"{_unended(failure)}.{carried_out}" if carried_out else failure
+
+    def _status_failure(self, received: Received) -> str:
+        status = self.answer.status
+        if self.answer.not_followed:
+            return f"{self._place()}: {self.answer.not_followed}"
+        if status in REFUSED_CREDENTIALS:
+            advice = "The source's credentials, or what they allow, have to be looked at."
+            return f"{_unended(self._line())}. {advice}"
+        if not 200 <= status < 300:
+            return self._line()
+        if received.objection:
+            return f"{self._line(words=False)}, so it was carried out, but {_inner(received.objection)}"
+        return ""
+
+    def _line(self, *, words: bool = True) -> str:
+        """`GET /orders/7: the API answered 404 Not Found: no such order`."""
+        phrase = responses.get(self.answer.status, "")
+        line = f"{self._place()}: the API answered {self.answer.status} {phrase}".rstrip()
+        said = self._words() if words else ""
+        return f"{line}: {said}" if said and said.lower() != phrase.lower() else line
+
+    def _words(self) -> str:
+        """The API's own, redacted before they are cut so that no half of a secret remains."""
+        if 400 <= self.answer.status < 500:
+            return complaint_of(self.answer.status, self.answer.body, self.redactor)
+        return shorten(self.redactor.text(words_of(self.answer.body)), WORDS_LIMIT)
+
+    def _place(self) -> str:
+        path = "/" + self.spec.url.split("/", 3)[3] if self.spec.url.count("/") > 2 else "/"
+        return shorten(self.redactor.text(f"{self.spec.method} {path}"), WORDS_LIMIT)
+
+    def _raw(self, received: Received) -> dict[str, Any]:
+        response = response_spec(self.answer, received, self.redactor)
+        return {
+            "request": self.spec.model_dump(mode="json"),
+            "response": response.model_dump(mode="json"),
+        }
+
+
+def _unended(sentence: str) -> str:
+    """APIs end their words with a full stop or without one."""
+    return sentence.removesuffix(".")
+
+
+def _output(operation: HttpOperation, received: Received) -> Any:
+    """A field that the answer lacks is left out; whether it may be is for the output schema to say."""
+    if not operation.output:
+        return received.body
+    output = {}
+    for field, pointer in operation.output.items():
+        try:
+            output[field] = value_at(received.body, pointer)
+        except LookupError:
+            continue
+    return output
+
+
+def _inner(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -1,0 +1,90 @@
+"""Names and values of headers: which can be sent, and which only the product sets."""
+
+import re
+from collections.abc import Mapping
+
+from connectors.errors import Misconfigured
+
+TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
+SET_BY_CLIENT = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""They frame the message and route it: conflicting ones make request smuggling possible."""
+RESERVED = SET_BY_CLIENT | frozenset(
+    {
+        "authorization",
+        "content-encoding",
+        "cookie",
+        "cookie2",
+        "forwarded",
+        "http2-settings",
+        "max-forwards",
+        "set-cookie",
+        "via",
+        "x-http-method",
+        "x-http-method-override",
+        "x-method-override",
+        "x-original-url",
+        "x-real-ip",
+        "x-rewrite-url",
+    }
+)
+"""Credentials, routing and framing."""
+FRAMING = RESERVED - {"authorization", "cookie"}
+"""Headers that credentials cannot be put into."""
+RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
+CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
+
+
+def check_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers as they are. Raises Misconfigured for a value that cannot be sent."""
+    for name, value in headers.items():
+        if objection_to_value(value):
+            raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
+    return dict(headers)
+
+
+def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
+    """By name in lower case; of a name that comes twice the last value."""
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """By name in lower case. Raises Misconfigured, also for a name that cannot be sent or be chosen."""
+    named = by_lower_name(headers)
+    for name in named:
+        if not TOKEN.fullmatch(name):
+            raise Misconfigured(f"{name!r} is no name of a header.")
+        if name in SET_BY_CLIENT or name.startswith("proxy-"):
+            raise Misconfigured(f"The header {name} cannot be chosen: it follows from the request.")
+    return check_values(named)
+
+
+def objection_to_name(name: str, *, constant: bool = False) -> str:
+    """`is no name of a header`; empty for a header that a tool may set."""
+    lowered = name.lower()
+    if not TOKEN.fullmatch(name):
+        return "is no name of a header"
+    if lowered in RESERVED or lowered.startswith(RESERVED_PREFIXES):
+        return "is a header that only the product itself sets"
+    if lowered in CONSTANT_ONLY and not constant:
+        return "is a header that can be a constant, but no argument"
+    return ""
+
+
+def objection_to_value(value: str) -> str:
+    """`has characters ...`; empty for a value that can be sent and arrives as it is."""
+    if not (value.isascii() and value.isprintable()):
+        return "has characters that HTTP does not allow in a header"
+    return "begins or ends with a blank, which HTTP drops" if value != value.strip() else ""

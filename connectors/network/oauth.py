@@ -1,0 +1,122 @@
+"""Access tokens by OAuth client credentials: shared, and renewed before they expire."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from loguru import logger
+from pydantic import SecretStr
+
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound, Rejected
+from connectors.network.client import EngineClient
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
+from connectors.network.transport import HttpLimits
+
+ASSUMED_LIFETIME_SECONDS = 300.0
+"""For a token whose response has no expires_in."""
+RENEWED_AFTER = 0.8
+"""Share of the lifetime after which a token is renewed while it is still valid."""
+SHORTEST_PAUSE_SECONDS = 5.0
+"""Between attempts to renew a token that is still valid."""
+
+
+class ClientCredentials:
+    """One client at one token URL.
+
+    Make one per engine and event loop, close it with `aclose`. No error or repr of it shows a secret.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        client_id: str,
+        client_secret: SecretStr,
+        audience: str = "",
+        scope: str = "",
+        limits: HttpLimits | None = None,
+        ca_file: str = "",
+        policy: AddressPolicy = ENGINE_ADDRESSES,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._wanted = {"audience": audience, "scope": scope}
+        self._client = EngineClient(
+            base_url=url,
+            secrets=[client_secret.get_secret_value()],
+            limits=limits,
+            ca_file=ca_file,
+            policy=policy,
+        )
+        self._now = now
+        self._lock = asyncio.Lock()
+        self._token = ""
+        self._renew_at = 0.0
+        self._expires_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials({self._url})"
+
+    async def token(self) -> str:
+        """A valid token. Raises Rejected, Unreachable, InvalidAnswer or Misconfigured."""
+        if self._now() < self._renew_at:
+            return self._token
+        async with self._lock:
+            # Another call may have renewed the token while this one waited for the lock.
+            if self._now() >= self._renew_at:
+                await self._renew()
+        return self._token
+
+    def forget(self, token: str) -> None:
+        """Request a new token at the next call, since the engine refused this one."""
+        if token == self._token:
+            self._renew_at = self._expires_at = 0.0
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _renew(self) -> None:
+        try:
+            answer = await self._client.request_json("POST", self._url, form=self._form)
+            token, seconds = _read(answer)
+        except ConnectorError as error:
+            if self._now() < self._expires_at:
+                logger.warning("The access token was not renewed, so it is used on: {}", error.message)
+                self._renew_at = min(self._now() + SHORTEST_PAUSE_SECONDS, self._expires_at)
+                return
+            raise _about_token_url(error) from None
+        self._token = token
+        self._expires_at = self._now() + seconds
+        self._renew_at = self._now() + seconds * RENEWED_AFTER
+
+    @property
+    def _form(self) -> dict[str, str]:
+        return {
+            "grant_type": "client_credentials",
+            "client_id": self._client_id,
+            "client_secret": self._client_secret.get_secret_value(),
+        } | {name: value for name, value in self._wanted.items() if value}
+
+
+def _read(answer: Any) -> tuple[str, float]:
+    """The token and for how many seconds it is valid."""
+    token = answer.get("access_token") if isinstance(answer, dict) else None
+    if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
+        raise InvalidAnswer("the answer has no usable access_token.")
+    seconds = answer.get("expires_in")
+    if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit():
+        seconds = int(seconds)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        return token, ASSUMED_LIFETIME_SECONDS
+    return token, float(seconds)
+
+
+def _about_token_url(error: ConnectorError) -> ConnectorError:
+    """The same error, with the token URL named as its origin."""
+    kind = Misconfigured if isinstance(error, NotFound) else type(error)
+    renamed = kind(f"No access token from the OAuth token URL: {error.message}", details=error.details)
+    renamed.needs_operator |= isinstance(error, Rejected)
+    return renamed

@@ -1,0 +1,129 @@
+"""Masking secrets and control characters in messages, logs and records."""
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
+
+MASK = "***"
+SHORTEST_IN_VALUES = 8
+"""A shorter secret could be an ordinary word of an id or a result, which must not change."""
+WORD_KEYS = (
+    "error",
+    "message",
+    "detail",
+    "msg",
+    "reason",
+    "title",
+    "description",
+    "errors",
+    "exception_message",
+)
+"""Keys under which engines put messages, best first."""
+ERROR_LIMIT = 4_000
+"""Characters of an engine's error; the raw answer has all of it."""
+TAG = re.compile(r"<[^<>]*>")
+
+
+class Redactor:
+    """Masks a client's secrets, in the spellings in which an engine may echo them."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._know({secret for secret in secrets if secret})
+
+    def learn(self, secret: str) -> None:
+        """Mask this secret too, such as a new access token."""
+        if secret and secret not in self._known:
+            self._know(self._known | {secret})
+
+    def _know(self, known: set[str]) -> None:
+        self._known = known
+        self._anywhere = _pattern_of(known)
+        long_ones = {secret for secret in known if len(secret) >= SHORTEST_IN_VALUES}
+        self._in_values = _pattern_of(long_ones)
+        self._probes = {_longest_word(spelling) for secret in long_ones for spelling in _spellings(secret)}
+
+    def __repr__(self) -> str:
+        return "Redactor()"
+
+    def text(self, text: str) -> str:
+        """For messages: every secret is masked."""
+        return self._anywhere.sub(MASK, text) if self._anywhere else text
+
+    def answer(self, value: Any, body: bytes) -> Any:
+        """For the value parsed from `body`: long secrets are masked in all its strings."""
+        if not any(probe in body for probe in self._probes):
+            return value
+        return self._masked(value)
+
+    def _masked(self, value: Any) -> Any:
+        match value:
+            case str() if self._in_values:
+                return self._in_values.sub(MASK, value)
+            case list():
+                return [self._masked(item) for item in value]
+            case TooDeep():
+                return TooDeep({self._masked(key): self._masked(item) for key, item in value.items()})
+            case dict():
+                return {self._masked(key): self._masked(item) for key, item in value.items()}
+        return value
+
+
+def printable(text: str) -> str:
+    """Without control, direction-changing and unassigned characters; line breaks stay."""
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
+
+
+def words_in(value: Any) -> str:
+    """The message in an engine's error of any shape; empty if there is none."""
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return "; ".join(filter(None, map(words_in, value[:5])))
+        case dict():
+            return next(filter(None, (words_in(value[key]) for key in WORD_KEYS if key in value)), "")
+    return ""
+
+
+def words_of(body: bytes) -> str:
+    """The message in a response's body: that of its JSON, else the text without markup."""
+    try:
+        return words_in(parse_json(body))
+    except UnreadableJSON:
+        text = TAG.sub(" ", body[:4000].decode("utf-8", "replace"))
+        return " ".join(printable(text).split())
+
+
+def shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
+
+
+def shorten_error(text: str) -> str:
+    """The beginning and, three times as long, the end: the last line of a traceback says what happened."""
+    if len(text) <= ERROR_LIMIT:
+        return text
+    note = f"\n[... {len(text) - ERROR_LIMIT:,} characters left out ...]\n"
+    beginning = ERROR_LIMIT // 4
+    return f"{text[:beginning].rstrip()}{note}{text[beginning - ERROR_LIMIT :].lstrip()}"
+
+
+def _pattern_of(secrets: set[str]) -> re.Pattern[str] | None:
+    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
+    longest_first = sorted(spellings, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+def _spellings(secret: str) -> set[str]:
+    encoded = base64.b64encode(secret.encode("utf-8", "replace")).decode()
+    return {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret), encoded}
+
+
+def _longest_word(secret: str) -> bytes:
+    """The longest part that every JSON writer leaves unescaped (some escape "/" and non-ASCII characters)."""
+    return max(re.findall(r"[A-Za-z0-9]+", secret), key=len, default="").encode()

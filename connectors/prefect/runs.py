@@ -1,0 +1,282 @@
+"""Flow runs: their states, listing, results, progress and logs."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from connectors.errors import InvalidAnswer, Rejected
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.network.redaction import printable, shorten, shorten_error
+from connectors.prefect.api import ERROR
+from connectors.prefect.deployments import name_of
+from connectors.protocol import ListedRun, RunFilter, RunSnapshot, RunState
+
+STATES = {
+    "SCHEDULED": RunState.RUNNING,
+    "PENDING": RunState.RUNNING,
+    "RUNNING": RunState.RUNNING,
+    "PAUSED": RunState.RUNNING,
+    "CANCELLING": RunState.RUNNING,
+    "COMPLETED": RunState.COMPLETED,
+    "FAILED": RunState.FAILED,
+    "CRASHED": RunState.FAILED,
+    "CANCELLED": RunState.CANCELLED,
+}
+LINE_LIMIT = 500
+NO_REASON = {
+    "FAILED": "The flow run failed and Prefect gave no reason.",
+    "CRASHED": "Its process ended without a message.",
+    "CANCELLED": "The flow run was cancelled at Prefect.",
+}
+SCHEDULED_FOR_A_REASON = {
+    "AwaitingRetry": "It failed and is retried",
+    "AwaitingConcurrencySlot": "It waits for a concurrency slot",
+    "Resuming": "It was resumed and waits for a worker",
+}
+BOTH_NAMES = 2
+FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+MESSAGE_LIMIT = 2_000
+ENGINES_OWN_WORDS = ("Traceback (most recent call last)", "Finished in state ")
+"""Log lines in which Prefect repeats the run's end."""
+
+
+def type_of(flow_run: dict[str, Any]) -> str:
+    """Prefect's type of the state; a run without one counts as scheduled."""
+    kind = flow_run.get("state_type")
+    if kind is None:
+        return "SCHEDULED"
+    if not isinstance(kind, str) or kind not in STATES:
+        shown = printable(shorten(str(kind), 50))
+        raise InvalidAnswer(f"The flow run has the state {shown!r}, which this connector does not know.")
+    return kind
+
+
+def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
+    """The run without result, logs and progress, which Prefect keeps elsewhere."""
+    kind = type_of(flow_run)
+    state = STATES[kind]
+    # A run that was cancelled before its start has no end time.
+    ended = moment(flow_run.get("end_time")) or moment(_state(flow_run).get("timestamp"))
+    error = ""
+    if kind in NO_REASON:
+        error = shorten_error(message_of(flow_run)) or NO_REASON[kind]
+    return RunSnapshot(
+        state=state,
+        error=f"The flow run crashed. {error}" if kind == "CRASHED" else error,
+        progress_message=_waiting_for(flow_run, kind) if state is RunState.RUNNING else "",
+        created_at=moment(flow_run.get("created")),
+        started_at=moment(flow_run.get("start_time")),
+        updated_at=moment(flow_run.get("updated")),
+        finished_at=None if state is RunState.RUNNING else ended,
+        raw=without_storage(flow_run),
+    )
+
+
+def message_of(flow_run: dict[str, Any]) -> str:
+    """The state's message."""
+    message = _state(flow_run).get("message")
+    return printable(message) if isinstance(message, str) else ""
+
+
+def moment(text: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC) if found else None
+
+
+def first_line(text: str) -> str:
+    line = next(iter(printable(text).splitlines()), "")
+    return shorten(line, LINE_LIMIT)
+
+
+def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
+    """The state's data is the path of a pickle, of use only to Prefect's own clients."""
+    state = {key: value for key, value in _state(flow_run).items() if key != "data"}
+    return flow_run | ({"state": state} if state else {})
+
+
+def _state(flow_run: dict[str, Any]) -> dict[str, Any]:
+    state = flow_run.get("state")
+    return state if isinstance(state, dict) else {}
+
+
+def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
+    """What the run waits for; empty while the flow runs."""
+    match kind:
+        case "SCHEDULED":
+            return _scheduled(flow_run)
+        case "PENDING":
+            return "A worker has taken the run and prepares it."
+        case "PAUSED":
+            words = first_line(message_of(flow_run))
+            return f"Paused at Prefect until it is resumed there{f': {words}' if words else '.'}"
+        case "CANCELLING":
+            return "Prefect is cancelling the run."
+    return ""
+
+
+def _scheduled(flow_run: dict[str, Any]) -> str:
+    due = moment(flow_run.get("next_scheduled_start_time")) or moment(flow_run.get("expected_start_time"))
+    reason = SCHEDULED_FOR_A_REASON.get(str(flow_run.get("state_name")))
+    if due is None:
+        return f"{reason or 'Waiting for a worker'}."
+    when = f"{due.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if reason or due > datetime.now(UTC):
+        return f"{reason or 'Waiting for its time'}: due at {when}."
+    return f"Waiting for a worker since {when}."
+
+
+def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
+    """The body of Prefect's filter. Raises Rejected for an unusable condition."""
+    conditions: dict[str, Any] = {}
+    if wanted.run:
+        try:
+            conditions["id"] = {"any_": [str(UUID(wanted.run))]}
+        except ValueError:
+            raise Rejected("Prefect finds a run by its whole id only, not by how it begins.") from None
+    if wanted.states:
+        types = [kind for kind, state in STATES.items() if state in wanted.states]
+        conditions["state"] = {"type": {"any_": types}}
+    if times := _times(wanted.started_after, wanted.started_before):
+        conditions["start_time"] = times
+    if wanted.engine_query:
+        conditions = _with_query(conditions, wanted.engine_query)
+    return {"sort": "START_TIME_DESC", "flow_runs": conditions, **_of_workflow(wanted.workflow)}
+
+
+def read_listed(
+    run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
+) -> ListedRun:
+    kind = type_of(run)
+    return ListedRun(
+        run_id=str(run.get("id", "")),
+        workflow=_workflow_of(run, deployments, flow_names),
+        state=STATES[kind],
+        told_state=str(run.get("state_name") or kind),
+        key=_key(run.get("idempotency_key")),
+        started_at=moment(run.get("start_time")),
+        finished_at=moment(run.get("end_time")),
+        details={
+            "name": run.get("name"),
+            "tags": run.get("tags"),
+            "message": first_line(message_of(run)),
+            "expected_start_time": run.get("expected_start_time"),
+        },
+    )
+
+
+def offset_of(cursor: str) -> int:
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
+        raise Rejected("This is no cursor of this listing.")
+    return int(cursor)
+
+
+def _workflow_of(
+    run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
+) -> str:
+    """The deployment's name; the flow's for a run without a deployment."""
+    deployment = deployments.get(str(run.get("deployment_id")))
+    if deployment is not None:
+        return str(name_of(deployment, flow_names))
+    flow = str(run.get("flow_id", ""))
+    return flow_names.get(flow, flow)
+
+
+def _key(key: Any) -> UUID | None:
+    """Our keys are UUIDs; those of Prefect's schedules are not."""
+    try:
+        return UUID(key) if isinstance(key, str) else None
+    except ValueError:
+        return None
+
+
+def _times(after: datetime | None, before: datetime | None) -> dict[str, str]:
+    limits = {"after_": after, "before_": before}
+    return {name: moment.isoformat() for name, moment in limits.items() if moment}
+
+
+def _of_workflow(name: str) -> dict[str, Any]:
+    """A deployment's id, `flow/deployment`, or a part of either name."""
+    if not name:
+        return {}
+    try:
+        return {"deployments": {"id": {"any_": [str(UUID(name))]}}}
+    except ValueError:
+        parts = name.split("/")
+    if len(parts) == BOTH_NAMES and all(parts):
+        return {"flows": {"name": {"any_": parts[:1]}}, "deployments": {"name": {"any_": parts[1:]}}}
+    return {"deployments": {"flow_or_deployment_name": {"like_": name}}}
+
+
+def _with_query(conditions: dict[str, Any], query: str) -> dict[str, Any]:
+    """Prefect has no query language, so the query is its filter's JSON."""
+    try:
+        added = parse_json(query.encode("utf-8", "replace"))
+    except UnreadableJSON as error:
+        raise Rejected(f"A condition for Prefect is JSON such as {EXAMPLE}. {error}") from None
+    if not isinstance(added, dict):
+        raise Rejected(f"A condition for Prefect is a JSON object such as {EXAMPLE}.")
+    if twice := conditions.keys() & added.keys():
+        raise Rejected(f"The condition names {min(twice)}, which the other filters set already.")
+    return conditions | added
+
+
+EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
+
+
+def read_result(data: Any) -> Any:
+    """An artifact's data; a text that is JSON, also in a code block, is parsed."""
+    if not isinstance(data, str):
+        return data
+    block = FENCED.fullmatch(data)
+    try:
+        return parse_json((block[1] if block else data).encode("utf-8", "replace"))
+    except UnreadableJSON:
+        return data
+
+
+def read_progress(artifact: dict[str, Any] | None) -> float | None:
+    """Percent, from an artifact of Prefect's type progress."""
+    data = artifact.get("data") if artifact else None
+    if isinstance(data, bool) or not isinstance(data, int | float):
+        return None
+    return float(min(max(data, 0), 100))
+
+
+def newest_line(logs: list[dict[str, Any]]) -> str:
+    return next((line for line in map(_line, logs) if line), "")
+
+
+def last_error(logs: list[dict[str, Any]]) -> str:
+    """The flow's own last error line; empty where there is none."""
+    for entry in logs:
+        level, message = entry.get("level"), entry.get("message")
+        if not isinstance(level, int) or level < ERROR or not isinstance(message, str):
+            continue
+        if not any(words in message for words in ENGINES_OWN_WORDS):
+            return first_line(message)
+    return ""
+
+
+def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For the record, oldest first."""
+    return [
+        {"time": str(entry.get("timestamp")), "level": entry.get("level"), "message": _message(entry)}
+        for entry in reversed(logs)
+        if moment(entry.get("timestamp"))
+    ]
+
+
+def _message(entry: dict[str, Any]) -> str:
+    message = entry.get("message")
+    return shorten(printable(message), MESSAGE_LIMIT) if isinstance(message, str) else ""
+
+
+def _line(entry: dict[str, Any]) -> str:
+    message = entry.get("message")
+    return first_line(message) if isinstance(message, str) else ""

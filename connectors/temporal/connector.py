@@ -1,0 +1,197 @@
+"""Temporal: workflows that are declared in YAML, run through Temporal's own SDK.
+
+The SDK takes a third of a second to import, so that is left until a source of this kind is really used.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import ConnectorError, Misconfigured
+from connectors.protocol import (
+    Capabilities,
+    Health,
+    ReportProgress,
+    RunFilter,
+    RunPage,
+    RunRef,
+    RunSnapshot,
+    Started,
+    WorkflowRef,
+    ignore_progress,
+)
+from connectors.temporal.config import (
+    NO_DEFINITIONS,
+    TemporalConfig,
+    declares_nothing,
+    list_declared,
+    read_declared,
+)
+from connectors.temporal.settings import settings_of
+
+if TYPE_CHECKING:
+    from connectors.temporal.service import TemporalService
+
+MOST_QUEUES_CHECKED = 20
+SECONDS_BETWEEN_LOOKS = 2.0
+
+State = tuple[int, ...]
+
+
+class TemporalConnector:
+    """Workflows of a Temporal namespace, as YAML describes them."""
+
+    kind: ClassVar[str] = "temporal"
+    label: ClassVar[str] = "Temporal"
+    Config: ClassVar[type[BaseModel]] = TemporalConfig
+
+    def __init__(self, config: TemporalConfig) -> None:
+        self._config = config
+        self._made: TemporalService | None = None
+        self._watch: FileWatch | None = None
+
+    def __repr__(self) -> str:
+        return f"TemporalConnector({self._config.host_port}, {self._config.namespace})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            idempotent_start=True,
+            can_cancel=True,
+            can_find_runs=True,
+            can_wait=True,
+            terminates_after_seconds=self._config.cancel_grace_seconds or None,
+            can_query=True,
+            can_signal=True,
+            can_list_runs=True,
+            tells_of_changes=bool(self._file),
+        )
+
+    async def check(self) -> Health:
+        started = time.perf_counter()
+        try:
+            service = await self._service()
+            await service.reach()
+            seconds = time.perf_counter() - started
+            unheard = await self._queues_without_workers(service)
+        except ConnectorError as error:
+            return Health(ok=False, message=error.message)
+        message = f"Temporal answered; namespace {self._config.namespace}."
+        if declares_nothing(self._config):
+            message += f" There are no definitions: {NO_DEFINITIONS}."
+        if unheard:
+            message += f" No worker is listening on: {', '.join(unheard)}."
+        return Health(ok=True, message=message, latency_seconds=seconds)
+
+    async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+        """The declared workflows, provided that the service answers: without it none can be started."""
+        declared = [found async for found in list_declared(self._config)]
+        await (await self._service()).reach()
+        for found in declared:
+            yield found
+
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
+        return await (await self._service()).start(workflow, arguments, key=key)
+
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        return await (await self._service()).find_run(workflow, arguments, key=key)
+
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        return await (await self._service()).poll(run)
+
+    async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
+        return await (await self._service()).wait(run, seconds=seconds)
+
+    async def cancel(self, run: RunRef) -> None:
+        await (await self._service()).cancel(run)
+
+    async def terminate(self, run: RunRef) -> None:
+        await (await self._service()).terminate(run)
+
+    async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
+        return await (await self._service()).query(run, name, arguments)
+
+    async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
+        await (await self._service()).signal(run, name, arguments)
+
+    async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
+        return await (await self._service()).list_runs(wanted, page_size=page_size, cursor=cursor)
+
+    def tell_of_changes(self, listener: Callable[[], None]) -> None:
+        self._watch = FileWatch(self._file, listener)
+
+    async def aclose(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+        if self._made is not None:
+            await self._made.aclose()
+
+    @property
+    def _file(self) -> str:
+        """The path of the definitions file; empty where the settings hold the definitions."""
+        return "" if self._config.definitions.strip() else self._config.definitions_file
+
+    async def _service(self) -> "TemporalService":
+        if self._made is None:
+            # In a thread, so that importing the SDK does not block the event loop.
+            module = await asyncio.to_thread(import_module, "connectors.temporal.service")
+            if self._made is None:
+                self._made = module.TemporalService(self._config)
+        return self._made
+
+    async def _queues_without_workers(self, service: "TemporalService") -> list[str]:
+        try:
+            declared = await asyncio.to_thread(read_declared, self._config)
+        except Misconfigured:
+            # Discovery reports what is wrong with the definitions.
+            return []
+        settings = [settings_of(workflow.metadata) for workflow in declared.workflows]
+        queues = sorted({one.task_queue or self._config.default_task_queue for one in settings} - {""})
+        asked = queues[:MOST_QUEUES_CHECKED]
+        heard = await asyncio.gather(*(service.pollers.listen(queue) for queue in asked))
+        return [queue for queue, listened in zip(asked, heard, strict=True) if not listened]
+
+
+class FileWatch:
+    """Calls `listener` on the running loop after every change, until `end`."""
+
+    def __init__(self, path: str, listener: Callable[[], None]) -> None:
+        self._path = path
+        self._listener = listener
+        self._task = asyncio.get_running_loop().create_task(self._watch(_state_of(path)))
+
+    def end(self) -> None:
+        self._task.cancel()
+
+    async def _watch(self, seen: State) -> None:
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+            state = await asyncio.to_thread(_state_of, self._path)
+            if state != seen:
+                seen = state
+                self._listener()
+
+
+def _state_of(path: str) -> State:
+    """Modification time, size and identity; empty for a missing file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return ()
+    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)

@@ -1,0 +1,75 @@
+"""Limits on the messages that a server may send.
+
+Parsing a message costs far more than receiving it: a server that floods us with progress notifications would
+block the event loop for every other request.
+"""
+
+import re
+import time
+
+NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
+"""Per stream; more are dropped unread. Progress is passed on about once a second anyway."""
+MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000
+"""Per stream; one more ends it."""
+NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
+ANSWER = re.compile(rb'"(result|error)"\s*:')
+END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+LONGEST_END = 4
+
+
+class TooManyMessages(Exception):
+    """The stream exceeds its limits."""
+
+
+class _Bucket:
+    def __init__(self, at_once: float, per_second: float) -> None:
+        self._at_once, self._per_second = at_once, per_second
+        self._left, self._filled_at = at_once, time.monotonic()
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._at_once, self._left + self._per_second * (now - self._filled_at))
+        self._filled_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class FloodGate:
+    """The limits of one stream."""
+
+    def __init__(self) -> None:
+        self._notifications = _Bucket(NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND)
+        self._messages = _Bucket(MESSAGES_AT_ONCE, MESSAGES_PER_SECOND)
+
+    def admits(self, message: bytes | bytearray) -> bool:
+        """False for one that can be dropped. Raises TooManyMessages."""
+        is_notification = NOTIFICATION.search(message) and not ANSWER.search(message)
+        if is_notification and not self._notifications.take():
+            return False
+        if not self._messages.take():
+            raise TooManyMessages
+        return True
+
+
+class Events:
+    """Splits an event stream into events, and drops those beyond the limits."""
+
+    def __init__(self) -> None:
+        self.rest = bytearray()
+        """The beginning of an incomplete event."""
+        self._gate = FloodGate()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Raises TooManyMessages."""
+        searched_to = max(0, len(self.rest) - LONGEST_END)
+        self.rest += chunk
+        admitted, begin = bytearray(), 0
+        while found := END_OF_EVENT.search(self.rest, max(begin, searched_to)):
+            event = self.rest[begin : found.end()]
+            begin = found.end()
+            if self._gate.admits(event):
+                admitted += event
+        del self.rest[:begin]
+        return bytes(admitted)
