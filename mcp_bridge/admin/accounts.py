@@ -77,6 +77,7 @@ class OwnPermissionsMixin(CatalogueAdmin):
 class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
+    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Unfold's own class has none, and comes first.
     change_password_form = AdminPasswordChangeForm
 
     list_filter = (

@@ -155,6 +155,7 @@ class AccessTokenAdmin(ButtonsMixin):
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
         """Not by way of a redirect: the token would have to be kept somewhere until the next page."""
+        super().response_add(request, obj, post_url_continue)  # For its message.
         context = self.admin_site.each_context(request) | {
             "title": f"Token {obj.name}",
             "opts": self.opts,

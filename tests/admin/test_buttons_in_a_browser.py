@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import models
 from django.http import HttpRequest
 
 import config.urls  # noqa: F401 - it registers the pages
-from catalogue.models import HistoryEntry, Review, Source, Workflow, WorkflowFilter
+from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow, WorkflowFilter
+from mcp_bridge.models import AccessToken
 from tests.admin.pages import add_url, list_url, page_url
 from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
@@ -55,6 +56,50 @@ def test_every_button_of_every_page_does_something_and_is_noted(
     # An entry of the history is no object of its own: what reverting it changes tells of that.
     told = ("Reverted: ", f"Pressed “{button.label}”.")
     assert noted.exists() if button.records else any(entry.message.startswith(told) for entry in noted)
+
+
+def _superuser_request() -> HttpRequest:
+    request = HttpRequest()
+    request.user = User(is_superuser=True, is_active=True, is_staff=True)
+    return request
+
+
+FORMS = [
+    (model, kind)
+    for model, pages in admin.site._registry.items()
+    for kind, may in (("add", pages.has_add_permission), ("change", pages.has_change_permission))
+    if may(_superuser_request())
+]
+PASSWORD = "a long one, of several words"
+TYPED: dict[type[models.Model], dict[str, str]] = {
+    AccessToken: {"name": "another agent"},
+    Group: {"name": "operators"},
+    Source: {"name": "orders", "setting_base_url": "http://127.0.0.1:9"},
+    Toolset: {"slug": "orders"},
+    User: {"username": "newcomer", "password1": PASSWORD, "password2": PASSWORD},
+    WorkflowFilter: {"pattern": "called-like-nothing"},
+}
+"""Into the forms that add one: as little as they take."""
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), FORMS, ids=lambda one: one if isinstance(one, str) else one.__name__
+)
+def test_every_form_is_saved_and_says_so(window: Window, model: type[models.Model], kind: str) -> None:
+    """B8: with the mouse, by the button *Save*."""
+    make_everything(User.objects.get())
+    if kind == "add":
+        window.open(add_url(model) + ("?kind=simplified" if model is Source else ""))
+        for name, text in TYPED[model].items():
+            window.click(f"[name={name}]")
+            window.browser.press(text)
+    else:
+        window.open(page_url(model._default_manager.order_by("pk")[0]))
+    window.browser.complaints()
+    window.click_through("[name=_save]")
+    done = "added" if kind == "add" else "changed"
+    assert f"was {done} successfully" in window.browser.text()
+    assert window.browser.complaints() == []
 
 
 def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> None:

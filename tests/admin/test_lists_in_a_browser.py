@@ -7,7 +7,7 @@ from django.db import models
 from django.test import Client
 
 import config.urls  # noqa: F401 - it registers the pages
-from catalogue.models import Workflow
+from catalogue.models import Review, Workflow
 from executions.models import CachePolicy, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
@@ -141,6 +141,34 @@ def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
     window.click(switch)
     window.browser.wait_for_text("DISABLED", within=state)
     assert not Workflow.objects.get().enabled
+    assert window.browser.complaints() == []
+
+
+@pytest.mark.parametrize("query", ["", "?o=-4.5.6"])
+def test_the_list_of_workflows_fits_beside_the_menu(window: Window, query: str) -> None:
+    """A4.2: with long names, with every badge that there is, and sorted by several columns."""
+    make_everything(User.objects.get())
+    make_workflow(name="a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc", tags=["t" * 60])
+    window.open(f"{list_url(Workflow)}{query}")
+    inner = "document.querySelector('#result_list').closest('.simplebar-content-wrapper')"
+    assert window.run(f"const inner = {inner}; return inner.scrollWidth - inner.clientWidth") <= 0
+
+
+def test_held_changes_are_accepted_from_the_list_of_workflows(window: Window) -> None:
+    """A5.2: by the badge's row, after a page that shows them."""
+    make_everything(User.objects.get())
+    changed = Review.objects.get(kind="changed", kept_at=None)
+    window.open(list_url(Workflow))
+    assert window.run(
+        f"return !!document.querySelector('#state-{changed.pk} a[href=\"{page_url(changed)}\"]')"
+    )
+    window.click("#action-toggle")
+    window.click('[name="action"] option[value="accept_selected"]')
+    window.click_through("#changelist-actions button[type=submit]")
+    assert "Held of the selected workflows: 2" in window.browser.text()
+    window.click_through("#content form [type=submit]")
+    assert "Accepted: plain, undescribed." in window.browser.text()
+    assert not Review.objects.awaiting().exists()
     assert window.browser.complaints() == []
 
 

@@ -25,7 +25,7 @@ PICTURES = ROOT / ".cache" / "pictures"
 WIDE, NARROW = 1280, 390
 GRAVE = ("critical", "serious")
 OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
-"""Left out: parts of Django's and Select2's own widgets. So is contrast: the greys are unfold's."""
+"""Left out: parts of Django's and Select2's own widgets."""
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,9 @@ def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
     assert len(title) > 2, title
     assert not (too_wide := overflowing(window)), too_wide
     problems = axe_problems(window, axe)
+    window.browser.prefer("dark")
+    problems += axe_problems(window, axe)
+    window.browser.prefer("light")
     window.browser.resize(NARROW)
     assert not (too_wide := overflowing(window)), too_wide
     if THOROUGH:
@@ -147,7 +150,7 @@ def axe_problems(window: Window, axe: str) -> list[str]:
             f"""
             const done = arguments[arguments.length - 1];
             axe.run({{include: document, exclude: {[[one] for one in OF_OTHERS]!r}}}, {{
-              resultTypes: ['violations'], rules: {{'color-contrast': {{enabled: false}}}},
+              resultTypes: ['violations'],
             }}).then(found => done(
               found.violations.filter(one => {list(GRAVE)!r}.includes(one.impact)).map(
                 one => `${{one.id}}: ${{one.nodes.map(node => node.html.slice(0, 160)).join(' ; ')}}`)
