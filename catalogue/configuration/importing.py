@@ -63,6 +63,8 @@ class ImportRequest:
     """By source and setting; those that are not given stay as they are stored."""
     prune: bool = False
     """What the file's sections do not have goes."""
+    sources_only: bool = False
+    """Settings and sources alone, to list them before the rest; what new ones list is hidden until then."""
     tell_where: Callable[[str, str], str] = lambda source, secret: "give it with the file"
     """How the door takes the secret of a source, for the message about one that is missing."""
 
@@ -133,6 +135,8 @@ class _Import:
             ("filters", self._write_filters),
             ("toolsets", self._write_toolsets),
         ):
+            if self._request.sources_only and section not in ("settings", "sources"):
+                continue
             if self._file.has(section) or (section == "workflows" and self._file.has("listed")):
                 write()
 
@@ -275,6 +279,8 @@ class _Import:
         return {one: given.get(one) or stored[one] for one in named}
 
     def _add_source(self, path: Path, name: str, values: dict[str, Any]) -> None:
+        if self._request.sources_only:
+            values |= {"new_workflows": Source.NewWorkflows.HIDDEN}
         try:
             source = create_source(name=name, **values)
         except ValidationError as error:
@@ -291,6 +297,8 @@ class _Import:
         values: dict[str, Any],
     ) -> None:
         stored, before = _stored(source), describe_source(source)
+        if self._request.sources_only:
+            values = {name: value for name, value in values.items() if name != "new_workflows"}
         changed = {name: value for name, value in values.items() if getattr(source, name) != value}
         given = self._request.secrets.get(source.name, {})
         entered = sorted(name for name in given if given[name] != stored.get(name))

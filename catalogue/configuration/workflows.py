@@ -17,6 +17,7 @@ from catalogue.configuration.plan import FieldChange, compare
 from catalogue.curation import MOST_FORMER_NAMES
 from catalogue.http_tools.configs import KIND as DECLARED_HERE
 from catalogue.models import Review, Source, Workflow
+from catalogue.models.workflow import tell_alias
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import read_listing
 from connectors.definitions import parse_definition
@@ -87,15 +88,23 @@ class Workflows:
             self.removed.extend(gone)
 
     def find_names(self) -> None:
-        """Give names to rows without one, and refuse names that two would have."""
-        touched = [*self.changed, *self.added]
-        others = Workflow.objects.exclude(pk__in=[row.pk for row in self.changed]).select_related("source")
-        taken = {row.tool_name: row for row in others.only("tool_name", "upstream_id", "source__name")}
+        """Give names to rows without one, and refuse names that two would have, as a former one too."""
+        touched, changed = [*self.changed, *self.added], {row.pk for row in self.changed}
+        known = Workflow.objects.select_related("source").order_by()
+        columns = ("tool_name", "upstream_id", "tool_aliases", "source__name")
+        others = [row for row in known.only(*columns) if row.pk not in changed]
+        taken = {row.tool_name: row for row in others}
+        aliases = {
+            name: (row, until) for row in (*others, *touched) for name, until in row.live_aliases.items()
+        }
         counts = Counter(row.tool_name for row in touched if row.tool_name)
         for row in touched:
             if row.tool_name and (row.tool_name in taken or counts[row.tool_name] > 1):
                 self.file.refuse(self.path_of(row), _tell_taken(row.tool_name, taken.get(row.tool_name)))
-        names = {*taken, *counts}
+            elif row.tool_name in aliases and (holder := aliases[row.tool_name])[0] is not row:
+                told = tell_alias(holder[0].tool_name, holder[1])
+                self.file.refuse(self.path_of(row), f"{row.tool_name}: {told}")
+        names = {*taken, *counts, *aliases}
         for row in self.added:
             if not row.tool_name:
                 row.tool_name = make_tool_name(
@@ -163,9 +172,11 @@ class Workflows:
         row.former_tool_names = _join_names(row, name, self.file.items((*path, "former_tool_names"), str))
         try:
             row.clean_fields(exclude=UNCHECKED if row.tool_name else [*UNCHECKED, "tool_name"])
-            row.clean()
         except ValidationError as error:
             self.file.refuse_all(path, error, NAMES)
+        for column, problem in row.find_own_problems().items():
+            field_name = NAMES.get(column, column)
+            self.file.refuse((*path, field_name) if self.file.has(*path, field_name) else path, problem)
         return len(self.file.problems) == problems
 
     def _read_layers(self, source: Source, wanted: list[str]) -> dict[str, Layer]:

@@ -195,13 +195,18 @@ class Workflow(Exposing):
 
     def clean(self) -> None:
         """Refuse what would hide a built-in tool, contradict itself, or break whoever reads it."""
+        problems = self.find_own_problems()
+        others = Workflow.objects.exclude(pk=self.pk).live_aliases()
+        if (other := others.get(self.tool_name)) is not None:
+            problems["tool_name"] = tell_alias(*other)
+        if problems:
+            raise ValidationError(problems)
+
+    def find_own_problems(self) -> dict[str, str]:
+        """What is wrong with it whatever others are called, by field."""
         problems = {}
         if self.tool_name in RESERVED:
             problems["tool_name"] = "This name is taken by a built-in tool or by REST."
-        others = Workflow.objects.exclude(pk=self.pk).live_aliases()
-        if (other := others.get(self.tool_name)) is not None:
-            name, until = other
-            problems["tool_name"] = f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
         tags = self.tags_override
         if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
             problems["tags_override"] = 'This has to be a list of texts, such as ["finance"].'
@@ -211,8 +216,7 @@ class Workflow(Exposing):
             problems["argument_overrides"] = problem
         if problem := _icon_problem(self.icon_override):
             problems["icon_override"] = problem
-        if problems:
-            raise ValidationError(problems)
+        return problems
 
     @property
     def live_aliases(self) -> dict[str, datetime]:
@@ -299,6 +303,11 @@ class Workflow(Exposing):
     @property
     def ref(self) -> WorkflowRef:
         return WorkflowRef(id=self.upstream_id, name=self.name, metadata=self.metadata)
+
+
+def tell_alias(name: str, until: datetime) -> str:
+    """Why another workflow cannot have a former name of this one yet."""
+    return f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
 
 
 def _icon_problem(address: str) -> str:

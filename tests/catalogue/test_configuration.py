@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue.configuration import fields
@@ -26,6 +28,7 @@ from catalogue.models import HistoryEntry, Review, Revision, Source, Toolset, Wo
 from catalogue.reconciliation import UPSTREAM_FIELDS, read_listing
 from catalogue.schemas import GENERIC_SCHEMA
 from connectors.definitions import WorkflowDefinition, parse_definition
+from tests.catalogue.engine import Engine, definitions
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
@@ -424,3 +427,98 @@ def test_a_change_that_was_accepted_on_staging_is_accepted_in_production() -> No
     ]
     assert [review.workflow.upstream_id for review in Review.objects.all()] == ["2"]
     assert not load(staging)
+
+
+# Names that others had
+
+
+def test_a_name_that_still_runs_another_workflow_is_refused() -> None:
+    """Whether the file or the catalogue says so; one that the file gives away at the same time is free."""
+    later = (timezone.now() + timedelta(days=1)).isoformat()
+    source = make_source("orders")
+    make_workflow(source, upstream_id="1", tool_name="hail", tool_aliases={"greet": later})
+    make_workflow(source, upstream_id="2", tool_name="other")
+    told = "calls by this name still run hail"
+    assert told in problems("{version: 1, workflows: {orders: {'2': {tool_name: greet}}}}")[0]
+    both = "{version: 1, workflows: {orders: {'1': {tool_name: hail%s}, '2': {tool_name: greet}}}}"
+    assert told in problems(both % f", tool_aliases: {{greet: '{later}'}}")[0]
+    assert load(both % "") and Workflow.objects.get(upstream_id="2").tool_name == "greet"
+
+
+# Two commands on an empty product
+
+
+def test_an_import_that_lists_its_sources_first_needs_nothing_else(
+    tmp_path: Path, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a file without what engines say; and nothing is exposed before the file has said what is."""
+    source = make_source("erp", base_url=engine.base_url, new_workflows="exposed")
+    engine.workflows = definitions(3)
+    refresh_source(source)
+    override_workflow(Workflow.objects.get(upstream_id="wf-1"), tool_name="monthly", title_override="Monthly")
+    Workflow.objects.filter(upstream_id="wf-2").update(enabled=False)
+    make_filter("draft*", action="exclude")
+    make_toolset("finance", picked=[Workflow.objects.get(upstream_id="wf-3")])
+    path = tmp_path / "catalogue.yaml"
+    path.write_text(before := export_catalogue([name for name in SECTIONS if name != "listed"]))
+    for model in (Source, Toolset, WorkflowFilter):
+        model.objects.all().delete()
+    HistoryEntry.objects.all()._raw_delete("default")
+
+    monkeypatch.setenv("CATALOGUE_SECRET_ERP_API_KEY", "key")
+    with pytest.raises(CommandError, match="refresh the source first") as refused:
+        call_command("import_catalogue", str(path))
+    assert "Nothing was changed." in str(refused.value) and not Source.objects.exists()
+    with pytest.raises(CommandError, match="--plan writes nothing"):
+        call_command("import_catalogue", str(path), "--refresh", "--plan")
+    engine.workflows = definitions(4)
+    call_command("import_catalogue", str(path), "--refresh")
+    assert "erp: 4 workflows listed" in capsys.readouterr().out
+    enabled = dict(Workflow.objects.values_list("upstream_id", "enabled"))
+    assert enabled == {"wf-1": True, "wf-2": False, "wf-3": True, "wf-4": False}
+    entry = HistoryEntry.of(Workflow.objects.get(upstream_id="wf-1")).get()
+    assert entry.changes["enabled"] == [False, True], "it was listed hidden"
+    Workflow.objects.filter(upstream_id="wf-4").delete()
+    assert export_catalogue([name for name in SECTIONS if name != "listed"]) == before
+
+
+def test_an_engine_that_does_not_answer_does_not_keep_the_rest_from_being_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as the file says what it lists; what is refused after that says that the sources stay."""
+    path = tmp_path / "catalogue.yaml"
+    source = "{kind: simplified, config: {base_url: 'http://127.0.0.1:9'}}"
+    workflows = "workflows: {erp: {'1': {tool_name: report, enabled: true}}}"
+    listed = "listed: {erp: {'1': {name: report, description: Reports.}}}"
+    text = f"version: 1\nsources: {{erp: {source}}}\n{workflows}\n"
+    path.write_text(text)
+    with pytest.raises(CommandError, match="except that the sources may be new"):
+        call_command("import_catalogue", str(path), "--refresh")
+    assert Source.objects.get().name == "erp" and not Workflow.objects.exists()
+    path.write_text(f"{text}{listed}\n")
+    call_command("import_catalogue", str(path), "--refresh")
+    assert "erp: " in capsys.readouterr().err and Workflow.objects.get().enabled
+
+
+# Size
+
+
+def test_an_import_costs_queries_by_the_batch() -> None:
+    """Not by the workflow: also where each changes in its own way, and is in the history."""
+    counts = []
+    for count in (20, 180):
+        Source.objects.all().delete()
+        source = make_source("orders")
+        rows = [make_workflow(source, upstream_id=f"wf-{number:03}") for number in range(count)]
+        text = export_catalogue(["workflows", "listed"])
+        for row in rows:
+            text = text.replace(
+                f"tool_name: {row.tool_name}\n", f"tool_name: own_{row.pk}\n      title: Of {row.pk}\n"
+            )
+        Workflow.objects.exclude(pk__in=[row.pk for row in rows[::2]]).delete()
+        with CaptureQueriesContext(connection) as queries:
+            plan = load(text)
+        assert len(plan.changes) == count == HistoryEntry.objects.filter(message__contains="own_").count()
+        HistoryEntry.objects.all()._raw_delete("default")
+        counts.append(len(queries))
+    assert counts[1] - counts[0] <= 8 and counts[1] < 30, counts

@@ -13,10 +13,14 @@ from django.core.management.base import CommandError
 from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
 from catalogue.configuration.importing import ImportRequest, import_catalogue, plan_import
 from catalogue.configuration.plan import Plan
+from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import command
+from catalogue.http_tools.configs import KIND as DECLARED_HERE
 from catalogue.management.base import CatalogueCommand
+from catalogue.models import DiscoveryRun, Source
 
 DIFFERS = 2
+BY = command("import_catalogue")
 
 
 def variable_of(source: str, secret: str) -> str:
@@ -40,24 +44,59 @@ class Command(CatalogueCommand):
             help="print what would change and write nothing; exits with 2 if anything differs, else with 0",
         )
         parser.add_argument(
+            "--refresh",
+            action="store_true",
+            help="first add and change the sources of the file alone and list their workflows, then import "
+            "the rest: for a product that does not know them yet",
+        )
+        parser.add_argument(
             "--prune", action="store_true", help="remove what the sections of the file do not have"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["refresh"] and options["plan"]:
+            raise CommandError("--plan writes nothing, and a listing does: leave one of them out.")
+        content = _read(options["file"])
         try:
-            plan = self._carry_out(_read(options["file"]), options)
+            if options["refresh"]:
+                self._list_sources(content)
+            plan = self._carry_out(content, options)
         except ConfigurationRefused as refused:
-            raise CommandError("\n".join(["Nothing was changed.", *refused.reasons])) from None
+            kept = "Nothing was changed."
+            if options["refresh"]:
+                kept = "Nothing was changed, except that the sources may be new or changed, and were listed."
+            raise CommandError("\n".join([kept, *refused.reasons])) from None
         self.stdout.write(str(plan))
         if options["plan"] and plan:
             sys.exit(DIFFERS)
+
+    def _list_sources(self, content: bytes) -> None:
+        """As the file has them; an engine that does not answer is told, as the rest may not need it."""
+        file = CatalogueFile.read(content)
+        request = ImportRequest(
+            file=file, secrets=_secrets_for(file), tell_where=_tell_where, sources_only=True
+        )
+        if plan := import_catalogue(request, by=BY):
+            self.stdout.write(str(plan))
+        named = {name for section in ("sources", "workflows", "listed") for name in file.mapping((section,))}
+        listing = Source.objects.filter(name__in=named, enabled=True).exclude(kind=DECLARED_HERE)
+        for source in listing.order_by("name"):
+            try:
+                run = refresh_source(source, waits=True)
+            except RefreshRefused as refused:
+                self.stderr.write(str(refused))
+                continue
+            if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
+                self.stdout.write(f"{source.name}: {run.found} workflows listed")
+            else:
+                self.stderr.write(f"{source.name}: {run.error}")
 
     def _carry_out(self, content: bytes, options: dict[str, Any]) -> Plan:
         file = CatalogueFile.read(content)
         request = ImportRequest(
             file=file, secrets=_secrets_for(file), prune=options["prune"], tell_where=_tell_where
         )
-        return (plan_import if options["plan"] else import_catalogue)(request, by=command("import_catalogue"))
+        return (plan_import if options["plan"] else import_catalogue)(request, by=BY)
 
 
 def _tell_where(source: str, secret: str) -> str:
