@@ -11,13 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import connector_for
-from catalogue.database import run_without_connection
+from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
 from connectors.backoff import backoff_seconds
@@ -26,8 +27,10 @@ from connectors.errors import ConnectorError, InvalidAnswer, Unreachable
 from connectors.protocol import Health
 
 LISTING_TIMEOUT_SECONDS = 300.0
-LEASE = timedelta(seconds=LISTING_TIMEOUT_SECONDS + 60)
-LONGEST_TURN_SECONDS = 2 * LEASE.total_seconds()
+LEASE = timedelta(seconds=60)
+RENEWAL_SECONDS = 15.0
+"""Renewed while the engine lists: what a process that was killed held is free within a minute."""
+LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())
 """Several may wait."""
 LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
@@ -142,7 +145,7 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
 
 def _take_in(source: Source, run: DiscoveryRun) -> str:
     """What came of it, in a sentence. Raises ConnectorError, and what `reconcile` raises."""
-    answer = run_without_connection(_ask(source))
+    answer = run_without_connection(_ask_under_lease(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
@@ -169,6 +172,26 @@ def _why_none(run: DiscoveryRun) -> str:
     named = first["name"] or first["id"] or "(no id)"
     told = f" {named}: {first['reason'].removesuffix('.')}."
     return f"{told} And {others} more were left out." if others else told
+
+
+async def _ask_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+    asking = asyncio.create_task(_ask(source))
+    try:
+        while not (await asyncio.wait({asking}, timeout=RENEWAL_SECONDS))[0]:
+            await run_in_database(_renew, source)
+    finally:
+        asking.cancel()
+    return await asking
+
+
+def _renew(source: Source) -> None:
+    later = timezone.now() + LEASE
+    try:
+        if _held(source).update(refresh_lease_expires_at=later):
+            source.refresh_lease_expires_at = later
+    except (OperationalError, InterfaceError) as error:
+        # The lease lasts for some of them.
+        logger.bind(source=source.name).warning("The lease of a listing was not renewed: {}", error)
 
 
 async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:

@@ -550,11 +550,13 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
     if combined := [keyword for keyword in ("oneOf", "anyOf", "allOf") if keyword in schema]:
         yield f"{' and '.join(combined)} at the root of the schema"
     if any(not REFERENCES.isdisjoint(node) for node in nodes):
-        yield "recursion" if measure_demand(schema).recursive else "references"
+        recursive = measure_demand(schema).recursive
+        yield "recursion, which LlamaIndex does not survive" if recursive else "references"
     if odd := sorted({key for node in nodes for key in _members_of(node) if not CLAUDE_KEY.fullmatch(key)}):
         more = f" and {len(odd) - SHOWN_KEYS} more" if len(odd) > SHOWN_KEYS else ""
         shown = ", ".join(f'"{key[:LONGEST_SHOWN]}"' for key in odd[:SHOWN_KEYS])
-        yield f"arguments called {shown}{more}"
+        reference = ", which LangChain in Python takes for a reference" if odd == ["$ref"] else ""
+        yield f"arguments called {shown}{more}{reference}"
 
 
 def _refusals_of_name(name: str, limit: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from io import StringIO
 from itertools import islice
@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from catalogue import discovery
 from catalogue.curation import enable_workflows
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
@@ -161,6 +162,25 @@ def test_the_lease_of_a_process_that_died_is_taken_over_once_it_has_expired(
     left_behind.refresh_from_db()
     assert left_behind.outcome == Outcome.FAILED and left_behind.finished_at is not None
     assert left_behind.error == "It was given up before it had ended."
+
+
+def test_a_listing_renews_a_lease_that_a_killed_process_would_leave_for_a_minute_at_most(
+    source: Source, helper: Helper, paused: Pause, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "RENEWAL_SECONDS", 0.05)
+    listing = helper.start(refresh_source, source)
+    paused.wait_until_asked()
+
+    def expires_at() -> datetime:
+        return Source.objects.values_list("refresh_lease_expires_at", flat=True).get(pk=source.pk)
+
+    first = expires_at()
+    wait_until(lambda: expires_at() > first, "it is renewed")
+    wait_until(lambda: expires_at() > first + timedelta(seconds=0.1), "and once more")
+    assert expires_at() <= timezone.now() + timedelta(minutes=1)
+
+    paused.release()
+    assert listing.result(PATIENCE).outcome == Outcome.SUCCEEDED
 
 
 def test_a_process_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
