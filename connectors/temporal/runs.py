@@ -5,12 +5,12 @@ A run that continues as new, or is retried, gets further run ids, and all of the
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cachetools import LRUCache
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import HistoryEventFilterType, WorkflowExecutionStatus
@@ -156,18 +156,14 @@ class LatestRuns:
     """The latest known run of each chain, so that chains are not followed from the start each time."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[TemporalRun, str] = OrderedDict()
+        self._known: LRUCache[TemporalRun, str] = LRUCache(REMEMBERED)
 
     def of(self, run: TemporalRun) -> str:
         return self._known.get(run, run.first_run_id)
 
     def note(self, run: TemporalRun, run_id: str) -> None:
-        if run_id == run.first_run_id:
-            return
-        self._known[run] = run_id
-        self._known.move_to_end(run)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        if run_id != run.first_run_id:
+            self._known[run] = run_id
 
 
 def moment(stamp: Timestamp) -> datetime | None:

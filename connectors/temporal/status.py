@@ -1,13 +1,12 @@
 """Snapshots of runs: state, progress, output and failure."""
 
 import json
-import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cachetools import TTLCache
 from google.protobuf.json_format import MessageToDict
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import (
@@ -76,17 +75,11 @@ class Pollers:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._found: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+        self._found: TTLCache[str, bool] = TTLCache(MOST_QUEUES, REMEMBERED_SECONDS)
 
     async def listen(self, task_queue: str) -> bool:
-        asked_at, found = self._found.get(task_queue, (0.0, False))
-        if asked_at and time.monotonic() - asked_at < REMEMBERED_SECONDS:
-            return found
-        found = await self._ask(task_queue)
-        self._found[task_queue] = (time.monotonic(), found)
-        self._found.move_to_end(task_queue)
-        while len(self._found) > MOST_QUEUES:
-            self._found.popitem(last=False)
+        if (found := self._found.get(task_queue)) is None:
+            found = self._found[task_queue] = await self._ask(task_queue)
         return found
 
     async def _ask(self, task_queue: str) -> bool:

@@ -15,9 +15,9 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     if raw.get("nullable") is not True:
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
-        values = schema.get("enum")
-        has_values = isinstance(values, list) and None not in values
-        return schema | {"type": [schema["type"], "null"]} | ({"enum": [*values, None]} if has_values else {})
+        if isinstance(values := schema.get("enum"), list) and None not in values:
+            schema = schema | {"enum": [*values, None]}
+        return schema | {"type": [schema["type"], "null"]}
     if "type" not in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "enum", "const", "not"}:
         return schema
     annotations = {
