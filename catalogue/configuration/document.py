@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 from catalogue.configuration.fields import SECTIONS, VERSION, Curated
+from catalogue.fields import JSONTextField
 from catalogue.naming import find_similar_names
 from connectors.temporal.yaml_document import Document, Limits, Path, name_of, read_document
 from connectors.yaml_nodes import Problem, UnusableText
@@ -156,8 +157,6 @@ def _type_of(column: Any) -> type | None:
         return bool
     if isinstance(column, models.IntegerField):
         return int
-    from catalogue.fields import JSONTextField
-
     if isinstance(column, JSONTextField):
         return None
     return str if isinstance(column, models.CharField | models.TextField) else None
