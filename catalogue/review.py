@@ -172,7 +172,7 @@ def _split(
     """The differences that go with the fields, and the others."""
     source = review.workflow.source
     chosen = {one for field in fields for one in fields_together(field, source)}
-    accepted, held = [], []
+    accepted, held = list[Difference](), list[Difference]()
     for difference in differences_of(review, placement):
         (accepted if difference.field in chosen else held).append(difference)
     return accepted, held

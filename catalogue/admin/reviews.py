@@ -73,6 +73,8 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
 class ReviewChangeList(ChangeList):  # type: ignore[misc]
     """Reads once what the differences of all rows are judged by."""
 
+    result_list: Any
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         rows: list[Any] = list(self.result_list)

@@ -313,7 +313,7 @@ class WorkflowAdmin(ToolPagesMixin):
         if told := enabled.tell_unseen():
             messages.warning(request, told)
 
-    def action_checkbox(self, obj: Workflow) -> str:
+    def action_checkbox(self, obj: Workflow) -> SafeString:
         """With what the row shows of the workflow, for whoever enables it."""
         seen = '<input type="hidden" name="{}-{}" value="{}">'
         return format_html("{}" + seen, super().action_checkbox(obj), SEEN, obj.pk, obj.content_hash)

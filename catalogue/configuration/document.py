@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 from catalogue.configuration.fields import SECTIONS, VERSION, Curated
+from catalogue.fields import JSONTextField
 from catalogue.naming import find_similar_names
 from connectors.formats.yaml import Document, Limits, Path, Problem, UnusableText, name_of, read_document
 
@@ -155,8 +156,6 @@ def _type_of(column: Any) -> type | None:
         return bool
     if isinstance(column, models.IntegerField):
         return int
-    from catalogue.fields import JSONTextField
-
     if isinstance(column, JSONTextField):
         return None
     return str if isinstance(column, models.CharField | models.TextField) else None

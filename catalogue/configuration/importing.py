@@ -44,7 +44,6 @@ from catalogue.toolsets import POSITIONS_APART, UnknownPicks, write_toolset
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import Path
 
-BATCH = 200
 VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}
 """Those of Django's permissions."""
 CHANGE_SOURCE = "catalogue.change_source"

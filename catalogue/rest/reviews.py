@@ -1,6 +1,7 @@
 """REST's door to what awaits review: changes of workflows, and new ones."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
@@ -18,7 +19,7 @@ from rest_framework.response import Response
 
 from catalogue.drift import Difference, tell_differences
 from catalogue.exposure import Placement
-from catalogue.history import Actor, actor_of
+from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
 from catalogue.permissions import Access
 from catalogue.rest.bodies import StrictSerializer
@@ -62,8 +63,6 @@ class ReviewSerializer(serializers.Serializer[Review]):
         return tell_differences(self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
-        if "placement" not in self.context:
-            self.context["placement"] = Placement()
         return differences_of(review, self.context["placement"])
 
 
@@ -164,10 +163,8 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     ordering = StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
 
 
-class Decision(Protocol):
-    """`accept_offers` or `keep_accepted`."""
-
-    def __call__(self, offers: Offers, *, by: Actor, **fields: Any) -> Decided: ...
+Decision = Callable[..., Decided]
+"""`accept_offers` or `keep_accepted`."""
 
 
 def _offers(asked: dict[str, Any]) -> tuple[Offers, list[str]]:
@@ -218,6 +215,9 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         reviews = Review.objects.select_related("workflow__source").order_by("-held_since", "pk")
         is_whole = self.action != "list" or "kept" in self.request.query_params
         return reviews if is_whole else reviews.awaiting()
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "placement": Placement()}
 
     def get_serializer_class(self) -> type[ReviewSerializer]:
         return ReviewSerializer if self.action == "list" else ReviewDetailSerializer
