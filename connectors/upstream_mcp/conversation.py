@@ -38,7 +38,7 @@ from connectors.errors import (
 )
 from connectors.exchange import WORDS_LIMIT
 from connectors.http import USER_AGENT
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.json_limits import UnreadableJSON, parse_json, parse_listing
 from connectors.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.verdicts import Verdicts
 
@@ -219,7 +219,9 @@ class Conversation:
         """Only what a database can keep, without our secrets."""
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-            checked = self._redactor.answer(parse_json(body, max_depth=MAX_DEPTH), body)
+            # What its objects are nested too deep for costs a listing these alone.
+            parse = parse_listing if method == "tools/list" else parse_json
+            checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:
             reason = str(error) if isinstance(error, UnreadableJSON) else "It holds a number that is none."
             failure = self._unusable(f"{method}: the answer cannot be used. {reason}", repeatable)

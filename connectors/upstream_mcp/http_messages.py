@@ -1,12 +1,14 @@
 """What the whole answer to an HTTP request says, as far as a transport has to know."""
 
+import json
 import re
 from typing import Any
 
 from mcp_types import INVALID_PARAMS
 
 from connectors.exchange import Exchange
-from connectors.json_limits import UnreadableJSON, parse_json
+from connectors.json_limits import TooDeep, UnreadableJSON, parse_json, parse_listing
+from connectors.upstream_mcp.tools import CUT
 
 MAX_DEPTH = 150
 """The SDK's own parser gives up at 200."""
@@ -29,6 +31,26 @@ def why_unreadable(body: bytes) -> str:
     except UnreadableJSON as error:
         return str(error)
     return ""
+
+
+def cut_deep_tools(body: bytes) -> bytes:
+    """A listing in which tools that are nested too deep are left with what they say at their top level."""
+    if not body.lstrip().startswith(b"{"):
+        return body
+    try:
+        listing = parse_listing(body, max_depth=MAX_DEPTH)
+    except UnreadableJSON:
+        return body
+    tools = listing["result"]["tools"] if _lists_tools(listing) else []
+    if not any(isinstance(tool, TooDeep) for tool in tools):
+        return body
+    listing["result"]["tools"] = [tool | {CUT: True} if isinstance(tool, TooDeep) else tool for tool in tools]
+    return json.dumps(listing).encode()
+
+
+def _lists_tools(message: Any) -> bool:
+    result = message.get("result") if isinstance(message, dict) else None
+    return isinstance(result, dict) and isinstance(result.get("tools"), list)
 
 
 def is_message(body: bytes) -> bool:

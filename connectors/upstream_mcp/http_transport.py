@@ -19,7 +19,7 @@ from connectors.redaction import Redactor
 from connectors.upstream_mcp.authorization import Authorization
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.floods import Events, TooManyMessages
-from connectors.upstream_mcp.http_messages import is_lost, is_message, why_unreadable
+from connectors.upstream_mcp.http_messages import cut_deep_tools, is_lost, is_message, why_unreadable
 from connectors.upstream_mcp.server_streams import ServerStreams, StreamNews, unbroken
 from connectors.upstream_mcp.verdicts import Verdicts
 
@@ -160,6 +160,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     break
         finally:
             await response.aclose()
+        if not exchange.truncated and _method_of(request) == b"tools/list":
+            exchange.body[:] = cut_deep_tools(bytes(exchange.body))
         if verdict := self._verdict_on(request, exchange):
             return self._tell(request, verdict)
         headers = {
