@@ -117,6 +117,9 @@ LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 
 
+TOO_DEEP = "nested too deep to be read"
+
+
 def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | RejectedDefinition:
     """Read one object of a listing; a null optional field counts as absent (A3.3)."""
     if not isinstance(raw, dict):
@@ -128,7 +131,7 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
             position=position,
             id=_readable(raw.get("id")),
             name=_readable(raw.get("name")),
-            reason="nested too deep to be read",
+            reason=TOO_DEEP,
         )
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
     try:

@@ -43,7 +43,8 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.exchange import WORDS_LIMIT
+from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
 from connectors.network.exchange import WORDS_LIMIT
 from connectors.network.redaction import Redactor, printable, shorten
@@ -259,7 +260,9 @@ class Conversation:
         """The answer as JSON that a database can store, with secrets masked."""
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-            checked = self._redactor.answer(parse_json(body, max_depth=MAX_DEPTH), body)
+            # What its objects are nested too deep for costs a listing these alone.
+            parse = parse_listing if method == "tools/list" else parse_json
+            checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:
             reason = str(error) if isinstance(error, UnreadableJSON) else "It holds a number that is none."
             failure = self._unusable(f"{method}: the answer cannot be used. {reason}", repeatable)

@@ -24,6 +24,10 @@ from connectors.network.transport import GuardedTransport, HttpLimits, tls_conte
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
+from connectors.upstream_mcp.floods import Events, TooManyMessages
+from connectors.upstream_mcp.http_messages import cut_deep_tools, is_lost, is_message, why_unreadable
+from connectors.upstream_mcp.server_streams import ServerStreams, StreamNews, unbroken
+from connectors.upstream_mcp.verdicts import Verdicts
 
 MAX_CONNECTIONS = 500
 """Each running call holds one."""
@@ -186,8 +190,15 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     break
         finally:
             await response.aclose()
+<<<<<<< HEAD
         if failure := self._failure_in(request, exchange):
             return self._tell(request, failure)
+=======
+        if not exchange.truncated and _method_of(request) == b"tools/list":
+            exchange.body[:] = cut_deep_tools(bytes(exchange.body))
+        if verdict := self._verdict_on(request, exchange):
+            return self._tell(request, verdict)
+>>>>>>> corrections
         headers = {
             name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
         }

@@ -6,6 +6,7 @@ from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 
+<<<<<<< HEAD
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.network.redaction import shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
@@ -13,6 +14,16 @@ from connectors.protocol import RunSnapshot, RunState, WorkflowRef
 NO_DESCRIPTION = "No description."
 METADATA_KEY = "mcp"
 NO_REASON = "The tool failed and the server gave no reason."
+=======
+from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.json_limits import TooDeep
+from connectors.protocol import WorkflowRef
+
+NO_DESCRIPTION = "No description."
+METADATA_KEY = "mcp"
+CUT = "workflow-catalogue/cut"
+"""Marks a tool of which the transport left out what was nested too deep."""
+>>>>>>> corrections
 
 
 def read_tool(
@@ -21,6 +32,8 @@ def read_tool(
     """One entry of `tools/list`; `needs_headers` where the server wants arguments as headers, too."""
     if not isinstance(tool, dict):
         return parse_definition(tool, position=position)
+    if isinstance(tool, TooDeep) or CUT in tool:
+        return _rejected(tool, position, TOO_DEEP)
     wrong = find_invalid_x_mcp_header(tool.get("inputSchema"))
     if wrong is not None and needs_headers:
         name = tool.get("name")

@@ -145,6 +145,28 @@ def test_bad_tools_cost_nobody_but_themselves() -> None:
         assert words in reason
 
 
+@pytest.mark.parametrize(("levels", "streamed"), [(85, False), (1_000, False), (85, True)])
+def test_a_tool_that_is_nested_too_deep_to_be_read_costs_itself_alone(levels: int, streamed: bool) -> None:
+    """B6"""
+    schema = '{"properties": {"a": ' * levels + "{}" + "}}" * levels
+    deep = '{"name": "deep", "description": "Deep.", "inputSchema": ' + schema + "}"
+
+    def answer(message: Any, writer: Any) -> None:
+        body = json.dumps(servers.result(message, {"tools": ["DEEP", GOOD_TOOL]})).replace('"DEEP"', deep)
+        if streamed:
+            writer.write(servers.STREAM_HEAD + f"event: message\ndata: {body}\n\n".encode())
+        else:
+            servers.sends_raw(body.encode())(message, writer)
+
+    with hostile(server(list=answer)) as engine:
+        source = source_of(engine)
+        run = refresh_source(source)
+    assert run.outcome == DiscoveryRun.Outcome.SUCCEEDED, run.error
+    assert [workflow.name for workflow in source.workflows.all()] == ["good"]
+    (skipped,) = run.skipped
+    assert (skipped["name"], skipped["reason"]) == ("deep", "nested too deep to be read")
+
+
 def seconds_to_list(source: Source) -> float:
     began = time.monotonic()
     assert refresh_source(source).outcome == DiscoveryRun.Outcome.SUCCEEDED

@@ -77,6 +77,9 @@ class Connection:
         for part in parts:
             self._socket.sendall(part)
 
+    def stop_sending(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+
     def answer(self, enough: Callable[[bytes], bool] = lambda _: False) -> bytes:
         """All that comes until the server closes the connection, or until it is enough."""
         received = b""
@@ -284,6 +287,15 @@ def test_clients_that_hang_up_in_the_middle_trouble_nobody(web: Web):
         connection = web.connect()
         connection.send(half)
         connection.close()
+    assert web.serves()
+
+
+def test_a_client_that_closes_its_sending_side_has_gone(web: Web):
+    """Until an answer is on its way, that looks the same as a client that has hung up."""
+    connection = web.connect()
+    connection.send(b"GET /late HTTP/1.1\r\nHost: test\r\n\r\n")
+    connection.stop_sending()
+    assert connection.answer() == b""
     assert web.serves()
 
 
