@@ -138,7 +138,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         return badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
 
     @admin.display(description="what the engine says now")
-    def told(self, review: Review) -> SafeString:
+    def told(self, review: Any) -> SafeString:
         return _with_offer(review, review.placement)
 
     @admin.display(description="held", ordering="held_since")

@@ -43,7 +43,6 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.exchange import WORDS_LIMIT
 from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
 from connectors.network.exchange import WORDS_LIMIT

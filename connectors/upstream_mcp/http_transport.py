@@ -1,6 +1,7 @@
 """MCP over Streamable HTTP, within the limits and the address policy."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +16,7 @@ from mcp_types import INVALID_PARAMS
 
 from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
 from connectors.network.oauth import ClientCredentials
@@ -24,10 +25,7 @@ from connectors.network.transport import GuardedTransport, HttpLimits, tls_conte
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
-from connectors.upstream_mcp.floods import Events, TooManyMessages
-from connectors.upstream_mcp.http_messages import cut_deep_tools, is_lost, is_message, why_unreadable
-from connectors.upstream_mcp.server_streams import ServerStreams, StreamNews, unbroken
-from connectors.upstream_mcp.verdicts import Verdicts
+from connectors.upstream_mcp.tools import CUT
 
 MAX_CONNECTIONS = 500
 """Each running call holds one."""
@@ -190,15 +188,10 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     break
         finally:
             await response.aclose()
-<<<<<<< HEAD
+        if not exchange.truncated and _method_of(request) == b"tools/list":
+            exchange.body[:] = _cut_deep_tools(bytes(exchange.body))
         if failure := self._failure_in(request, exchange):
             return self._tell(request, failure)
-=======
-        if not exchange.truncated and _method_of(request) == b"tools/list":
-            exchange.body[:] = cut_deep_tools(bytes(exchange.body))
-        if verdict := self._verdict_on(request, exchange):
-            return self._tell(request, verdict)
->>>>>>> corrections
         headers = {
             name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
         }
@@ -393,6 +386,22 @@ def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
     except UnreadableJSON as error:
         return {}, str(error)
     return message if isinstance(message, dict) else {}, ""
+
+
+def _cut_deep_tools(body: bytes) -> bytes:
+    """A listing in which tools that are nested too deep keep only the values at their top level."""
+    if not body.lstrip().startswith(b"{"):
+        return body
+    try:
+        listing = parse_listing(body, max_depth=MAX_DEPTH)
+    except UnreadableJSON:
+        return body
+    result = listing.get("result") if isinstance(listing, dict) else None
+    tools = result.get("tools") if isinstance(result, dict) else None
+    if not isinstance(tools, list) or not any(isinstance(tool, TooDeep) for tool in tools):
+        return body
+    tools[:] = [tool | {CUT: True} if isinstance(tool, TooDeep) else tool for tool in tools]
+    return json.dumps(listing).encode()
 
 
 class Authorization:

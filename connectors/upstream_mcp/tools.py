@@ -6,24 +6,16 @@ from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 
-<<<<<<< HEAD
-from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.formats.json import TooDeep
 from connectors.network.redaction import shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
 
 NO_DESCRIPTION = "No description."
 METADATA_KEY = "mcp"
-NO_REASON = "The tool failed and the server gave no reason."
-=======
-from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.json_limits import TooDeep
-from connectors.protocol import WorkflowRef
-
-NO_DESCRIPTION = "No description."
-METADATA_KEY = "mcp"
 CUT = "workflow-catalogue/cut"
 """Marks a tool of which the transport left out what was nested too deep."""
->>>>>>> corrections
+NO_REASON = "The tool failed and the server gave no reason."
 
 
 def read_tool(
@@ -36,10 +28,7 @@ def read_tool(
         return _rejected(tool, position, TOO_DEEP)
     wrong = find_invalid_x_mcp_header(tool.get("inputSchema"))
     if wrong is not None and needs_headers:
-        name = tool.get("name")
-        readable = name[:255] if isinstance(name, str) else ""
-        reason = f"inputSchema: {wrong}"[:1000]
-        return RejectedDefinition(position=position, id=readable, name=readable, reason=reason)
+        return _rejected(tool, position, f"inputSchema: {wrong}")
     description = tool.get("description")
     # MCP does without one; a text of blanks is none.
     if description is None or (isinstance(description, str) and not description.strip()):
@@ -58,6 +47,12 @@ def read_tool(
         "metadata": {METADATA_KEY: _needed_to_start(tool, has_headers=wrong is None)},
     }
     return parse_definition(raw, position=position)
+
+
+def _rejected(tool: dict[str, Any], position: int, reason: str) -> RejectedDefinition:
+    name = tool.get("name")
+    readable = name[:255] if isinstance(name, str) else ""
+    return RejectedDefinition(position=position, id=readable, name=readable, reason=reason[:1000])
 
 
 def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, Any]:

@@ -184,7 +184,8 @@ def _disable_uncalled(request: HttpRequest, uncalled: QuerySet[Workflow]) -> Htt
     """The page that tells the consequences, until it is sent; then they are disabled."""
     chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()][:MOST_UNCALLED]
     # Again among those that nobody has called: somebody may have since the page was shown.
-    workflows = {workflow.pk: workflow for workflow in uncalled.filter(pk__in=chosen).for_lists()}
+    shown = Workflow.objects.for_lists().filter(pk__in=uncalled.filter(pk__in=chosen).values("pk"))
+    workflows = {workflow.pk: workflow for workflow in shown}
     if not workflows:
         messages.warning(request, "Nothing to disable: choose workflows that nobody has called.")
     elif "confirmed" in request.POST:
