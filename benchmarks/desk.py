@@ -14,7 +14,7 @@ import httpx2
 
 from benchmarks._catalogue import fill_catalogue
 from benchmarks._database import own_database
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
+from benchmarks._figures import milliseconds, percentile, stopwatch
 from benchmarks._processes import McpServer, catalogue_server
 
 WORKFLOWS, EXECUTIONS, DAYS = 5_000, 100_000, 30
@@ -213,21 +213,15 @@ def main() -> None:
         client = stack.enter_context(
             httpx2.Client(base_url=base, cookies=cookies, trust_env=False, timeout=120, follow_redirects=True)
         )
-        found = {path: measure(server, client, path) for path in paths()}
-        simplest = found[SIMPLEST]
         header = ("GET", "first", "p50", "p95", "CPU", "CPU, times the simplest page's")
-        rows = [
-            (
-                path if len(path) < 60 else f"{path[:44]}...",
-                milliseconds(took.first),
-                milliseconds(percentile(took.seconds, 50)),
-                milliseconds(percentile(took.seconds, 95)),
-                milliseconds(took.cpu),
-                f"{took.cpu / simplest.cpu:,.1f}",
-            )
-            for path, took in found.items()
-        ]
-        table(header, *rows)
+        print("  {:<60} {:>11} {:>11} {:>11} {:>11} {:>9}".format(*header))
+        found: dict[str, Taken] = {}
+        for path in paths():
+            took = found[path] = measure(server, client, path)
+            name = path if len(path) < 60 else f"{path[:56]}..."
+            times = (took.first, percentile(took.seconds, 50), percentile(took.seconds, 95), took.cpu)
+            told = " ".join(f"{milliseconds(seconds):>11}" for seconds in times)
+            print(f"  {name:<60} {told} {took.cpu / found[SIMPLEST].cpu:>9,.1f}", flush=True)
     slow = [path for path, took in found.items() if percentile(took.seconds, 95) > GOAL_SECONDS]
     print(
         f"  goal: p95 under {milliseconds(GOAL_SECONDS)}: {'MISSED by ' + ', '.join(slow) if slow else 'met'}"

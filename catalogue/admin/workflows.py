@@ -400,7 +400,7 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
         title, description = shortened(workflow.title), workflow.shown_description
-        look = "overflow-wrap: anywhere; white-space: normal; min-width: 11rem"
+        look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem"
         return format_html(
             '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div>{}</div>',
             look,

@@ -8,7 +8,6 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -20,6 +19,7 @@ from catalogue.curation import disable_workflows
 from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow
+from catalogue.querysets import WorkflowQuerySet
 from executions.admin.callers import show_caller
 from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL
 from executions.statistics import (
@@ -180,7 +180,7 @@ def _name(request: HttpRequest, subject: Subject, use: Use) -> Any:
     return link_if_allowed(request, use.name, "catalogue_workflow_change", use.workflow_id)
 
 
-def _disable_uncalled(request: HttpRequest, uncalled: QuerySet[Workflow]) -> HttpResponse:
+def _disable_uncalled(request: HttpRequest, uncalled: WorkflowQuerySet) -> HttpResponse:
     """The page that tells the consequences, until it is sent; then they are disabled."""
     chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()][:MOST_UNCALLED]
     # Again among those that nobody has called: somebody may have since the page was shown.
@@ -216,7 +216,7 @@ def _ask_before_disabling(request: HttpRequest, workflows: dict[int, Workflow]) 
     ]
     context = admin.site.each_context(request) | {
         "title": f"Disable {number:,} workflow{'' if number == 1 else 's'}",
-        "note": "Agents no longer see them, and calls are refused, until somebody enables them again.",
+        "note": "Agents no longer see them, and calls are refused, until they are enabled again.",
         "names": [chip(workflow.tool_name) for workflow in list(workflows.values())[:SHOWN_NAMES]],
         "more": max(0, number - SHOWN_NAMES),
         "consequences": [

@@ -105,8 +105,9 @@ def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
     assert not (too_wide := overflowing(window)), too_wide
     problems = axe_problems(window, axe)
     window.browser.prefer("dark")
+    window.browser.reload()
+    window.settle()
     problems += axe_problems(window, axe)
-    window.browser.prefer("light")
     window.browser.resize(NARROW)
     assert not (too_wide := overflowing(window)), too_wide
     if THOROUGH:

@@ -93,6 +93,7 @@ def window(site: str, chromium: RealBrowser, transactional_db: None) -> Window:
     session = client.cookies[settings.SESSION_COOKIE_NAME].value
     chromium.go_in_with(settings.SESSION_COOKIE_NAME, session, address=f"{site}/static/unfold/css/styles.css")
     chromium.resize(1280)
+    chromium.prefer("light")
     return Window(chromium, site)
 
 
