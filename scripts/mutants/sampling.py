@@ -11,7 +11,7 @@ from .operators import Mutant, is_a_change, mutants_of
 
 PARTS = (
     "executions/models",
-    "executions/engine",
+    "executions/runner",
     "catalogue/exposure",
     "catalogue/filters",
     "catalogue/naming",
