@@ -10,11 +10,11 @@ from catalogue.models import Workflow
 from evaluation.instructions import Instruction, read_tools
 from evaluation.marking import Attempt
 from executions.callers import Caller
-from orchestration.choosing.proposals import Proposal, UnreadableProposal, read_proposal
-from orchestration.choosing.retrieval import find_tools
-from orchestration.choosing.selection import choose_call
-from orchestration.language_model.client import Message, Reply
-from orchestration.spending import Spending
+from orchestration.model.client import MeteredModel
+from orchestration.model.replies import Message, Reply
+from orchestration.proposals import Proposal, UnreadableProposal, read_proposal
+from orchestration.retrieval import find_tools
+from orchestration.selection import choose_call
 from orchestration.stages import Failure, StageFailed
 
 EVALUATION = Caller(key="local:evaluation", name="evaluation")
@@ -25,7 +25,7 @@ class CannotRun(Exception):
     """The model cannot be asked at all; the message says why."""
 
 
-class _Watched(Spending):
+class _Watched(MeteredModel):
     """Keeps what the model said."""
 
     def __init__(self) -> None:
@@ -65,23 +65,23 @@ async def ask_all(instructions: Iterable[Instruction], *, repeat: int) -> AsyncI
 
 
 async def ask_once(instruction: Instruction, tools: Mapping[str, Workflow]) -> Attempt:
-    spending, started = _Watched(), time.perf_counter()
+    model, started = _Watched(), time.perf_counter()
     arguments, failure, message = None, None, ""
     try:
-        selection = await choose_call(instruction.say, tools, spending=spending)
+        selection = await choose_call(instruction.say, tools, model=model)
         arguments = selection.approved.arguments
     except StageFailed as failed:
         failure, message = failed.failure, failed.message
-    proposal = spending.proposal
+    proposal = model.proposal
     return Attempt(
         instruction=instruction,
         tool=proposal.tool if proposal else None,
         arguments=arguments,
         failure=failure,
         message=message,
-        questions=spending.questions,
-        prompt_tokens=spending.usage.prompt,
-        completion_tokens=spending.usage.completion,
+        questions=model.questions,
+        prompt_tokens=model.usage.prompt,
+        completion_tokens=model.usage.completion,
         seconds=time.perf_counter() - started,
     )
 

@@ -17,7 +17,7 @@ from connectors.http_tools.building import build_request
 from connectors.http_tools.operation import HttpOperation
 from connectors.http_tools.reading import NotThisTool, read_arguments
 from connectors.http_tools.specs import HTTPRequestSpec
-from orchestration.choosing.proposals import Proposal
+from orchestration.proposals import Proposal
 
 SHOWN_NAME = 100
 

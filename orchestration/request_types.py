@@ -1,4 +1,10 @@
-"""What goes into a request in words, and what comes out of it."""
+"""What goes into a request in words, what comes out of it, and why one is refused.
+
+RequestRefused
+├── IdempotencyConflict   its key was used for another request
+├── NotReplayable         what it is to carry out is no dry run of its caller's that succeeded
+└── StillRunning          it came again while the first of its key goes on
+"""
 
 import uuid
 from dataclasses import dataclass, field
@@ -15,7 +21,7 @@ MOST_TOOLS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class RequestInput:
     """What a door was asked for."""
 
     user_instructions: str
@@ -28,7 +34,7 @@ class Asked:
     """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
     fresh: bool = False
     """Whether the tool has to run though a cached result could answer."""
-    as_shown_by: uuid.UUID | None = None
+    replayed_dry_run: uuid.UUID | None = None
     """The dry run whose call is made, letter by letter, in place of one that the model chooses."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     """The record's, and that of the execution, unless the key stands for a request that exists. Who chooses
@@ -36,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class RequestOutcome:
     """What became of it."""
 
     request: WorkflowRequest
@@ -68,3 +74,45 @@ class Answered:
     def invalid_tool_ids(self) -> list[str]:
         invalid: list[str] = self.request.invalid_tool_ids
         return invalid
+
+
+class RequestRefused(Exception):
+    """Nothing was recorded and nothing was started; the message says what to do instead."""
+
+    def __init__(self, message: str, request: WorkflowRequest) -> None:
+        super().__init__(message)
+        self.request = request
+        """The one that the key belongs to."""
+
+
+class IdempotencyConflict(RequestRefused):
+    """The caller used this key before, for something else."""
+
+    def __init__(self, request: WorkflowRequest) -> None:
+        super().__init__(
+            f"This idempotency key belongs to the request {request.pk}, which asks for something else. Use a "
+            "new key for a new request; nothing was started.",
+            request,
+        )
+
+
+class NotReplayable(RequestRefused):
+    """Only a dry run can be carried out later, by whoever asked for it."""
+
+    def __init__(self, request: WorkflowRequest) -> None:
+        super().__init__(
+            "Only your own dry run that succeeded, and whose arguments are kept, can be sent. Ask anew; "
+            "nothing was started.",
+            request,
+        )
+
+
+class StillRunning(RequestRefused):
+    """The request that the key stands for has no answer yet."""
+
+    def __init__(self, request: WorkflowRequest) -> None:
+        super().__init__(
+            f"The request {request.pk}, which this idempotency key stands for, is still going on. Ask again "
+            "later with the same key; nothing was started twice.",
+            request,
+        )

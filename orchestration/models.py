@@ -2,16 +2,31 @@
 
 import uuid
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from django.db import models
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
 from connectors.redaction import printable
-from executions.models import Execution
-from orchestration.querysets import WorkflowRequestQuerySet
-from orchestration.stages import Failure, Stage, StageState, begun
+from executions.callers import Caller
+from executions.models import ACTIVE, Execution
+from orchestration.stages import Failure, Stage, StageState, started_stage
+
+
+class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
+    def visible_to(self, caller: Caller) -> Self:
+        """What the caller asked for; everything for a caller that sees all."""
+        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+
+    def with_ended_run(self) -> Self:
+        """Answered before their run was over, which it is by now, or its record is gone."""
+        waiting = self.filter(finished_at=None, deadline_at=None)
+        return waiting.exclude(execution__state__in=ACTIVE)
+
+    def overdue(self, now: datetime) -> Self:
+        """Whoever worked on them has given up, or is gone."""
+        return self.filter(finished_at=None, deadline_at__lt=now)
 
 
 class WorkflowRequest(models.Model):
@@ -129,7 +144,7 @@ class WorkflowRequest(models.Model):
         """`message` and what was `found` are those of the stage that ends with it."""
         now = timezone.now()
         self._end_stage(StageState.DONE, message, now)
-        self.stages = [*self.stages, begun(stage, now)]
+        self.stages = [*self.stages, started_stage(stage, now)]
         return self._change(stages=self.stages, deadline_at=now + within, **found)
 
     def await_run(self, execution_id: uuid.UUID, **found: Any) -> bool:

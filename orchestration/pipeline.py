@@ -1,5 +1,7 @@
-"""One request on its way through the stages, which its record tells as they happen."""
+"""A request in words, from its tools to its answer."""
 
+import asyncio
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -10,20 +12,22 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
+from executions.advancing import begin
+from executions.callers import Caller
 from executions.models import Execution
-from orchestration.answers import read_answer
-from orchestration.asked import Asked
-from orchestration.choosing.retrieval import find_tools
-from orchestration.choosing.selection import Selection, approve_anew, choose_call
+from executions.refusals import Busy, StartRefused
+from executions.starting import StartRequest
+from executions.waiting import start_and_wait
+from orchestration.formatting import format_answer
+from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.model.client import MeteredModel
 from orchestration.models import WorkflowRequest
-from orchestration.opening import open_request
-from orchestration.refusals import RequestRefused
-from orchestration.rejoining import wait_for_end
-from orchestration.running import describe_failure, longest_wait, run_call
-from orchestration.sending import choose_as_shown
-from orchestration.spending import Spending
+from orchestration.proposals import Proposal
+from orchestration.records import describe_failure, open_request, read_answer, wait_for_original
+from orchestration.request_types import NotReplayable, RequestInput, RequestOutcome, RequestRefused
+from orchestration.retrieval import find_tools
+from orchestration.selection import Selection, approve_anew, choose_call
 from orchestration.stages import Failure, Stage, StageFailed, StageState
-from orchestration.wording import put_into_words
 
 OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
@@ -32,14 +36,14 @@ GRACE = timedelta(seconds=60)
 """Beyond what a stage may take by its own limits; after it the request is taken for interrupted."""
 
 
-class Course:
+class Pipeline:
     """`run` never raises for what a request can come to: that is in its record, or in `refusal`."""
 
     request: WorkflowRequest
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: RequestInput) -> None:
         self._asked = asked
-        self._spending = Spending()
+        self._model = MeteredModel()
         ignored = asked.response_format_instructions.strip() and not asked.format_response
         self._warnings: list[str] = [NOT_FORMATTED] if ignored else []
         self._tool = ""
@@ -50,7 +54,7 @@ class Course:
         try:
             self.request = await run_in_database(open_request, self._asked)
             if self.request.pk != self._asked.id:
-                await wait_for_end(self.request)
+                await wait_for_original(self.request)
                 return
         except RequestRefused as refusal:
             self.refusal = refusal
@@ -73,18 +77,18 @@ class Course:
         self._tool = selection.approved.workflow.tool_name
         chosen = _found_by(selection)
         if asked.dry_run:
-            await self._succeed(_tell(selection), **chosen)
+            await self._succeed(_choice_message(selection), **chosen)
             return
         wait = longest_wait(selection.approved)
-        await self._begin(Stage.API_EXECUTION, seconds=wait, message=_tell(selection), **chosen)
+        await self._begin(Stage.API_EXECUTION, seconds=wait, message=_choice_message(selection), **chosen)
         execution = await run_call(selection.approved, caller=asked.caller, key=asked.id, fresh=asked.fresh)
         await self._answer_with(execution)
 
     async def _choose(self, tools: Mapping[str, Workflow]) -> Selection:
-        if (shown_by := self._asked.as_shown_by) is not None:
-            approved = await run_in_database(choose_as_shown, shown_by, tools)
+        if (shown_by := self._asked.replayed_dry_run) is not None:
+            approved = await run_in_database(replay_dry_run, shown_by, tools)
             return Selection(approved=approved, rounds=0)
-        chosen = await choose_call(self._asked.user_instructions, tools, spending=self._spending)
+        chosen = await choose_call(self._asked.user_instructions, tools, model=self._model)
         approved = await run_in_database(approve_anew, chosen.approved, caller=self._asked.caller)
         return replace(chosen, approved=approved)
 
@@ -108,9 +112,7 @@ class Course:
         answered = await run_in_database(read_answer, self.request.pk)
         message = ""
         try:
-            text, warnings = await put_into_words(
-                answered.raw_response or {}, self._asked, spending=self._spending
-            )
+            text, warnings = await format_answer(answered.raw_response or {}, self._asked, model=self._model)
             self._warnings += warnings
         except StageFailed as error:
             self._log(error)
@@ -144,9 +146,9 @@ class Course:
         await run_in_database(self.request.fail, error.message, failure=error.failure, **found)
 
     def _costs(self) -> dict[str, Any]:
-        usage = self._spending.usage
+        usage = self._model.usage
         return {
-            "model": self._spending.model,
+            "model": self._model.model,
             "prompt_tokens": usage.prompt,
             "completion_tokens": usage.completion,
             "warnings": self._warnings,
@@ -169,7 +171,7 @@ def _count(tools: Mapping[str, Workflow]) -> str:
     return "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
 
 
-def _tell(selection: Selection) -> str:
+def _choice_message(selection: Selection) -> str:
     told = {0: ", as the dry run showed it", 1: ""}.get(
         selection.rounds, ", once its first proposal was sent back"
     )
@@ -185,3 +187,91 @@ def _found_by(selection: Selection) -> dict[str, Any]:
         "arguments": approved.arguments,
         "http_spec": None if spec is None else spec.model_dump(mode="json"),
     }
+
+
+async def answer_request(asked: RequestInput) -> RequestOutcome:
+    """Find the tools, let the model propose, check, run, and put into words; every stage is recorded.
+
+    What goes wrong is part of what is returned. Whoever is cancelled while waiting ends the wait only: the
+    request goes on to its end, and is answered to whoever asks again with its key. Raises RequestRefused.
+    """
+    pipeline = Pipeline(asked)
+    await asyncio.shield(begin(pipeline.run()))
+    if pipeline.refusal is not None:
+        raise pipeline.refusal
+    return await run_in_database(read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
+
+
+def longest_wait(approved: Approved) -> float:
+    """How long the answer waits for the run, in seconds; what takes longer goes on without it."""
+    seconds = approved.workflow.inline_wait_seconds
+    return float(settings.CATALOGUE["inline_wait"] if seconds is None else seconds)
+
+
+async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh: bool) -> Execution:
+    """The execution, whose id is `key`, as it is when it has ended or the wait is over.
+
+    Raises StageFailed where nothing was started.
+    """
+    request = StartRequest(
+        tool_name=approved.workflow.tool_name,
+        arguments=approved.arguments,
+        caller=caller,
+        door=Execution.Door.WORKFLOW,
+        fresh=fresh,
+        id=key,
+    )
+    try:
+        return await start_and_wait(request, seconds=longest_wait(approved))
+    except Busy as error:
+        raise StageFailed(str(error), failure=Failure.BUSY, retry_after=error.retry_after) from error
+    except StartRefused as error:
+        raise StageFailed(str(error), failure=Failure.RUN_FAILED) from error
+
+
+NEW_DRY_RUN = "Nothing was sent; make a new dry run."
+
+
+def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:
+    """Whoever asked decides, as long as it is known what would be sent."""
+    succeeded = record.dry_run and record.status == WorkflowRequest.Status.SUCCESS
+    return succeeded and record.arguments is not None and record.caller == caller.key
+
+
+def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID) -> RequestInput:
+    """A request of its own with this key, of which there is one however often it is asked.
+
+    Raises NothingToSend.
+    """
+    if not can_be_replayed(dry_run, caller=caller):
+        raise NotReplayable(dry_run)
+    return RequestInput(
+        id=key,
+        user_instructions=dry_run.instructions,
+        tool_ids=[dry_run.selected_tool],
+        format_response=dry_run.format_response,
+        response_format_instructions=dry_run.format_instructions,
+        caller=caller,
+        idempotency_key=f"dry-run:{dry_run.pk}",
+        replayed_dry_run=dry_run.pk,
+    )
+
+
+def replay_dry_run(dry_run_id: uuid.UUID, tools: Mapping[str, Workflow]) -> Approved:
+    """The call of the dry run. Raises StageFailed where the tool would make another request of it by now."""
+    shown = WorkflowRequest.objects.get(pk=dry_run_id)
+    proposal = Proposal(tool=shown.selected_tool, reason=shown.reason, arguments=shown.arguments)
+    try:
+        approved = check_proposal(proposal, tools)
+    except ProposalRefused as error:
+        raise _changed(str(error)) from error
+    spec = approved.http_spec
+    if (None if spec is None else spec.model_dump(mode="json")) != shown.http_spec:
+        raise _changed(f"{shown.selected_tool} would send another request now.")
+    return approved
+
+
+def _changed(how: str) -> StageFailed:
+    return StageFailed(
+        f"The tool has changed since the dry run: {how} {NEW_DRY_RUN}", failure=Failure.PROPOSAL_REFUSED
+    )

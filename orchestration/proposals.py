@@ -1,5 +1,7 @@
 """What the model proposes, before anybody believes it."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -7,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from connectors.http_tools.specs import HTTPRequestSpec
 from connectors.json_limits import UnreadableJSON, parse_json
 from connectors.redaction import shorten
-from orchestration.choosing.json_answers import objects_in
 
 LONGEST_PROPOSAL = 100_000
 """Characters that are looked at."""
@@ -121,3 +122,33 @@ def _sentence(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     told = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
     return "The proposal has not the shape that was asked for. " + "; ".join(told[:MOST_PROBLEMS])
+
+
+TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
+"""Possessive, so that even an unclosed string is passed over once."""
+
+
+def objects_in(text: str) -> Iterator[dict[str, Any]]:
+    """Those that are in no other. Braces that hold no JSON are passed over, with all that is in them."""
+    for span in _braces(text):
+        try:
+            value = parse_json(span.encode("utf-8", "replace"))
+        except UnreadableJSON:
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _braces(text: str) -> Iterator[str]:
+    """From each outermost brace to the one that closes it."""
+    begin = text.find("{")
+    while begin >= 0:
+        depth = 0
+        for token in TOKEN.finditer(text, begin):
+            depth += (token[0] == "{") - (token[0] == "}")
+            if not depth:
+                break
+        if depth:
+            return
+        yield text[begin : token.end()]
+        begin = text.find("{", token.end())

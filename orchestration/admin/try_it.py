@@ -5,7 +5,11 @@ and the answer is the record's page.
 """
 
 import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+from django import forms
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
@@ -22,21 +26,31 @@ from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
+from django.utils.text import Truncator
 from unfold.decorators import action
-from unfold.widgets import BASE_INPUT_CLASSES, CHECKBOX_CLASSES
+from unfold.widgets import (
+    BASE_INPUT_CLASSES,
+    CHECKBOX_CLASSES,
+    UnfoldAdminTextareaWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from catalogue.admin.base import ButtonsMixin
 from catalogue.database import run_without_connection
+from catalogue.exposure import current_catalogue
 from executions.admin.callers import caller_of
-from orchestration.admin.page import describe_request, may_run
-from orchestration.admin.stages import told_of_stages
-from orchestration.admin.try_form import SendForm, TryForm, blank_form, tool_choices
-from orchestration.asked import MOST_TOOLS, Asked
-from orchestration.asking import answer_request
-from orchestration.interrupting import end_with_runs
+from executions.callers import Caller
+from orchestration.admin.page import SendForm, describe_request, may_run, progress_sentence
 from orchestration.models import WorkflowRequest
-from orchestration.refusals import RequestRefused
-from orchestration.sending import ask_to_send
+from orchestration.pipeline import answer_request, input_of_dry_run
+from orchestration.records import settle_with_runs
+from orchestration.request_types import (
+    LONGEST_FORMAT_INSTRUCTIONS,
+    LONGEST_INSTRUCTIONS,
+    MOST_TOOLS,
+    RequestInput,
+    RequestRefused,
+)
 
 MAY_TRY = "orchestration.add_workflowrequest"
 PROGRESS = "admin:orchestration_workflowrequest_progress"
@@ -45,6 +59,107 @@ NO_MODEL = (
     "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
     "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
 )
+
+
+SHOWN_DESCRIPTION = 140
+
+
+class ToolNames(forms.MultipleChoiceField):
+    """Names as they come: whether there are such tools is the first thing that a request finds out."""
+
+    def valid_value(self, value: Any) -> bool:
+        return True
+
+
+class TryForm(forms.Form):
+    id = forms.UUIDField(widget=forms.HiddenInput)
+    instructions = forms.CharField(
+        label="Instructions",
+        max_length=LONGEST_INSTRUCTIONS,
+        help_text="What you want, in your own words.",
+        error_messages={"required": "Say what you want."},
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 5}),
+    )
+    tools = ToolNames(error_messages={"required": "Pick the tools that may be used: one at least."})
+    format_response = forms.BooleanField(
+        label="Answer in words",
+        required=False,
+        help_text="The model reads the tool's answer and tells what is in it.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+    format_instructions = forms.CharField(
+        label="How to put the answer",
+        max_length=LONGEST_FORMAT_INSTRUCTIONS,
+        required=False,
+        help_text="Such as: two sentences, for a customer. Only for an answer in words.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+    )
+
+    def clean_tools(self) -> list[str]:
+        tools: list[str] = self.cleaned_data["tools"]
+        if len(tools) > MOST_TOOLS:
+            raise forms.ValidationError(f"Pick at most {MOST_TOOLS} tools; {len(tools)} are picked.")
+        return tools
+
+    def asked(self, *, dry_run: bool, caller: Caller) -> RequestInput:
+        """Of a form that is valid."""
+        given = self.cleaned_data
+        return RequestInput(
+            id=given["id"],
+            user_instructions=given["instructions"],
+            tool_ids=given["tools"],
+            format_response=given["format_response"],
+            response_format_instructions=given["format_instructions"],
+            dry_run=dry_run,
+            caller=caller,
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        return [str(problem) for problems in self.errors.values() for problem in problems]
+
+    @property
+    def picked(self) -> set[str]:
+        return set(self["tools"].value() or ())
+
+
+def blank_form(known: WorkflowRequest | None) -> TryForm:
+    """Filled in as a request that there is already, if there is one; with an id of its own at any rate."""
+    initial: dict[str, Any] = {"id": uuid.uuid4()}
+    if known is not None:
+        initial |= {
+            "instructions": known.instructions,
+            "tools": known.tool_ids,
+            "format_response": known.format_response,
+            "format_instructions": known.format_instructions,
+        }
+    return TryForm(initial=initial)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolChoice:
+    """A tool to pick, with the words by which it is found."""
+
+    name: str
+    description: str
+    words: str
+    """Found by, though not shown."""
+    is_picked: bool
+
+
+def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
+    """Every exposed tool, those that are picked first."""
+    chosen = set(picked)
+    choices = [
+        ToolChoice(
+            name=workflow.tool_name,
+            description=Truncator(workflow.shown_description).chars(SHOWN_DESCRIPTION),
+            words=" ".join([workflow.source.name, *workflow.shown_tags]),
+            is_picked=workflow.tool_name in chosen,
+        )
+        for workflow in current_catalogue().workflows.values()
+    ]
+    return sorted(choices, key=lambda choice: not choice.is_picked)
 
 
 class TryItMixin(ButtonsMixin):
@@ -75,10 +190,10 @@ class TryItMixin(ButtonsMixin):
         if not form.is_valid():
             return self._refuse(request, form, form.problems)
         try:
-            key = _ask_once(form.asked(dry_run=dry_run, caller=caller_of(request)))
+            key = _answer_once(form.asked(dry_run=dry_run, caller=caller_of(request)))
         except RequestRefused as error:
             return self._refuse(request, form, [str(error)])
-        return _lead_to(request, key)
+        return _redirect_to(request, key)
 
     def _asked_before(self, request: HttpRequest) -> WorkflowRequest | None:
         """The request in the page's address: what a reload shows."""
@@ -90,7 +205,7 @@ class TryItMixin(ButtonsMixin):
 
     def _visible(self, request: HttpRequest, key: uuid.UUID) -> WorkflowRequest | None:
         """Who may only try sees what they asked for themselves."""
-        end_with_runs()
+        settle_with_runs()
         record = WorkflowRequest.objects.select_related("execution").filter(pk=key).first()
         if record is None or self.has_view_permission(request) or record.caller == caller_of(request).key:
             return record
@@ -128,8 +243,8 @@ class TryItMixin(ButtonsMixin):
         if not form.is_valid():
             return HttpResponseBadRequest("The id of the new request is missing or none.")
         try:
-            asked = ask_to_send(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
-            return _lead_to(request, _ask_once(asked))
+            asked = input_of_dry_run(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
+            return _redirect_to(request, _answer_once(asked))
         except RequestRefused as error:
             return self._refuse(request, blank_form(dry_run), [str(error)])
 
@@ -146,13 +261,13 @@ class TryItMixin(ButtonsMixin):
         return JsonResponse(
             {
                 "is_running": record.is_running,
-                "told": told_of_stages(record),
+                "told": progress_sentence(record),
                 "shown": render_to_string("orchestration/admin/record.html", context, request),
             }
         )
 
 
-def _ask_once(asked: Asked) -> uuid.UUID:
+def _answer_once(asked: RequestInput) -> uuid.UUID:
     """The record's key. A page that posts twice has asked once: its id is taken then."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
@@ -164,7 +279,7 @@ def _ask_once(asked: Asked) -> uuid.UUID:
         return asked.id
 
 
-def _lead_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
+def _redirect_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
     if _wants_json(request):
         return JsonResponse({"request": str(key)})
     return HttpResponseRedirect(f"{reverse(TRY_IT)}?{urlencode({'request': str(key)})}")

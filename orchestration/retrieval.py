@@ -1,18 +1,23 @@
-"""The tools in words for the model: one text, as long as the context allows (C3.1 to C3.3)."""
+"""The first stage: the tools that a request may use (C1), and their description for the model (C3)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from catalogue.exposure import ExposedCatalogue
+from catalogue.exposure import ExposedCatalogue, current_catalogue
 from catalogue.http_tools.configs import declared_output_schema, is_http_tool
+from catalogue.inputs import Input, inputs_at
 from catalogue.models import Workflow
+from catalogue.naming import find_similar_names
+from catalogue.schema_words import Place
 from catalogue.search import rank_for_instructions
 from catalogue.token_estimates import CHARACTERS_PER_TOKEN
 from connectors.http_tools.operation import HttpOperation
-from orchestration.choosing.schema_lines import Detail, one_line, schema_lines
+from connectors.redaction import printable, shorten
+from executions.callers import Caller
+from orchestration.stages import Failure, StageFailed
 
 LONGEST_TITLE = 200
 LONGEST_SHOWN_TITLE = 80
@@ -23,6 +28,58 @@ LONGEST_ENDPOINT = 2_000
 BETWEEN = "\n\n"
 REMEMBERED_ENTRIES = 2_000
 """Texts of a tool, of at most some kilobytes each."""
+
+
+SHOWN_ID = 100
+
+
+def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
+    """The workflows by tool name, in the order asked for; what is named twice is there once.
+
+    Raises StageFailed, which names every id that is none of a tool that the caller may run.
+    """
+    shown = current_catalogue().seen_through(caller.toolset)
+    wanted = list(dict.fromkeys(tool_ids))
+    if invalid := [tool_id for tool_id in wanted if tool_id not in shown]:
+        told = "; ".join(
+            _with_suggestions(tool_id, find_similar_names(tool_id, shown)) for tool_id in invalid
+        )
+        raise StageFailed(
+            f"No such tools, or they are disabled: {told}. GET /api/workflows/ lists those that there are.",
+            failure=Failure.UNKNOWN_TOOLS,
+            invalid_tool_ids=invalid,
+        )
+    return {tool_id: shown[tool_id] for tool_id in wanted}
+
+
+def _with_suggestions(tool_id: str, similar: list[str]) -> str:
+    meant = f" (did you mean {' or '.join(similar)}?)" if similar else ""
+    return f"{printable(tool_id[:SHOWN_ID])}{meant}"
+
+
+LONGEST_NAME = 120
+
+
+LONGEST_VALUE = 80
+"""Characters of a default, and of each value that an enumeration allows."""
+
+
+MOST_VALUES = 20
+
+
+LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detail:
+    """How much is told of a schema."""
+
+    description: int
+    """Characters of each value's description; 0: none."""
+    depth: int
+    """Levels of nesting."""
+    lines: int
+    """At most; the required ones come first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +199,7 @@ def _ranked(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Told:
+class _ToolText:
     """What is told of one tool. Its content hash and the changes stand for the schemas, slow to compare."""
 
     name: str
@@ -156,7 +213,7 @@ class _Told:
 
 
 def _entry(workflow: Workflow, depth: _Depth) -> str:
-    told = _Told(
+    told = _ToolText(
         name=workflow.tool_name,
         title="" if workflow.title == workflow.tool_name else workflow.title,
         description=workflow.shown_description,
@@ -171,7 +228,7 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
 
 # Going through the schemas of a hundred tools takes longer than all that is ours of a request.
 @lru_cache(maxsize=REMEMBERED_ENTRIES)
-def _written(told: _Told, depth: _Depth) -> str:
+def _written(told: _ToolText, depth: _Depth) -> str:
     facts = {
         "name": told.name,
         "title": one_line(told.title, LONGEST_TITLE),
@@ -192,3 +249,89 @@ def _endpoint(workflow: Workflow) -> str:
         return ""
     operation = HttpOperation.of(workflow.ref)
     return f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
+
+
+def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required: bool) -> list[str]:
+    """`- order.lines[].sku (string, required): The article's number.`; empty where nothing is declared."""
+    if not isinstance(schema, dict):
+        return []
+    lines: list[str] = []
+    if schema.get("type", "object") != "object":
+        schema = _as_a_field(schema)
+    for line in _lines(Place(schema, schema), "", detail.depth, detail, says_required):
+        if len(lines) == detail.lines:
+            return [*lines, "- and more"]
+        lines.append(line)
+    return lines
+
+
+def one_line(text: str, limit: int) -> str:
+    """So that no text can begin a line that looks like ours."""
+    line = " ".join(text.split())
+    return shorten(line if line.isprintable() else " ".join(printable(line).split()), limit)
+
+
+def _as_a_field(schema: dict[str, Any]) -> dict[str, Any]:
+    """Of a value that is no object: an object that has it under a name, which can then be told of."""
+    wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}}
+    return wrapped | {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+
+
+def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required: bool) -> Iterator[str]:
+    found = inputs_at(place)
+    for name, given in sorted(found.properties.items(), key=lambda item: item[0] not in found.required):
+        path = f"{prefix}{one_line(name, LONGEST_NAME)}"
+        yield _line(path, given, detail, _need(name in found.required) if says_required else "")
+        if depth > 1:
+            inner, mark = _inside(given.place)
+            yield from _lines(inner, f"{path}{mark}.", depth - 1, detail, says_required)
+
+
+def _need(required: bool) -> str:
+    return "required" if required else "optional"
+
+
+def _line(path: str, given: Input, detail: Detail, need: str) -> str:
+    stated = _stated(given.place)
+    facts = [given.type, need, _values(stated), _default(given), *_limits(stated)]
+    line = f"- {path} ({', '.join(filter(None, facts))})"
+    told = one_line(given.description, detail.description) if detail.description else ""
+    return f"{line}: {told}" if told else line
+
+
+def _stated(place: Place) -> dict[str, Any]:
+    """Its keywords, and those of what it refers to where it has none of its own."""
+    stated: dict[str, Any] = {}
+    for schema in place.chain():
+        stated = schema | stated
+    return stated
+
+
+def _inside(place: Place) -> tuple[Place, str]:
+    """What the value holds, and how a path says so: `[]` for each item of a list."""
+    items = _stated(place).get("items")
+    return (place.at(items), "[]") if isinstance(items, dict) else (place, "")
+
+
+def _limits(stated: dict[str, Any]) -> Iterator[str]:
+    """Those that models tend to break unless they are told."""
+    for keyword in LIMITS:
+        if isinstance(limit := stated.get(keyword), str | int | float):
+            yield f"{keyword} {one_line(str(limit), LONGEST_VALUE)}"
+
+
+def _values(stated: dict[str, Any]) -> str:
+    listed = stated.get("enum")
+    values = [stated["const"]] if "const" in stated else listed if isinstance(listed, list) else []
+    if not values:
+        return ""
+    more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
+    return f"one of {' | '.join(map(_as_json, values[:MOST_VALUES]))}{more}"
+
+
+def _default(given: Input) -> str:
+    return "" if given.default is None else f"default {_as_json(given.default)}"
+
+
+def _as_json(value: Any) -> str:
+    return one_line(json.dumps(value, ensure_ascii=False), LONGEST_VALUE)

@@ -21,10 +21,11 @@ from connectors.background import finish_in_background_loop
 from connectors.guarded_network import GuardedTransport, tls_context
 from connectors.http import USER_AGENT
 from connectors.http_limits import HttpLimits
-from orchestration.language_model.replies import ModelError, ModelProblem
+from orchestration.model.replies import ModelError, ModelProblem
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
 
 SENT_HEADERS = ("host", "accept", "content-type", "content-length")
 CONNECT_SECONDS = 5.0

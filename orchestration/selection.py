@@ -14,12 +14,12 @@ from catalogue.models import Workflow
 from catalogue.token_estimates import estimate_tokens
 from connectors.redaction import printable, shorten
 from executions.callers import Caller
-from orchestration.choosing.guard import Approved, ProposalRefused, check_proposal
-from orchestration.choosing.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
-from orchestration.choosing.tool_context import ToolContext, describe_tools
-from orchestration.language_model.client import Message
+from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.model.client import MeteredModel
+from orchestration.model.replies import Message
 from orchestration.prompts import repair_prompt, selection_prompt
-from orchestration.spending import Spending
+from orchestration.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
+from orchestration.retrieval import ToolContext, describe_tools
 from orchestration.stages import Failure, StageFailed
 
 LONGEST_OBJECTION = 4_000
@@ -45,28 +45,28 @@ class _Objection:
     failure: Failure
 
 
-async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, spending: Spending) -> Selection:
+async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model: MeteredModel) -> Selection:
     """Raises StageFailed. What the model costs goes to `spending`, whatever comes of it."""
     # Hundreds of tools take most of a second, in which nobody else may be kept waiting.
     context = await run_in_database(_describe, list(tools.values()), instructions)
     asked, schema = _question(instructions, context, tools)
-    reply = await spending.ask(asked, schema=schema)
+    reply = await model.ask(asked, schema=schema)
     if known_by_name := _chosen_by_name(reply.text, context):
         context = await run_in_database(_describe, list(tools.values()), instructions, known_by_name)
         asked, schema = _question(instructions, context, tools)
-        reply = await spending.ask(asked, schema=schema)
+        reply = await model.ask(asked, schema=schema)
     first = _judge(reply.text, tools)
     if isinstance(first, Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(context))
     logger.info("The proposal is sent back: {}", first.failure.label)
     asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
     try:
-        reply = await spending.ask(asked, schema=schema)
+        reply = await model.ask(asked, schema=schema)
         second = _judge(reply.text, tools)
     except StageFailed as error:
         raise error.preceded_by(_before_that(first)) from error
     if isinstance(second, _Objection):
-        raise StageFailed(_told(first, second), failure=second.failure)
+        raise StageFailed(_refused_twice(first, second), failure=second.failure)
     return Selection(approved=second, rounds=2, warnings=_warnings(context))
 
 
@@ -135,7 +135,7 @@ def _no_tool_fits(proposal: Proposal) -> str:
     )
 
 
-def _told(first: _Objection, second: _Objection) -> str:
+def _refused_twice(first: _Objection, second: _Objection) -> str:
     """Why each of the two was not carried out."""
     is_readable = second.failure == Failure.PROPOSAL_REFUSED
     what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"

@@ -48,19 +48,20 @@ class Dialect:
             return {"type": "json_object", "schema": schema}
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
 
-    def after_refusal(self, status: int, words: str, *, asks_for_json: bool) -> "Plainer | None":
+    def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> "Fallback | None":
         """What to try next; None where the refusal is about something else.
 
         A refusal that does not say what it is about costs, one after another, what we miss least.
         """
         if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
             return None
-        plainer = list(self._plainer(asks_for_json=asks_for_json))
-        named = [Plainer(dialect, is_named=True) for about, dialect in plainer if about.search(words)]
-        guessed = [Plainer(dialect, is_named=False) for _, dialect in plainer] if status in (400, 422) else []
-        return next(iter(named or guessed), None)
+        fallbacks = list(self._fallbacks(asks_for_json=asks_for_json))
+        named = [Fallback(dialect, is_named=True) for about, dialect in fallbacks if about.search(words)]
+        if not named and status in (400, 422):
+            named = [Fallback(dialect, is_named=False) for _, dialect in fallbacks]
+        return next(iter(named), None)
 
-    def _plainer(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
+    def _fallbacks(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
         if self.temperature:
             yield ABOUT_TEMPERATURE, replace(self, temperature=False)
         if self.limit:
@@ -71,7 +72,7 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
-class Plainer:
+class Fallback:
     """A dialect with less in it."""
 
     dialect: Dialect
