@@ -19,7 +19,7 @@ __all__ = ["KEY", "MODEL", "Answer", "Asked", "ModelServer", "proposes"]
 
 
 @dataclass(frozen=True)
-class RequestInput:
+class Asked:
     """One request as the server got it."""
 
     headers: Mapping[str, str]
@@ -43,11 +43,11 @@ class ModelServer:
     def __init__(self) -> None:
         self.url = ""
         """What OPENAI_BASE_URL is to be."""
-        self.asked: list[RequestInput] = []
+        self.asked: list[Asked] = []
         self.objections: dict[str, Behaviour] = {}
         """By a parameter's name, or a type of response_format: what whoever sends it gets instead."""
         self._script: list[Answer] = []
-        self._choose: Callable[[RequestInput], Answer] = _nothing_scripted
+        self._choose: Callable[[Asked], Answer] = _nothing_scripted
         self._loop: asyncio.AbstractEventLoop | None = None
         self._released: list[asyncio.Event] = []
         self._waiting = threading.Event()
@@ -56,7 +56,7 @@ class ModelServer:
         """One after another; what comes after them is `answer_by`'s."""
         self._script += answers
 
-    def answer_by(self, choose: Callable[[RequestInput], Answer]) -> None:
+    def answer_by(self, choose: Callable[[Asked], Answer]) -> None:
         """Whenever the script is empty."""
         self._choose = choose
 
@@ -104,11 +104,11 @@ class ModelServer:
                 request, writer
             )
             return
-        asked = RequestInput(request.headers, request.target, request.json)
+        asked = Asked(request.headers, request.target, request.json)
         self.asked.append(asked)
         await self._answer(asked)(request, writer)
 
-    def _answer(self, asked: RequestInput) -> Behaviour:
+    def _answer(self, asked: Asked) -> Behaviour:
         given = {*asked.json, asked.format}
         for name, objection in self.objections.items():
             if name in given:
@@ -120,11 +120,11 @@ def _behaviour(answer: Answer) -> Behaviour:
     return answer if callable(answer) else says(answer)
 
 
-def _nothing_scripted(asked: RequestInput) -> Behaviour:
+def _nothing_scripted(asked: Asked) -> Behaviour:
     return replies(418, error("Nothing is scripted for this request."))
 
 
-def choose_by_words(asked: RequestInput) -> dict[str, Any] | str:
+def choose_by_words(asked: Asked) -> dict[str, Any] | str:
     """The tool with most words of the request; where there are none, the prompt's last lines come back."""
     names = re.findall(r"^name: (\S+)", asked.prompt, re.MULTILINE)
     if not names:

@@ -12,11 +12,10 @@ import pytest
 
 from catalogue.schemas import find_argument_problems
 from connectors.testing import free_port
-from evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools
-from evaluation.table import write_table
+from evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools, write_table
 from orchestration.prompts import data_block
 from tests.engines.model_answers import KEY, MODEL, Answer, proposes
-from tests.engines.model_server import ModelServer, RequestInput
+from tests.engines.model_server import Asked, ModelServer
 from tests.processes import ROOT
 
 PAGE = ROOT / "docs" / "evaluation.md"
@@ -31,13 +30,13 @@ def model() -> Iterator[ModelServer]:
         yield server
 
 
-def instruction_in(asked: RequestInput) -> Instruction:
+def instruction_in(asked: Asked) -> Instruction:
     """Which one the model was given."""
     (found,) = (it for it in read_instructions() if data_block("instructions", it.say) in asked.prompt)
     return found
 
 
-def right_answer(asked: RequestInput) -> Answer:
+def right_answer(asked: Asked) -> Answer:
     instruction = instruction_in(asked)
     return proposes(instruction.tool, sample_of(instruction))
 
