@@ -212,7 +212,7 @@ async def test_a_workflow_that_its_worker_cannot_carry_on_with_is_told(connector
     run = await run_of(connector, "Stuck")
     snapshot = await until(connector, run, lambda seen: seen.progress_message)
     assert snapshot.state is RunState.RUNNING
-    assert "failed to carry on" in snapshot.progress_message
+    assert "failed to continue it" in snapshot.progress_message
 
 
 async def test_a_task_queue_that_no_worker_listens_on_is_told_until_one_does(
