@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-node run
-.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos mutants lock clean
+.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos mutants figures lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -104,6 +104,9 @@ chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="-
 
 mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults; ARGS="--help" lists the options.
 	@$(BIN)/python -m scripts.mutants --jobs $(JOBS) $(ARGS)
+
+figures: install-dev  ## How the code is cut; ARGS="--against HEAD~10" compares, ARGS="--calls" runs requests too.
+	@$(BIN)/python scripts/figures.py $(ARGS)
 
 UV := .cache/uv
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quiet --universal \

@@ -1,13 +1,16 @@
-"""The servers that are measured, as processes of their own."""
+"""The servers that are measured, as processes of their own, with their worker and database."""
 
 import json
+import os
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import dj_database_url
 import psutil
 
 from connectors.testing import free_port
@@ -124,3 +127,65 @@ def _uvicorn(
     log = folder / f"{application.partition(':')[0]}.log"
     with running(command, answers_at=base_url + answers, log=log, environment=environment) as started:
         yield base_url, psutil.Process(started.pid)
+
+
+CELERY = (sys.executable, "-m", "celery", "--app", "config.celery", "--quiet")
+WORKER = ("worker", "--pool=threads", "--concurrency=4", "--without-gossip", "--without-mingle")
+BEAT = ("beat", "--pidfile=")
+
+
+@contextmanager
+def running_worker(folder: Path, **environment: str) -> Iterator[psutil.Process]:
+    """One worker process on this process's database and broker; yields it so that it can be measured."""
+    with (folder / "worker.log").open("ab") as log:
+        command = [*CELERY, *WORKER, "--without-heartbeat"]
+        processes = [
+            subprocess.Popen(words, env=os.environ | environment, stdout=log, stderr=log)
+            for words in (command, [*CELERY, *BEAT])
+        ]
+        try:
+            yield psutil.Process(processes[0].pid)
+            assert all(process.poll() is None for process in processes), (folder / "worker.log").read_text()
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(timeout=30)
+
+
+@contextmanager
+def own_database(url: str = "") -> Iterator[str]:
+    """SQLite in the data folder, or a database created beside the one that a PostgreSQL URL names.
+
+    Sets DATABASE_URL for this process and those it starts, so use it before Django is set up.
+    """
+    if not url.startswith("postgres"):
+        os.environ.pop("DATABASE_URL", None)
+        _migrate()
+        yield "SQLite"
+        return
+    import psycopg
+
+    name = f"bench_{os.getpid()}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+        try:
+            os.environ["DATABASE_URL"] = _with_name(url, name)
+            _migrate()
+            yield "PostgreSQL"
+        finally:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _with_name(url: str, name: str) -> str:
+    known = dj_database_url.parse(url)["NAME"]
+    base, _, options = url.partition("?")
+    return base.removesuffix(f"/{known}").rstrip("/") + f"/{name}" + (f"?{options}" if options else "")
+
+
+def _migrate() -> None:
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)

@@ -1,12 +1,12 @@
-"""Plausible business workflows of very different sizes, the same in every run."""
+"""Plausible business workflows of very different sizes, the same in every run, and catalogues of them."""
 
 import random
+import secrets
 from collections.abc import Iterator
 from itertools import count as numbers
 from typing import Any
 
-from benchmarks._workflow_actions import ACTIONS, CLOSING_PARAGRAPHS, Action
-from benchmarks._workflow_departments import COMMON, DEPARTMENTS, Department
+from benchmarks._workflow_texts import ACTIONS, CLOSING_PARAGRAPHS, COMMON, DEPARTMENTS, Action, Department
 
 SEED = 20_261_121
 PARAMETER_COUNTS = {0: 6, 1: 10, 2: 14, 3: 16, 4: 14, 5: 12, 6: 9, 7: 6, 8: 5, 9: 3, 10: 2, 11: 2, 12: 1}
@@ -102,3 +102,26 @@ def _drawn(dice: random.Random, shares: dict[int, int]) -> int | None:
         if (left := left - share) < 0:
             return number
     return None
+
+
+def fill_catalogue(count: int) -> None:
+    """Add a source with so many workflows, all of them exposed."""
+    from catalogue.models import Revision, Source, Workflow
+    from catalogue.naming import make_tool_name
+    from catalogue.reconciliation import read_listing
+    from connectors.definitions import parse_definition
+
+    source = Source.objects.create(name=f"filled-{secrets.token_hex(4)}", kind="simplified", enabled=True)
+    definitions = enumerate(realistic_definitions(count))
+    listing = read_listing(parse_definition(raw, position=position) for position, raw in definitions)
+    assert not listing.skipped, listing.skipped[:3]
+    taken = set(Workflow.objects.values_list("tool_name", flat=True))
+    workflows = []
+    for upstream_id, layer in listing.layers.items():
+        name = make_tool_name(
+            name=layer["name"], upstream_id=upstream_id, source_name=source.name, taken=taken
+        )
+        taken.add(name)
+        workflows.append(Workflow(source=source, tool_name=name, enabled=True, **layer))
+    Workflow.objects.bulk_create(workflows, batch_size=500)
+    Revision.bump()

@@ -12,10 +12,9 @@ from random import Random
 
 import httpx2
 
-from benchmarks._catalogue import fill_catalogue
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, stopwatch
-from benchmarks._processes import McpServer, catalogue_server
+from benchmarks._processes import McpServer, catalogue_server, own_database
+from benchmarks._workflows import fill_catalogue
 
 WORKFLOWS, EXECUTIONS, DAYS = 5_000, 100_000, 30
 CALLED = 400

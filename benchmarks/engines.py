@@ -18,9 +18,8 @@ import httpx2
 from mcp.client import Client as McpClient
 from temporalio.client import Client as TemporalClient
 
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._processes import McpServer, catalogue_server
+from benchmarks._processes import McpServer, catalogue_server, own_database
 from benchmarks.tools import META, VERSION
 from connectors.testing import free_port
 from tests.engines.prefect.server import AUTH, BUSY_TRIES, ENVIRONMENT, running_prefect

@@ -19,11 +19,9 @@ from pathlib import Path
 import httpx2
 import psutil
 
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._processes import McpServer, product
+from benchmarks._processes import McpServer, own_database, product, running_worker
 from benchmarks._status_engine import ARRIVALS_PATH
-from benchmarks._worker import running_worker
 from benchmarks.tools import META, VERSION
 from connectors.testing import free_port
 from tests.processes import running

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from benchmarks._catalogue import fill_catalogue
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, stopwatch, table
 from benchmarks._load import send_load
-from benchmarks._processes import McpServer, bare_server, catalogue_server
+from benchmarks._processes import McpServer, bare_server, catalogue_server, own_database
+from benchmarks._workflows import fill_catalogue
 
 WORKFLOWS, EXECUTIONS = 500, 500
 GOAL_PAGE_SECONDS = 0.03

@@ -6,9 +6,8 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile
-from benchmarks._processes import do_nothing_server, product
+from benchmarks._processes import do_nothing_server, own_database, product
 from benchmarks.tools import CALL, CLIENTS, REQUESTS, ROUNDS, WARM_UP, Figures, measure, report
 
 GOAL_P99_SECONDS = 0.01

@@ -9,10 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks._database import own_database
 from benchmarks._figures import best_of, milliseconds, percentile, stopwatch, table
-from benchmarks._workflow_actions import ACTIONS
-from benchmarks._workflow_departments import DEPARTMENTS
+from benchmarks._processes import own_database
+from benchmarks._workflow_texts import ACTIONS, DEPARTMENTS
 from benchmarks._workflows import realistic_definitions
 
 MANY = 5_000

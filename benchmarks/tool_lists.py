@@ -12,11 +12,10 @@ from typing import Any
 
 import httpx2
 
-from benchmarks._catalogue import fill_catalogue
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, stopwatch, table
 from benchmarks._load import send_load
-from benchmarks._processes import McpServer, bare_server, catalogue_server, do_nothing_server
+from benchmarks._processes import McpServer, bare_server, catalogue_server, do_nothing_server, own_database
+from benchmarks._workflows import fill_catalogue
 
 SMALL, TOOLS, MANY, MEMORY = 100, 1_000, 10_000, 5_000
 GOAL_OF_BARE = 0.7

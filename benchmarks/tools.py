@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, stopwatch, table
 from benchmarks._load import send_load
-from benchmarks._processes import McpServer, do_nothing_server, product
+from benchmarks._processes import McpServer, do_nothing_server, own_database, product
 
 GOAL_PER_SECOND = 150.0
 GOAL_P99_SECONDS = 0.2

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2
 from mcp import Client
 
-from benchmarks._database import own_database
 from benchmarks._figures import best_of, milliseconds, stopwatch, table
 from benchmarks._paged_tools import COUNT
+from benchmarks._processes import own_database
 from connectors.testing import free_port
 from tests.processes import running
 

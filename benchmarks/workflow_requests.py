@@ -13,11 +13,10 @@ from typing import Any, Protocol
 import httpx2
 from openai import AsyncOpenAI
 
-from benchmarks._database import own_database
 from benchmarks._figures import milliseconds, percentile, stopwatch, table
 from benchmarks._load import send_load
 from benchmarks._model_and_shop import ARGUMENTS, TOOL
-from benchmarks._processes import McpServer, catalogue_server, model_and_shop
+from benchmarks._processes import McpServer, catalogue_server, model_and_shop, own_database
 from benchmarks._workflows import realistic_definitions
 from benchmarks.tools import META, VERSION
 

@@ -13,9 +13,8 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from pydantic import SecretStr
 
-from config.environment import BASE_DIR, read_environment
-from config.live_settings import LIVE_SETTINGS as CHANGEABLE
-from config.live_settings import LiveSettings
+from config.environment import BASE_DIR, LiveSettings, read_environment
+from config.environment import LIVE_SETTINGS as CHANGEABLE
 from config.logging import configure_logging
 from config.private_files import keep_private, keep_private_database, write_secret_once
 from connectors.allowlists import StdioCommand

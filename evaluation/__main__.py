@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import django
 
-from evaluation.instructions import Instruction, read_instructions
-from evaluation.table import write_table
+from evaluation.instructions import Instruction, read_instructions, write_table
 
 if TYPE_CHECKING:
-    from evaluation.marking import Attempt
+    from evaluation.attempts import Attempt
 
 NOTHING_CONFIGURED = """\
 No model is configured. Set OPENAI_MODEL, with OPENAI_API_KEY for OpenAI's own server, or with OPENAI_BASE_URL
@@ -48,7 +47,7 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
     model: str = settings.CATALOGUE["openai_model"]
     if not model:
         sys.exit(NOTHING_CONFIGURED)
-    from evaluation.asking import CannotRun
+    from evaluation.attempts import CannotRun
     from evaluation.report import as_json, summary
 
     call_command("migrate", verbosity=0)
@@ -63,7 +62,7 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
 
 
 async def _attempt(chosen: list[Instruction], *, repeat: int, quiet: bool) -> list["Attempt"]:
-    from evaluation.asking import ask_all
+    from evaluation.attempts import ask_all
     from evaluation.report import line_of
 
     attempts = []

@@ -1,11 +1,12 @@
 """Everything that is said to the model, in one place to read (C4.1, C4.2, C6.2)."""
 
+import re
 from collections.abc import Sequence
+from typing import Literal
 
 from django.utils import timezone
 
-from orchestration.data_blocks import data_block
-from orchestration.language_model.replies import Message
+from orchestration.model.replies import Message
 
 SELECTION = """\
 You choose the one tool that does what a person asks for, and its arguments.
@@ -102,3 +103,16 @@ def formatting_prompt(response: str, *, instructions: str, format_instructions: 
 
 def _system(text: str) -> Message:
     return {"role": "system", "content": text}
+
+
+Block = Literal["tools", "instructions", "response", "format"]
+LOOKS_LIKE_OURS = re.compile(r"<(?=[\s/\\]*(?:tools|instructions|response|format)\b)", re.IGNORECASE)
+BROKEN = r"<\\"
+
+
+def data_block(name: Block, text: str) -> str:
+    r"""The text between `<name>` and `</name>`; where it holds such a mark itself, a backslash breaks it.
+
+    Everything else stays as it is, since values are copied from there.
+    """
+    return f"<{name}>\n{LOOKS_LIKE_OURS.sub(BROKEN, text)}\n</{name}>"

@@ -21,7 +21,7 @@ class StageState(models.TextChoices):
     SKIPPED = "skipped", "left out"
 
 
-def begun(stage: Stage, at: datetime) -> dict[str, Any]:
+def started_stage(stage: Stage, at: datetime) -> dict[str, Any]:
     """The stage as a request's record tells it while it goes on."""
     told = {"stage": stage.value, "state": StageState.RUNNING.value, "started_at": at.isoformat()}
     return {**told, "seconds": None, "message": ""}

@@ -15,9 +15,8 @@ from typing import Any
 
 import httpx2
 
-from benchmarks._catalogue import fill_catalogue
-from benchmarks._database import own_database
-from benchmarks._processes import McpServer, catalogue_server
+from benchmarks._processes import McpServer, catalogue_server, own_database
+from benchmarks._workflows import fill_catalogue
 
 WORKFLOWS = 300
 META = {

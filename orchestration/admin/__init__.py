@@ -1,5 +1,5 @@
 """The admin of requests in words, a file for each kind of page."""
 
-from orchestration.admin import overview, workflow_requests
+from orchestration.admin import workflow_requests
 
 __all__ = ["overview", "workflow_requests"]

@@ -4,11 +4,16 @@ Callers, the model and APIs say in it whatever they like, so that everything is 
 """
 
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from pydantic import ValidationError
 
@@ -24,15 +29,16 @@ from catalogue.admin.rendering import (
     text_block,
 )
 from catalogue.exposure import current_catalogue
-from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
 from executions.admin.callers import caller_of
-from executions.admin.http_exchange import show_request
-from orchestration.admin.raw_response import show_raw_response
-from orchestration.admin.stages import stage_lines
-from orchestration.admin.try_form import SendForm
+from executions.admin.content import show_content
+from executions.admin.http_exchange import show_request, show_response
+from executions.admin.page import state_badge
+from executions.models import Execution, ExecutionPayload
 from orchestration.models import WorkflowRequest
-from orchestration.sending import may_be_sent
-from orchestration.stages import Stage
+from orchestration.pipeline import can_be_replayed
+from orchestration.records import raw_response_of
+from orchestration.stages import Stage, StageState
 
 STATUS_BADGES = {
     WorkflowRequest.Status.RUNNING: "info",
@@ -42,6 +48,13 @@ STATUS_BADGES = {
 SHOWN_TOOLS = 30
 Facts = list[tuple[str, Any]]
 Titled = tuple[str, Any]
+
+
+class SendForm(forms.Form):
+    """The button below a dry run."""
+
+    id = forms.UUIDField(widget=forms.HiddenInput)
+    """The new request's."""
 
 
 def outcome_badge(record: WorkflowRequest) -> SafeString:
@@ -74,7 +87,7 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
     }
 
 
-def describe_asked(record: WorkflowRequest) -> list[Titled]:
+def describe_input(record: WorkflowRequest) -> list[Titled]:
     """What was asked, in the words in which it was."""
     if record.payload_pruned_at is not None:
         return [("", format_html("Removed by the retention: {}.", exactly(record.payload_pruned_at)))]
@@ -91,7 +104,7 @@ def may_run(request: HttpRequest) -> bool:
 
 
 def _send_form(request: HttpRequest, record: WorkflowRequest) -> SendForm | None:
-    if not (may_run(request) and may_be_sent(record, caller=caller_of(request))):
+    if not (may_run(request) and can_be_replayed(record, caller=caller_of(request))):
         return None
     return SendForm(initial={"id": uuid.uuid4()}, auto_id=False)
 
@@ -161,3 +174,99 @@ def _show_spec(spec: Any) -> SafeString | str:
 def _show_tools(names: list[str]) -> SafeString:
     more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
     return side_by_side([*map(chip, names[:SHOWN_TOOLS]), more])
+
+
+def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeString | str:
+    """Nothing where nothing was sent. What others ran is for those who may look at executions."""
+    execution = record.execution
+    if execution is None:
+        return ""
+    if not (request.user.has_perm("executions.view_execution") or record.caller == caller_of(request).key):
+        return "You may not look at executions of others."
+    if execution.payload_pruned_at is not None:
+        return "It was removed by the retention."
+    if not ExecutionPayload.objects.filter(pk=execution.pk).exists():
+        return _show_result(execution, None)
+    raw = raw_response_of(execution, of_http_tool=record.http_spec is not None)
+    try:
+        return show_response(HTTPResponseSpec.model_validate(raw))
+    except ValidationError:
+        return _show_result(execution, execution.payload)
+
+
+def _show_result(execution: Execution, payload: ExecutionPayload | None) -> SafeString:
+    """Of another engine, or of a run that has not ended: its state and what there is."""
+    shown: list[Any] = [state_badge(execution)]
+    if execution.error:
+        shown.append(paragraphs(execution.error))
+    if payload is not None and payload.output is not None:
+        shown.append(pretty_json(payload.output))
+    elif payload is not None and payload.content:
+        shown.append(show_content(payload.content))
+    parts = format_html_join("", "<div>{}</div>", ((part,) for part in shown))
+    return format_html('<div class="flex flex-col gap-4">{}</div>', parts)
+
+
+STATE_BADGES = {
+    StageState.RUNNING: "info",
+    StageState.DONE: "success",
+    StageState.FAILED: "danger",
+    StageState.SKIPPED: "",
+}
+NARROWEST = 0.5
+"""Percent, so that also what took no time can be seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageLine:
+    label: str
+    state: SafeString
+    took: str = ""
+    message: str = ""
+    begins: float = 0
+    """Where its bar begins, in percent of the whole width."""
+    width: float = 0
+    """Likewise; 0: it has no bar."""
+
+
+def stage_lines(record: WorkflowRequest) -> list[StageLine]:
+    """All four in their order, also those that were not reached."""
+    known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
+    end = record.finished_at or max(timezone.now(), record.created_at)
+    return [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values]
+
+
+def progress_sentence(record: WorkflowRequest) -> str:
+    """In one sentence how far it is, for those who hear the page."""
+    if record.status != WorkflowRequest.Status.RUNNING:
+        return f"Ended: {record.get_status_display()}."
+    reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
+    return f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
+
+
+def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: datetime) -> StageLine:
+    label = stage.label
+    if not entry:
+        is_running = record.status == WorkflowRequest.Status.RUNNING
+        return StageLine(label=label, state=badge("to come" if is_running else "not reached"))
+    state = StageState(entry["state"])
+    begun = parse_datetime(entry["started_at"] or "") or record.created_at
+    seconds = entry["seconds"]
+    if seconds is None:
+        seconds = max(0.0, (end - begun).total_seconds())
+    begins, width = _bar(record, begun, seconds, end)
+    return StageLine(
+        label=label,
+        state=badge(state.label, STATE_BADGES[state]),
+        took="" if state == StageState.SKIPPED else duration(round(seconds * 1000)),
+        message=entry.get("message") or "",
+        begins=begins,
+        width=0 if state == StageState.SKIPPED else width,
+    )
+
+
+def _bar(record: WorkflowRequest, begun: datetime, seconds: float, end: datetime) -> tuple[float, float]:
+    whole = max((end - record.created_at).total_seconds(), 0.001)
+    begins = min(max((begun - record.created_at).total_seconds() / whole, 0), 1) * 100
+    width = min(seconds / whole * 100, 100 - begins)
+    return min(round(begins, 2), 100 - NARROWEST), max(round(width, 2), NARROWEST)

@@ -4,26 +4,60 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 
 from catalogue.admin.base import ButtonsMixin, ReadOnlyMixin
 from catalogue.admin.rendering import DASH, ago, duration, shortened
 from executions.admin.filters import CreatedFilter
-from orchestration.admin.filters import DryRunFilter, ToolFilter
-from orchestration.admin.page import describe_asked, describe_request, outcome_badge
-from orchestration.admin.trying import TryItMixin
-from orchestration.interrupting import end_with_runs
+from executions.dashboard import WINDOW, Card, address, further_cards
+from orchestration.admin.page import STATUS_BADGES, describe_input, describe_request, outcome_badge
+from orchestration.admin.try_it import TryItMixin
 from orchestration.models import WorkflowRequest
+from orchestration.records import settle_with_runs
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
 else:
     from unfold.views import ChangeList
 
+
 LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_instructions", "tool_ids")
+
+
+class ToolFilter(DropdownFilter):  # type: ignore[misc]
+    """By what the model chose in the newest requests; the search finds other tools, too."""
+
+    NEWEST = 2_000
+    title = "tool"
+    parameter_name = "tool"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        newest = WorkflowRequest.objects.order_by("-created_at").values_list("selected_tool", flat=True)
+        return [(name, name) for name in sorted({*newest[: self.NEWEST]} - {""})]
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[WorkflowRequest]
+    ) -> QuerySet[WorkflowRequest]:
+        return queryset.filter(selected_tool=self.value()) if self.value() else queryset
+
+
+class DryRunFilter(DropdownFilter):  # type: ignore[misc]
+    title = "what for"
+    parameter_name = "dry_run"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "dry run"), ("no", "to be run")]
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[WorkflowRequest]
+    ) -> QuerySet[WorkflowRequest]:
+        if self.value() in ("yes", "no"):
+            return queryset.filter(dry_run=self.value() == "yes")
+        return queryset
 
 
 class RequestList(ChangeList):
@@ -60,7 +94,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         return RequestList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRequest]:
-        end_with_runs()
+        settle_with_runs()
         return super().get_queryset(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
@@ -105,4 +139,30 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         return f"{spent:,}" if spent else DASH
 
     def panel(self, request: HttpRequest, obj: WorkflowRequest) -> dict[str, Any]:
-        return describe_request(request, obj) | {"asked": describe_asked(obj)}
+        return describe_request(request, obj) | {"asked": describe_input(obj)}
+
+
+REQUESTS = "admin:orchestration_workflowrequest_changelist"
+LAST_DAY = {"created": "in the last 24 hours"}
+
+
+def _requests() -> Card:
+    recent = WorkflowRequest.objects.filter(created_at__gte=timezone.now() - WINDOW)
+    counts = dict(recent.values_list("status").annotate(Count("pk")).order_by())
+    return Card(
+        title="Natural-language requests in the last 24 hours",
+        number=sum(counts.values()),
+        url=address(REQUESTS, **LAST_DAY),
+        badges=[
+            (
+                f"{counts[status]} {status.label}",
+                kind,
+                address(REQUESTS, **LAST_DAY, status__exact=status.value),
+            )
+            for status, kind in STATUS_BADGES.items()
+            if status in counts
+        ],
+    )
+
+
+further_cards["orchestration.view_workflowrequest"] = (_requests,)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import (
@@ -19,6 +20,7 @@ from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.description import ProblemSerializer
 from catalogue.rest.errors import Refusal
+from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.rest.callers import caller_of
@@ -30,19 +32,17 @@ from executions.rest.headers import (
     wants_fresh,
 )
 from executions.rest.waits import waiting_places
-from orchestration.answers import WITH_RUN
-from orchestration.asking import Answered, Asked, answer_request
-from orchestration.interrupting import end_with_runs
 from orchestration.models import WorkflowRequest
-from orchestration.refusals import RequestRefused, StillGoingOn
-from orchestration.rest.filters import WorkflowRequestFilters
+from orchestration.pipeline import answer_request
+from orchestration.records import WITH_RUN, settle_with_runs
+from orchestration.request_types import RequestInput, RequestOutcome, RequestRefused, StillRunning
 from orchestration.rest.serializers import (
     AskSerializer,
     WorkflowAnswerSerializer,
     WorkflowRequestDetailSerializer,
     WorkflowRequestSerializer,
 )
-from orchestration.stages import Failure
+from orchestration.stages import Failure, Stage
 
 CODES = {
     Failure.UNKNOWN_TOOLS: status.HTTP_404_NOT_FOUND,
@@ -89,6 +89,21 @@ RETRY_AFTER = OpenApiParameter(
 )
 
 
+class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
+    status = django_filters.ChoiceFilter(choices=WorkflowRequest.Status.choices)
+    tool = django_filters.CharFilter(field_name="selected_tool", label="The tool that was chosen.")
+    caller = django_filters.CharFilter(label="Who asked, such as `token:7` or `user:1`.")
+    idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
+    error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
+    failure = django_filters.ChoiceFilter(choices=Failure.choices)
+    dry_run = StrictBooleanFilter()
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    ordering = StableOrdering(
+        fields=["created_at", "finished_at", "status", ("selected_tool", "tool"), "prompt_tokens"]
+    )
+
+
 @extend_schema_view(
     list=extend_schema(
         operation_id="workflow_requests_list",
@@ -114,7 +129,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        end_with_runs()
+        settle_with_runs()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
         visible = WorkflowRequest.objects.visible_to(caller_of(self.request))
@@ -196,7 +211,7 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         body = AskSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         wanted = body.validated_data
-        asked = Asked(
+        asked = RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
             caller=caller_of(request),
             idempotency_key=idempotency_key_of(request),
@@ -222,13 +237,13 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         return response
 
 
-def _code(answered: Answered) -> int:
+def _code(answered: RequestOutcome) -> int:
     if answered.request.failure:
         return CODES[Failure(answered.request.failure)]
     return status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
 
 
-def _headers(request: Request, asked: Asked, answered: Answered) -> dict[str, str]:
+def _headers(request: Request, asked: RequestInput, answered: RequestOutcome) -> dict[str, str]:
     recorded = reverse("workflow-request-detail", args=[answered.request.pk])
     headers = {"Location": request.build_absolute_uri(recorded)}
     if answered.request.pk != asked.id:
@@ -248,6 +263,6 @@ def _too_many_wait() -> Refusal:
 
 def _conflict(refused: RequestRefused) -> Refusal:
     refusal = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
-    if isinstance(refused, StillGoingOn):
+    if isinstance(refused, StillRunning):
         refusal.wait = RETRY_AFTER_SECONDS
     return refusal

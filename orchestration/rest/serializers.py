@@ -8,14 +8,14 @@ from rest_framework import serializers
 from catalogue.rest.bodies import StrictSerializer
 from executions.models import State
 from executions.rest.serializers import AnyJSONField
-from orchestration.answers import answer_of
-from orchestration.asked import (
+from orchestration.models import WorkflowRequest
+from orchestration.records import answer_of
+from orchestration.request_types import (
     LONGEST_FORMAT_INSTRUCTIONS,
     LONGEST_INSTRUCTIONS,
     MOST_TOOLS,
-    Answered,
+    RequestOutcome,
 )
-from orchestration.models import WorkflowRequest
 from orchestration.stages import Failure, Stage, StageState
 
 LONGEST_ID = 255
@@ -82,7 +82,7 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.Serializer[Answered]):
+class WorkflowAnswerSerializer(serializers.Serializer[RequestOutcome]):
     """The answer, of one shape whether it succeeded or not."""
 
     request_id = serializers.UUIDField(source="request.pk")
@@ -129,7 +129,7 @@ class WorkflowAnswerSerializer(serializers.Serializer[Answered]):
     stages = StageEntrySerializer(many=True, source="request.stages")
     usage = ModelUsageSerializer(source="request")
 
-    def to_representation(self, answered: Answered) -> dict[str, Any]:
+    def to_representation(self, answered: RequestOutcome) -> dict[str, Any]:
         shown: dict[str, Any] = super().to_representation(answered)
         for name in ("error_stage", "failure"):
             shown[name] = shown[name] or None

@@ -11,8 +11,7 @@ from django.utils import timezone
 from loguru import logger
 from mcp import Client, MCPError
 
-from benchmarks._catalogue import fill_catalogue
-from benchmarks._workflows import realistic_definitions
+from benchmarks._workflows import fill_catalogue, realistic_definitions
 from benchmarks.context import GOALS, MODES, TYPICAL
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset

@@ -12,9 +12,8 @@ import pytest
 
 from catalogue.schemas import find_argument_problems
 from connectors.testing import free_port
-from evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools
-from evaluation.table import write_table
-from orchestration.data_blocks import data_block
+from evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools, write_table
+from orchestration.prompts import data_block
 from tests.engines.model_answers import KEY, MODEL, Answer, proposes
 from tests.engines.model_server import Asked, ModelServer
 from tests.processes import ROOT

@@ -8,7 +8,7 @@ from pytest_django import Settings
 
 from catalogue.token_estimates import estimate_tokens
 from orchestration.formatting import cut_to_tokens, format_response
-from orchestration.language_model.client import ModelError, ModelProblem, Reply
+from orchestration.model.replies import ModelError, ModelProblem, Reply
 from tests.engines import model_answers as wire
 from tests.engines.model_server import ModelServer
 

@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from connectors.http_tools.specs import HTTPRequestSpec
-from orchestration.choosing.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
+from orchestration.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
 from tests.engines.model_answers import fenced, proposes, wordy
 
 PROPOSED = proposes("get_order", {"order_id": "A-7"}, reason="They ask for one order.")

@@ -13,8 +13,9 @@ from django.utils import timezone
 from config.celery import app
 from executions.models import Execution, Retention
 from executions.retention import prune
-from orchestration.asking import Asked, answer_request
 from orchestration.models import WorkflowRequest
+from orchestration.pipeline import answer_request
+from orchestration.request_types import RequestInput
 from orchestration.stages import Failure, Stage, StageState
 from orchestration.tasks import end_interrupted_requests
 from tests.api.clients import administrator, agent, problem_paths, staff_session
@@ -31,11 +32,11 @@ __all__ = ["shop"]
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.databases(
-        "orchestration.opening",
-        "orchestration.models.workflow_request",
-        "orchestration.retention",
-        "orchestration.interrupting",
-        "orchestration.querysets",
+        "orchestration.records",
+        "orchestration.models",
+        "orchestration.records",
+        "orchestration.records",
+        "orchestration.models",
     ),
 ]
 READ_A7 = proposes("get_order", {"order_id": "A-7"})
@@ -293,7 +294,9 @@ async def test_a_client_that_is_gone_leaves_a_request_that_comes_to_its_end(
     """And whoever comes back with its key gets the answer."""
     await in_thread(store, shop)
     model_server.script(model_server.slow(READ_A7))
-    asked = Asked(user_instructions="Where?", tool_ids=["get_order"], caller=ALICE, idempotency_key="order-1")
+    asked = RequestInput(
+        user_instructions="Where?", tool_ids=["get_order"], caller=ALICE, idempotency_key="order-1"
+    )
     waiting = asyncio.create_task(answer_request(asked))
     await in_thread(model_server.wait_until_asked_slowly)
 
@@ -301,7 +304,9 @@ async def test_a_client_that_is_gone_leaves_a_request_that_comes_to_its_end(
     model_server.release()
 
     await until(lambda: only().status == "success", "the request comes to its end")
-    again = Asked(user_instructions="Where?", tool_ids=["get_order"], caller=ALICE, idempotency_key="order-1")
+    again = RequestInput(
+        user_instructions="Where?", tool_ids=["get_order"], caller=ALICE, idempotency_key="order-1"
+    )
     answered = await answer_request(again)
     assert answered.raw_response is not None and answered.raw_response["body"] == ORDER
     assert len(shop.arrived) == 1

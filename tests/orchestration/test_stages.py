@@ -11,7 +11,8 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from connectors.testing import free_port
 from executions.models import Execution
-from orchestration import course, spending
+from orchestration import pipeline
+from orchestration.model import client
 from tests.api.clients import administrator, agent
 from tests.engines.model_answers import (
     answers_html,
@@ -235,12 +236,12 @@ def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(
     model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(shop)
-    monkeypatch.setattr(spending, "_places", spending.threading.BoundedSemaphore(1))
-    with spending._places:
+    monkeypatch.setattr(client, "_places", client.threading.BoundedSemaphore(1))
+    with client._places:
         response = ask()
 
     assert_failed(response, 503, "llm_selection", "busy")
-    assert response["Retry-After"] == str(spending.BUSY_SECONDS)
+    assert response["Retry-After"] == str(client.BUSY_SECONDS)
     assert model_server.asked == []
 
 
@@ -464,7 +465,7 @@ def test_an_error_of_our_own_is_told_without_its_details(
     async def break_down(*args: Any, **options: Any) -> Any:
         raise RuntimeError("the shelf fell down")
 
-    monkeypatch.setattr(course, "run_call", break_down)
+    monkeypatch.setattr(pipeline, "run_call", break_down)
 
     answer = assert_failed(ask(), 500, "api_execution", "internal")
 

@@ -9,8 +9,7 @@ import pytest
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
 from catalogue.token_estimates import estimate_tokens
-from orchestration.choosing.schema_lines import Detail, schema_lines
-from orchestration.choosing.tool_context import ToolContext, describe_tools
+from orchestration.retrieval import Detail, ToolContext, describe_tools, schema_lines
 
 SHOP = Source(
     name="shop", kind="http", config={"base_url": "https://shop.example/v1", "authentication": "bearer"}

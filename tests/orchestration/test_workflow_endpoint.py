@@ -12,8 +12,8 @@ from catalogue.scopes import Scope
 from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
 from executions.rest.waits import MOST_OF_ONE, waiting_places
-from orchestration.interrupting import NOT_IN_WORDS
 from orchestration.models import WorkflowRequest
+from orchestration.records import NOT_IN_WORDS
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.engines.model_answers import USAGE, fails, proposes
 from tests.engines.model_server import MODEL, ModelServer

@@ -5,17 +5,17 @@ from django.core.management import CommandError
 from django.db import connection
 
 from catalogue import embedded_database
-from config.quickstart import starting
+from config import quickstart
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.embedded_database", "config.quickstart.starting"),
+    pytest.mark.databases("catalogue.embedded_database", "config.quickstart"),
 ]
 
 
 def test_a_database_that_is_up_to_date_is_not_talked_of(capsys: pytest.CaptureFixture[str]) -> None:
     """A1.2"""
-    starting.migrate()
+    quickstart.migrate()
     assert capsys.readouterr().out == ""
 
 
@@ -28,4 +28,4 @@ def test_a_database_that_cannot_be_reached_ends_the_start_with_a_sentence(
     unreachable.settings_dict["OPTIONS"].pop("pool", None)
     monkeypatch.setattr(embedded_database, "connection", unreachable)
     with pytest.raises(CommandError, match="The database cannot be used: "):
-        starting.migrate()
+        quickstart.migrate()

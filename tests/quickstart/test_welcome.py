@@ -10,9 +10,9 @@ import pytest
 from django.contrib.auth import authenticate
 
 from catalogue.models import Source, Workflow
-from config.quickstart.place import ExampleEngine
-from config.quickstart.welcome import (
+from config.quickstart import (
     SOURCE_NAME,
+    ExampleEngine,
     Welcome,
     banner,
     connect_engine,

@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 
 from catalogue.management.base import CatalogueCommand
-from config.quickstart.starting import run_everything
+from config.quickstart import run_everything
 
 
 class Command(CatalogueCommand):

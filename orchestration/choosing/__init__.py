@@ -1,1 +1,0 @@
-"""From the tools that may be used to one call that may be made."""

@@ -1,0 +1,97 @@
+"""What a model server understands of the API: found out by asking, and remembered.
+
+Servers and models differ in the parameters that they take. We begin with all and leave out what is refused.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+SchemaFormat = Literal["json_schema", "object_schema", "json_object", "text"]
+FORMATS: tuple[SchemaFormat, ...] = ("json_schema", "object_schema", "json_object", "text")
+"""From the one that binds an answer most. `object_schema` is for older servers of llama.cpp."""
+LimitName = Literal["max_tokens", "max_completion_tokens", ""]
+
+ABOUT_FORMAT = re.compile(
+    r"response_?format|json_?schema|json_?object|structured|grammar|guided", re.IGNORECASE
+)
+ABOUT_LIMIT = re.compile(r"max_(?:completion_)?tokens", re.IGNORECASE)
+ABOUT_TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
+ABOUT_LENGTH = re.compile(r"context[ _-]?(?:length|window|size)|prompt is too long", re.IGNORECASE)
+"""Here a parameter's name stands beside what is really wrong."""
+NOT_ABOUT_PARAMETERS = (0, 401, 403, 408, 429)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """The parameters that are sent beside model and messages."""
+
+    format: SchemaFormat = "json_schema"
+    """The most that the server can be told about an answer that is to be JSON."""
+    temperature: bool = True
+    limit: LimitName = "max_tokens"
+    """Whoever has replaced it says so, while those that do not know its successor ignore that silently."""
+
+    def parameters(self, schema: dict[str, Any] | None, *, answer_tokens: int) -> dict[str, Any]:
+        parameters: dict[str, Any] = {"temperature": 0} if self.temperature else {}
+        if self.limit:
+            parameters[self.limit] = answer_tokens
+        if schema is not None and self.format != "text":
+            parameters["response_format"] = self._format_of(schema)
+        return parameters
+
+    def _format_of(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if self.format == "json_object":
+            return {"type": "json_object"}
+        if self.format == "object_schema":
+            return {"type": "json_object", "schema": schema}
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
+
+    def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> "Fallback | None":
+        """What to try next; None where the refusal is about something else.
+
+        A refusal that does not say what it is about costs, one after another, what we miss least.
+        """
+        if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
+            return None
+        fallbacks = list(self._fallbacks(asks_for_json=asks_for_json))
+        named = [Fallback(dialect, is_named=True) for about, dialect in fallbacks if about.search(words)]
+        if not named and status in (400, 422):
+            named = [Fallback(dialect, is_named=False) for _, dialect in fallbacks]
+        return next(iter(named), None)
+
+    def _fallbacks(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
+        if self.temperature:
+            yield ABOUT_TEMPERATURE, replace(self, temperature=False)
+        if self.limit:
+            renamed = self.limit == "max_tokens"
+            yield ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")
+        if asks_for_json and self.format != "text":
+            yield ABOUT_FORMAT, replace(self, format=FORMATS[FORMATS.index(self.format) + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A dialect with less in it."""
+
+    dialect: Dialect
+    is_named: bool
+    """The refusal says that it is about what is left out here; otherwise that is a guess."""
+
+
+_known: dict[tuple[str, str], Dialect] = {}
+"""By base URL and model."""
+
+
+def known_dialect(base_url: str, model: str) -> Dialect:
+    return _known.get((base_url, model), Dialect())
+
+
+def remember_dialect(base_url: str, model: str, dialect: Dialect) -> None:
+    """For the life of this process."""
+    _known[base_url, model] = dialect
+
+
+def forget_dialects() -> None:
+    _known.clear()

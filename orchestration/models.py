@@ -1,0 +1,207 @@
+"""The record of one request in words, and of what became of it."""
+
+import uuid
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Self
+
+from django.db import models
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+from connectors.network.redaction import printable
+from executions.callers import Caller
+from executions.models import ACTIVE, Execution
+from orchestration.stages import Failure, Stage, StageState, started_stage
+
+
+class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
+    def visible_to(self, caller: Caller) -> Self:
+        """What the caller asked for; everything for a caller that sees all."""
+        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+
+    def with_ended_run(self) -> Self:
+        """Answered before their run was over, which it is by now, or its record is gone."""
+        waiting = self.filter(finished_at=None, deadline_at=None)
+        return waiting.exclude(execution__state__in=ACTIVE)
+
+    def overdue(self, now: datetime) -> Self:
+        """Whoever worked on them has given up, or is gone."""
+        return self.filter(finished_at=None, deadline_at__lt=now)
+
+
+class WorkflowRequest(models.Model):
+    """What somebody asked for in words, what the model proposed, and what the product made of it.
+
+    Nobody assigns a status: each verb is one UPDATE of a request that goes on, and False where it had ended.
+    """
+
+    class Status(models.TextChoices):
+        RUNNING = "running", "going on"
+        SUCCESS = "success", "success"
+        ERROR = "error", "error"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    caller = models.CharField(max_length=100)
+    caller_name = models.CharField("caller", max_length=255)
+    idempotency_key = models.CharField(
+        max_length=255, blank=True, help_text="The caller's own name for this request."
+    )
+    request_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of what was asked.")
+    created_at = models.DateTimeField(default=timezone.now)
+    finished_at = models.DateTimeField(null=True)
+    deadline_at = models.DateTimeField(
+        null=True,
+        help_text="When the process that works on it has given up. Empty: it waits for its run, and ends as "
+        "that does.",
+    )
+    payload_pruned_at = models.DateTimeField(
+        null=True, help_text="When the retention removed the instructions and what was made of them."
+    )
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.RUNNING)
+
+    instructions = models.TextField()
+    tool_ids = JSONTextField(default=list)
+    format_response = models.BooleanField(default=False)
+    format_instructions = models.TextField(blank=True)
+    dry_run = models.BooleanField(default=False, help_text="It ends before anything is sent.")
+
+    model = models.CharField(max_length=255, blank=True, help_text="Which one answered.")
+    selected_tool = models.CharField(max_length=64, blank=True)
+    reason = models.TextField(blank=True, help_text="Why this tool, in the model's words.")
+    arguments: JSONTextField = JSONTextField(null=True)
+    http_spec = JSONTextField(null=True, help_text="The request as it was checked, without credentials.")
+    execution = models.ForeignKey(
+        Execution, null=True, on_delete=models.SET_NULL, related_name="workflow_requests"
+    )
+    formatted_response = models.TextField(blank=True)
+    error = models.TextField(blank=True)
+    error_stage = models.CharField(max_length=20, choices=Stage.choices, blank=True)
+    failure = models.CharField(max_length=20, choices=Failure.choices, blank=True)
+    invalid_tool_ids = JSONTextField(default=list)
+    warnings = JSONTextField(default=list)
+    stages = JSONTextField(
+        default=list, help_text="[{stage, state, started_at, seconds, message}], as far as it got."
+    )
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+
+    objects: ClassVar[models.Manager["WorkflowRequest"]] = WorkflowRequestQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = "request in words"
+        verbose_name_plural = "requests in words"
+        ordering = ("-created_at", "-id")
+        indexes = [
+            models.Index(fields=["caller", "-created_at"], name="request_by_caller"),
+            models.Index(fields=["-created_at"], name="request_by_time"),
+            models.Index(
+                fields=["deadline_at"], name="request_unfinished", condition=models.Q(finished_at=None)
+            ),
+            # What the retention walks: each index holds only what it may still have to remove.
+            models.Index(
+                fields=["finished_at"],
+                name="request_finished",
+                condition=models.Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                fields=["finished_at"],
+                name="request_payload_kept",
+                condition=models.Q(finished_at__isnull=False, payload_pruned_at=None),
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["caller", "idempotency_key"],
+                name="one_request_per_key",
+                condition=~models.Q(idempotency_key=""),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.caller_name}: {self.instructions[:60]}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == self.Status.RUNNING
+
+    @property
+    def awaits_run(self) -> bool:
+        """It was answered before its run was over, and ends with it."""
+        return self.is_running and self.deadline_at is None
+
+    @property
+    def seconds(self) -> float | None:
+        """From the request to its answer; None while it goes on."""
+        return None if self.finished_at is None else (self.finished_at - self.created_at).total_seconds()
+
+    @property
+    def stage(self) -> Stage:
+        """How far it got."""
+        reached = [entry for entry in self.stages if entry["state"] != StageState.SKIPPED]
+        return Stage(reached[-1]["stage"]) if reached else Stage.TOOL_RETRIEVAL
+
+    def begin_stage(self, stage: Stage, *, within: timedelta, message: str = "", **found: Any) -> bool:
+        """`message` and what was `found` are those of the stage that ends with it."""
+        now = timezone.now()
+        self._end_stage(StageState.DONE, message, now)
+        self.stages = [*self.stages, started_stage(stage, now)]
+        return self._change(stages=self.stages, deadline_at=now + within, **found)
+
+    def await_run(self, execution_id: uuid.UUID, **found: Any) -> bool:
+        """The run takes longer than the answer can wait: no process works on the request any more."""
+        return self._change(deadline_at=None, execution_id=execution_id, **found)
+
+    def succeed(
+        self,
+        *,
+        message: str = "",
+        state: StageState = StageState.DONE,
+        at: datetime | None = None,
+        **found: Any,
+    ) -> bool:
+        """`state` is that of the last stage, which may have failed without the request; `at`: now."""
+        return self._finish(self.Status.SUCCESS, state, message, at, **found)
+
+    def fail(self, why: str, *, failure: Failure, at: datetime | None = None, **found: Any) -> bool:
+        """In the stage that it is at. A request that surely started nothing leaves its key to another try."""
+        why, stage = printable(why), self.stage
+        may_run = stage == Stage.API_EXECUTION and failure in (Failure.INTERNAL, Failure.INTERRUPTED)
+        if (found.get("execution_id") or self.execution_id) is None and not may_run:
+            found["idempotency_key"] = ""
+        return self._finish(
+            self.Status.ERROR,
+            StageState.FAILED,
+            why,
+            at,
+            error=why,
+            error_stage=stage,
+            failure=failure,
+            **found,
+        )
+
+    def _finish(
+        self, status: Status, state: StageState, message: str, at: datetime | None, **found: Any
+    ) -> bool:
+        at = at or timezone.now()
+        self._end_stage(state, message, at)
+        known = {entry["stage"] for entry in self.stages}
+        skipped = {"state": StageState.SKIPPED.value, "started_at": None, "seconds": None, "message": ""}
+        left_out = [{"stage": stage.value, **skipped} for stage in Stage if stage.value not in known]
+        return self._change(status=status, finished_at=at, stages=[*self.stages, *left_out], **found)
+
+    def _end_stage(self, state: StageState, message: str, now: datetime) -> None:
+        if not self.stages:
+            return
+        *earlier, last = self.stages
+        seconds = (now - datetime.fromisoformat(last["started_at"])).total_seconds()
+        ended = {"state": state.value, "seconds": max(0.0, seconds), "message": message}
+        self.stages = [*earlier, last | ended]
+
+    def _change(self, **values: Any) -> bool:
+        """Only whoever works on it moves the deadline: one that was taken for dead finds it ended."""
+        known = type(self).objects.filter(
+            pk=self.pk, status=self.Status.RUNNING, deadline_at=self.deadline_at
+        )
+        for name, value in values.items():
+            setattr(self, name, value)
+        return known.update(**values) == 1

@@ -1,3 +1,0 @@
-from orchestration.models.workflow_request import WorkflowRequest
-
-__all__ = ["WorkflowRequest"]

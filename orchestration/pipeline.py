@@ -1,0 +1,277 @@
+"""A request in words, from its tools to its answer."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from loguru import logger
+
+from catalogue.database import run_in_database
+from catalogue.models import Workflow
+from executions.advancing import begin
+from executions.callers import Caller
+from executions.models import Execution
+from executions.refusals import Busy, StartRefused
+from executions.starting import StartRequest
+from executions.waiting import start_and_wait
+from orchestration.formatting import format_answer
+from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.model.client import MeteredModel
+from orchestration.models import WorkflowRequest
+from orchestration.proposals import Proposal
+from orchestration.records import describe_failure, open_request, read_answer, wait_for_original
+from orchestration.request_types import NotReplayable, RequestInput, RequestOutcome, RequestRefused
+from orchestration.retrieval import find_tools
+from orchestration.selection import Selection, approve_anew, choose_call
+from orchestration.stages import Failure, Stage, StageFailed, StageState
+
+OURS = "An error of ours, not of the request; the server's log has the details."
+GIVEN_UP = "The request was given up, as it took longer than its limits allow."
+NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
+GRACE = timedelta(seconds=60)
+"""Beyond what a stage may take by its own limits; after it the request is taken for interrupted."""
+
+
+class Pipeline:
+    """`run` never raises for what a request can come to: that is in its record, or in `refusal`."""
+
+    request: WorkflowRequest
+
+    def __init__(self, asked: RequestInput) -> None:
+        self._asked = asked
+        self._model = MeteredModel()
+        ignored = asked.response_format_instructions.strip() and not asked.format_response
+        self._warnings: list[str] = [NOT_FORMATTED] if ignored else []
+        self._tool = ""
+        self.refusal: RequestRefused | None = None
+        self.retry_after: int | None = None
+
+    async def run(self) -> None:
+        try:
+            self.request = await run_in_database(open_request, self._asked)
+            if self.request.pk != self._asked.id:
+                await wait_for_original(self.request)
+                return
+        except RequestRefused as refusal:
+            self.refusal = refusal
+            return
+        try:
+            await self._pass_stages()
+        except StageFailed as error:
+            self._log(error)
+            await self._fail(error)
+        except Exception as error:  # noqa: BLE001 - said in the next line
+            self._log(error)
+            await self._fail(StageFailed(OURS, failure=Failure.INTERNAL))
+
+    async def _pass_stages(self) -> None:
+        asked = self._asked
+        tools = await run_in_database(find_tools, asked.tool_ids, caller=asked.caller)
+        await self._begin(Stage.LLM_SELECTION, questions=2, message=_count(tools))
+        selection = await self._choose(tools)
+        self._warnings += selection.warnings
+        self._tool = selection.approved.workflow.tool_name
+        chosen = _found_by(selection)
+        if asked.dry_run:
+            await self._succeed(_choice_message(selection), **chosen)
+            return
+        wait = longest_wait(selection.approved)
+        await self._begin(Stage.API_EXECUTION, seconds=wait, message=_choice_message(selection), **chosen)
+        execution = await run_call(selection.approved, caller=asked.caller, key=asked.id, fresh=asked.fresh)
+        await self._answer_with(execution)
+
+    async def _choose(self, tools: Mapping[str, Workflow]) -> Selection:
+        if (shown_by := self._asked.replayed_dry_run) is not None:
+            approved = await run_in_database(replay_dry_run, shown_by, tools)
+            return Selection(approved=approved, rounds=0)
+        chosen = await choose_call(self._asked.user_instructions, tools, model=self._model)
+        approved = await run_in_database(approve_anew, chosen.approved, caller=self._asked.caller)
+        return replace(chosen, approved=approved)
+
+    async def _answer_with(self, execution: Execution) -> None:
+        if not execution.is_settled:
+            await run_in_database(self.request.await_run, execution.pk, **self._costs())
+            self._bound().info("A request in words is answered while its run goes on")
+        elif not execution.succeeded:
+            message, failure = describe_failure(execution)
+            # What the connector raised shows where in the exchange with the engine it went wrong.
+            raise StageFailed(message, failure=failure, execution_id=execution.pk) from execution.raised
+        elif self._asked.format_response:
+            await self._format(execution)
+        else:
+            await self._succeed(execution.told_state, execution_id=execution.pk)
+
+    async def _format(self, execution: Execution) -> None:
+        """What goes wrong here costs the words, not the answer (C8.4)."""
+        stage, state, text = Stage.RESPONSE_FORMATTING, StageState.DONE, ""
+        await self._begin(stage, questions=1, message=execution.told_state, execution_id=execution.pk)
+        answered = await run_in_database(read_answer, self.request.pk)
+        message = ""
+        try:
+            text, warnings = await format_answer(answered.raw_response or {}, self._asked, model=self._model)
+            self._warnings += warnings
+        except StageFailed as error:
+            self._log(error)
+            state, message = StageState.FAILED, error.message
+            self._warnings.append(f"The response could not be put into words: {error.message}")
+        await self._succeed(message, state=state, formatted_response=text)
+
+    async def _begin(
+        self, stage: Stage, *, questions: int = 0, seconds: float = 0.0, message: str = "", **found: Any
+    ) -> None:
+        """Raises StageFailed where the record was ended meanwhile: the same request may have come again."""
+        within = timedelta(seconds=seconds + questions * settings.CATALOGUE["model_timeout"]) + GRACE
+        begin_stage = self.request.begin_stage
+        begun = await run_in_database(
+            begin_stage, stage, within=within, message=message, **self._costs(), **found
+        )
+        if not begun:
+            raise StageFailed(GIVEN_UP, failure=Failure.INTERRUPTED)
+
+    async def _succeed(self, message: str, *, state: StageState = StageState.DONE, **found: Any) -> None:
+        ended = await run_in_database(
+            self.request.succeed, message=message, state=state, **self._costs(), **found
+        )
+        self._bound().info("A request in words succeeded" if ended else GIVEN_UP)
+
+    async def _fail(self, error: StageFailed) -> None:
+        self.retry_after = error.retry_after
+        found = {"invalid_tool_ids": error.invalid_tool_ids, **self._costs()}
+        if error.execution_id is not None:
+            found["execution_id"] = error.execution_id
+        await run_in_database(self.request.fail, error.message, failure=error.failure, **found)
+
+    def _costs(self) -> dict[str, Any]:
+        usage = self._model.usage
+        return {
+            "model": self._model.model,
+            "prompt_tokens": usage.prompt,
+            "completion_tokens": usage.completion,
+            "warnings": self._warnings,
+        }
+
+    def _bound(self) -> Any:
+        request = self.request
+        return logger.bind(
+            request=request.pk, caller=request.caller, stage=request.stage.value, tool=self._tool
+        )
+
+    def _log(self, error: Exception) -> None:
+        """With the stack trace; the instructions are in the record only (C8.5)."""
+        expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
+        level = "WARNING" if expected else "ERROR"
+        self._bound().opt(exception=error).log(level, "A request in words failed: {}", error)
+
+
+def _count(tools: Mapping[str, Workflow]) -> str:
+    return "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
+
+
+def _choice_message(selection: Selection) -> str:
+    told = {0: ", as the dry run showed it", 1: ""}.get(
+        selection.rounds, ", once its first proposal was sent back"
+    )
+    return f"{selection.approved.workflow.tool_name}{told}"
+
+
+def _found_by(selection: Selection) -> dict[str, Any]:
+    approved = selection.approved
+    spec = approved.http_spec
+    return {
+        "selected_tool": approved.workflow.tool_name,
+        "reason": approved.reason,
+        "arguments": approved.arguments,
+        "http_spec": None if spec is None else spec.model_dump(mode="json"),
+    }
+
+
+async def answer_request(asked: RequestInput) -> RequestOutcome:
+    """Find the tools, let the model propose, check, run, and put into words; every stage is recorded.
+
+    What goes wrong is part of what is returned. Whoever is cancelled while waiting ends the wait only: the
+    request goes on to its end, and is answered to whoever asks again with its key. Raises RequestRefused.
+    """
+    pipeline = Pipeline(asked)
+    await asyncio.shield(begin(pipeline.run()))
+    if pipeline.refusal is not None:
+        raise pipeline.refusal
+    return await run_in_database(read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
+
+
+def longest_wait(approved: Approved) -> float:
+    """How long the answer waits for the run, in seconds; what takes longer goes on without it."""
+    seconds = approved.workflow.inline_wait_seconds
+    return float(settings.CATALOGUE["inline_wait"] if seconds is None else seconds)
+
+
+async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh: bool) -> Execution:
+    """The execution, whose id is `key`, as it is when it has ended or the wait is over.
+
+    Raises StageFailed where nothing was started.
+    """
+    request = StartRequest(
+        tool_name=approved.workflow.tool_name,
+        arguments=approved.arguments,
+        caller=caller,
+        door=Execution.Door.WORKFLOW,
+        fresh=fresh,
+        id=key,
+    )
+    try:
+        return await start_and_wait(request, seconds=longest_wait(approved))
+    except Busy as error:
+        raise StageFailed(str(error), failure=Failure.BUSY, retry_after=error.retry_after) from error
+    except StartRefused as error:
+        raise StageFailed(str(error), failure=Failure.RUN_FAILED) from error
+
+
+NEW_DRY_RUN = "Nothing was sent; make a new dry run."
+
+
+def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:
+    """Whoever asked decides, as long as it is known what would be sent."""
+    succeeded = record.dry_run and record.status == WorkflowRequest.Status.SUCCESS
+    return succeeded and record.arguments is not None and record.caller == caller.key
+
+
+def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID) -> RequestInput:
+    """A request of its own with this key, of which there is one however often it is asked.
+
+    Raises NothingToSend.
+    """
+    if not can_be_replayed(dry_run, caller=caller):
+        raise NotReplayable(dry_run)
+    return RequestInput(
+        id=key,
+        user_instructions=dry_run.instructions,
+        tool_ids=[dry_run.selected_tool],
+        format_response=dry_run.format_response,
+        response_format_instructions=dry_run.format_instructions,
+        caller=caller,
+        idempotency_key=f"dry-run:{dry_run.pk}",
+        replayed_dry_run=dry_run.pk,
+    )
+
+
+def replay_dry_run(dry_run_id: uuid.UUID, tools: Mapping[str, Workflow]) -> Approved:
+    """The call of the dry run. Raises StageFailed where the tool would make another request of it by now."""
+    shown = WorkflowRequest.objects.get(pk=dry_run_id)
+    proposal = Proposal(tool=shown.selected_tool, reason=shown.reason, arguments=shown.arguments)
+    try:
+        approved = check_proposal(proposal, tools)
+    except ProposalRefused as error:
+        raise _changed(str(error)) from error
+    spec = approved.http_spec
+    if (None if spec is None else spec.model_dump(mode="json")) != shown.http_spec:
+        raise _changed(f"{shown.selected_tool} would send another request now.")
+    return approved
+
+
+def _changed(how: str) -> StageFailed:
+    return StageFailed(
+        f"The tool has changed since the dry run: {how} {NEW_DRY_RUN}", failure=Failure.PROPOSAL_REFUSED
+    )

@@ -1,0 +1,280 @@
+"""The records of requests: opened once for each idempotency key, ended with their runs, pruned."""
+
+import asyncio
+import hashlib
+import json
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, models, transaction
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.database import run_in_database
+from executions.models import Execution, State
+from executions.retention import KeptAlike, kept_alike, take_batch
+from orchestration.models import WorkflowRequest
+from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
+from orchestration.stages import Failure, Stage, started_stage
+
+OPENING_SECONDS = 60
+"""For its first stage, which takes no time, and until the second begins."""
+
+
+def open_request(asked: RequestInput) -> WorkflowRequest:
+    """A new record, or the one that the caller's key stands for; its id tells which.
+
+    A key belongs to the whole request: the model may choose differently the second time, so that a key of the
+    execution alone would not keep it from running twice. Raises IdempotencyConflict.
+    """
+    digest = _hash_of(asked)
+    if (known := _find_by_key(asked, digest)) is not None:
+        return known
+    try:
+        with transaction.atomic():
+            return _insert(asked, digest)
+    except IntegrityError:
+        if (known := _find_by_key(asked, digest)) is not None:
+            return known
+        raise
+
+
+def _insert(asked: RequestInput, digest: str) -> WorkflowRequest:
+    now = timezone.now()
+    request = WorkflowRequest(
+        id=asked.id,
+        caller=asked.caller.key,
+        caller_name=asked.caller.name,
+        idempotency_key=asked.idempotency_key,
+        request_hash=digest,
+        created_at=now,
+        deadline_at=now + timedelta(seconds=OPENING_SECONDS),
+        instructions=asked.user_instructions,
+        tool_ids=asked.tool_ids,
+        format_response=asked.format_response,
+        format_instructions=asked.response_format_instructions,
+        dry_run=asked.dry_run,
+        stages=[started_stage(Stage.TOOL_RETRIEVAL, now)],
+    )
+    request.save(force_insert=True)
+    return request
+
+
+def _find_by_key(asked: RequestInput, digest: str) -> WorkflowRequest | None:
+    if not asked.idempotency_key:
+        return None
+    mine = WorkflowRequest.objects.filter(caller=asked.caller.key, idempotency_key=asked.idempotency_key)
+    if (known := mine.first()) is None:
+        return None
+    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
+    if known.created_at < expired:
+        mine.filter(created_at__lt=expired).update(idempotency_key="")
+        return None
+    if known.request_hash != digest:
+        raise IdempotencyConflict(known)
+    return known
+
+
+def _hash_of(asked: RequestInput) -> str:
+    """The order of the tools does not count."""
+    meant = [
+        asked.user_instructions,
+        sorted(set(asked.tool_ids)),
+        asked.format_response,
+        asked.response_format_instructions,
+        asked.dry_run,
+    ]
+    return hashlib.sha256(json.dumps(meant).encode()).hexdigest()
+
+
+LOOK_AGAIN_SECONDS = 0.5
+
+
+async def wait_for_original(request: WorkflowRequest) -> None:
+    """As long as calls usually wait. Raises StillGoingOn, unless there is an answer: that its run goes on."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + settings.CATALOGUE["inline_wait"]
+    while request.is_running:
+        if loop.time() >= give_up_at:
+            if request.awaits_run:
+                return
+            raise StillRunning(request)
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        request = await run_in_database(_look_again, request.pk)
+
+
+def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
+    reap_overdue()
+    settle_with_runs()
+    return WorkflowRequest.objects.get(pk=request_id)
+
+
+WITH_RUN = ("execution__payload", "execution__cached_from__payload")
+"""What `answer_of` reads beside the record."""
+
+
+def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:
+    """In one query, unless its run has ended since the request was last looked at."""
+    request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
+    settle_with_run(request)
+    return answer_of(request, retry_after=retry_after)
+
+
+def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> RequestOutcome:
+    execution = request.execution
+    if execution is None:
+        return RequestOutcome(request=request, raw_response=None, retry_after=retry_after)
+    raw = raw_response_of(execution, of_http_tool=request.http_spec is not None)
+    return RequestOutcome(request=request, raw_response=raw)
+
+
+BATCH = 100
+UNREAD = (
+    "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
+    "formatted_response", "error", "stages",
+)  # fmt: skip
+"""Not needed to find them; ending one reads its stages."""
+NOT_IN_WORDS = (
+    "The run took longer than the answer could wait for it, so its response was not put into words."
+)
+RUN_GONE = "The record of its run was removed before the request had ended."
+
+
+def settle_with_runs() -> int:
+    """End those whose run has ended since they were answered. Returns how many there were, a batch at most.
+
+    The schedule calls it, and so does whoever is about to read requests: a status is never behind its run.
+    """
+    waiting = WorkflowRequest.objects.with_ended_run().select_related("execution").order_by()
+    return sum(settle_with_run(request) for request in waiting.defer(*UNREAD)[:BATCH])
+
+
+def settle_with_run(request: WorkflowRequest) -> bool:
+    """As its run ended. False where it goes on, or where the request had ended."""
+    execution = request.execution
+    if not request.awaits_run or (execution is not None and not execution.is_settled):
+        return False
+    if execution is None:
+        return request.fail(RUN_GONE, failure=Failure.INTERRUPTED)
+    if execution.succeeded:
+        unformatted = [NOT_IN_WORDS] if request.format_response else []
+        return request.succeed(
+            message=execution.told_state,
+            at=execution.finished_at,
+            warnings=[*request.warnings, *unformatted],
+        )
+    message, failure = describe_failure(execution)
+    ended = request.fail(message, failure=failure, at=execution.finished_at, execution_id=execution.pk)
+    if ended:
+        bound = logger.bind(request=request.pk, caller=request.caller, stage=request.error_stage)
+        bound.bind(tool=request.selected_tool, execution=execution.pk).warning(
+            "A request in words failed after it was answered: {}", message
+        )
+    return ended
+
+
+def reap_overdue() -> int:
+    """End those that are past their deadline. Returns how many there were, a batch at most.
+
+    The run of such a request goes on by itself, and the record points to it.
+    """
+    ended = 0
+    for request in WorkflowRequest.objects.overdue(timezone.now())[:BATCH]:
+        # An execution has its request's id.
+        execution = Execution.objects.filter(pk=request.pk).values_list("pk", flat=True).first()
+        why = _why(request, has_run=execution is not None)
+        if request.fail(why, failure=Failure.INTERRUPTED, execution_id=execution):
+            ended += 1
+            logger.bind(request=request.pk, stage=request.error_stage).error("A request was interrupted")
+    return ended
+
+
+def _why(request: WorkflowRequest, *, has_run: bool) -> str:
+    if has_run:
+        return f"The process that worked on it is gone; the run goes on as execution {request.pk}."
+    if request.stage == Stage.API_EXECUTION:
+        return "The process that worked on it is gone; nothing shows that the tool was started."
+    return "The process that worked on it is gone. Nothing was started; ask again."
+
+
+FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
+"""What it is called when the run did not simply fail."""
+DO_NOT_REPEAT = (
+    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
+)
+
+
+def describe_failure(execution: Execution) -> tuple[str, Failure]:
+    """Of an execution that is settled and did not succeed."""
+    failure = FAILURES.get(State(execution.state), Failure.RUN_FAILED)
+    why = execution.error or "No reason was given."
+    advice = f" {DO_NOT_REPEAT}" if failure == Failure.UNCONFIRMED else ""
+    return f"{execution.tool_name}: {execution.told_state}. {why}{advice}", failure
+
+
+def raw_response_of(execution: Execution, *, of_http_tool: bool) -> dict[str, Any]:
+    """The HTTPResponseSpec of an HTTP tool that was answered, else what came of the run.
+
+    Of what a cached result answered, that of the run which it came from.
+    """
+    if of_http_tool and (response := _recorded_response(execution)) is not None:
+        return response
+    return {
+        "execution_id": str(execution.pk),
+        "state": execution.state,
+        "output": execution.payload.output,
+        "error": execution.error,
+    }
+
+
+def _recorded_response(execution: Execution) -> dict[str, Any] | None:
+    ran = execution if execution.cached_at is None else execution.cached_from
+    if ran is None:
+        return None
+    for answer in (ran.payload.status_answer, ran.payload.start_answer):
+        if isinstance(answer, dict) and isinstance(answer.get("response"), dict):
+            response: dict[str, Any] = answer["response"]
+            return response
+    return None
+
+
+EMPTIED: dict[str, Any] = {
+    "instructions": "",
+    "format_instructions": "",
+    "reason": "",
+    "arguments": None,
+    "http_spec": None,
+    "formatted_response": "",
+}
+
+
+@transaction.atomic
+def _prune_records(ended_before: datetime) -> int:
+    if keys := take_batch(_ended(ended_before)):
+        WorkflowRequest.objects.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+@transaction.atomic
+def _prune_payloads(ended_before: datetime) -> int:
+    """The row stays: who asked, which tool was chosen, what it cost, and how it ended."""
+    if keys := take_batch(_ended(ended_before).filter(payload_pruned_at=None)):
+        emptied = EMPTIED | {"payload_pruned_at": timezone.now()}
+        WorkflowRequest.objects.filter(pk__in=keys).update(**emptied)
+    return len(keys)
+
+
+def _ended(before: datetime) -> models.QuerySet[WorkflowRequest]:
+    return WorkflowRequest.objects.filter(finished_at__lt=before)
+
+
+kept_alike.append(
+    KeptAlike(
+        name="requests in words",
+        prune_records=_prune_records,
+        payloads="texts of requests",
+        prune_payloads=_prune_payloads,
+    )
+)

@@ -1,0 +1,337 @@
+"""The first stage: the tools that a request may use (C1), and their description for the model (C3)."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from catalogue.exposure import ExposedCatalogue, current_catalogue
+from catalogue.http_tools.configs import declared_output_schema, is_http_tool
+from catalogue.inputs import Input, inputs_at
+from catalogue.models import Workflow
+from catalogue.naming import find_similar_names
+from catalogue.schema_words import Place
+from catalogue.search import rank_for_instructions
+from catalogue.token_estimates import CHARACTERS_PER_TOKEN
+from connectors.http_tools.tool import HttpOperation
+from connectors.network.redaction import printable, shorten
+from executions.callers import Caller
+from orchestration.stages import Failure, StageFailed
+
+LONGEST_TITLE = 200
+LONGEST_SHOWN_TITLE = 80
+"""Of a tool that is told by name and title only."""
+NAMES_SHARE = 0.5
+"""Of the room, for names and titles."""
+LONGEST_ENDPOINT = 2_000
+BETWEEN = "\n\n"
+REMEMBERED_ENTRIES = 2_000
+"""Texts of a tool, of at most some kilobytes each."""
+
+
+SHOWN_ID = 100
+
+
+def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
+    """The workflows by tool name, in the order asked for; what is named twice is there once.
+
+    Raises StageFailed, which names every id that is none of a tool that the caller may run.
+    """
+    shown = current_catalogue().seen_through(caller.toolset)
+    wanted = list(dict.fromkeys(tool_ids))
+    if invalid := [tool_id for tool_id in wanted if tool_id not in shown]:
+        told = "; ".join(
+            _with_suggestions(tool_id, find_similar_names(tool_id, shown)) for tool_id in invalid
+        )
+        raise StageFailed(
+            f"No such tools, or they are disabled: {told}. GET /api/workflows/ lists those that there are.",
+            failure=Failure.UNKNOWN_TOOLS,
+            invalid_tool_ids=invalid,
+        )
+    return {tool_id: shown[tool_id] for tool_id in wanted}
+
+
+def _with_suggestions(tool_id: str, similar: list[str]) -> str:
+    meant = f" (did you mean {' or '.join(similar)}?)" if similar else ""
+    return f"{printable(tool_id[:SHOWN_ID])}{meant}"
+
+
+LONGEST_NAME = 120
+
+
+LONGEST_VALUE = 80
+"""Characters of a default, and of each value that an enumeration allows."""
+
+
+MOST_VALUES = 20
+
+
+LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detail:
+    """How much is told of a schema."""
+
+    description: int
+    """Characters of each value's description; 0: none."""
+    depth: int
+    """Levels of nesting."""
+    lines: int
+    """At most; the required ones come first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    text: str
+    described: Sequence[str]
+    """Tool names, the likeliest first where not all fit."""
+    named: Sequence[str] = ()
+    """Those of which only name and title are told, since their descriptions do not fit."""
+    left_out: Sequence[str]
+    """What did not fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Depth:
+    """How much is told of each tool."""
+
+    description: int
+    """Characters."""
+    parameters: Detail
+    output: Detail
+
+
+DEPTHS = (
+    _Depth(
+        description=2_000,
+        parameters=Detail(description=400, depth=4, lines=200),
+        output=Detail(description=200, depth=3, lines=60),
+    ),
+    _Depth(
+        description=400,
+        parameters=Detail(description=100, depth=3, lines=60),
+        output=Detail(description=0, depth=1, lines=20),
+    ),
+    _Depth(
+        description=150,
+        parameters=Detail(description=40, depth=2, lines=20),
+        output=Detail(description=0, depth=1, lines=5),
+    ),
+)
+"""Less and less; only what does not even fit with the least is left out."""
+
+
+def describe_tools(
+    workflows: Sequence[Workflow],
+    *,
+    instructions: str,
+    tokens: int,
+    catalogue: ExposedCatalogue,
+    first: str = "",
+) -> ToolContext:
+    """Name, description, endpoint, parameters and expected output of each, in at most so many tokens.
+
+    Where not all fit they are ranked by the instructions, with the tool called `first` before all others;
+    of those whose descriptions do not fit only name and title are told.
+    """
+    *longer, shortest = DEPTHS
+    for depth in longer:
+        context = _describe(workflows, depth, tokens)
+        if context is not None:
+            return context
+        workflows = _ranked(workflows, instructions, catalogue, first)
+    return _describe_or_name(workflows, shortest, tokens)
+
+
+def _describe(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> ToolContext | None:
+    """All of them; None where they do not fit."""
+    left = tokens * CHARACTERS_PER_TOKEN
+    entries: dict[str, str] = {}
+    for workflow in workflows:
+        entry = entries[workflow.tool_name] = _entry(workflow, depth)
+        left -= len(entry) + len(BETWEEN)
+        if left < 0:
+            return None
+    return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries), left_out=[])
+
+
+def _describe_or_name(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> ToolContext:
+    """All that fit, in this order: names and titles first, which may take half of the room."""
+    room = tokens * CHARACTERS_PER_TOKEN
+    lines: dict[str, str] = {}
+    named_size = len(BETWEEN)
+    for workflow in workflows:
+        line = _name_line(workflow)
+        if named_size + len(line) + 1 <= room * NAMES_SHARE:
+            named_size += len(line) + 1
+            lines[workflow.tool_name] = line
+    entries: dict[str, str] = {}
+    left = room - named_size
+    for workflow in workflows:
+        entry = _entry(workflow, depth)
+        # What is described is not named as well.
+        size = len(entry) + len(BETWEEN) - len(lines.get(workflow.tool_name, "")) - 1
+        if size <= left:
+            left -= size
+            entries[workflow.tool_name] = entry
+            lines.pop(workflow.tool_name, None)
+    left_out = [one.tool_name for one in workflows if one.tool_name not in entries.keys() | lines.keys()]
+    parts = [*entries.values(), *(["\n".join(lines.values())] if lines else [])]
+    return ToolContext(
+        text=BETWEEN.join(parts), described=list(entries), named=list(lines), left_out=left_out
+    )
+
+
+def _name_line(workflow: Workflow) -> str:
+    title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
+    return f"name only: {workflow.tool_name}" + (f" ({title})" if title else "")
+
+
+def _ranked(
+    workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue, first: str
+) -> list[Workflow]:
+    """Those that the instructions speak of first; the others as they were."""
+    found = rank_for_instructions(catalogue, instructions, [workflow.tool_name for workflow in workflows])
+    rank = {name: place for place, name in enumerate(found)} | {first: -1}
+    return sorted(workflows, key=lambda workflow: rank.get(workflow.tool_name, len(rank)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ToolText:
+    """What is told of one tool. Its content hash and the changes stand for the schemas, slow to compare."""
+
+    name: str
+    title: str
+    description: str
+    endpoint: str
+    content_hash: str
+    argument_overrides: str
+    input_schema: dict[str, Any] = field(compare=False, repr=False)
+    output_schema: dict[str, Any] | None = field(compare=False, repr=False)
+
+
+def _entry(workflow: Workflow, depth: _Depth) -> str:
+    told = _ToolText(
+        name=workflow.tool_name,
+        title="" if workflow.title == workflow.tool_name else workflow.title,
+        description=workflow.shown_description,
+        endpoint=_endpoint(workflow),
+        content_hash=workflow.content_hash,
+        argument_overrides=json.dumps(workflow.argument_overrides),
+        input_schema=workflow.offered_input_schema,
+        output_schema=declared_output_schema(workflow),
+    )
+    return _written(told, depth)
+
+
+# Going through the schemas of a hundred tools takes longer than all that is ours of a request.
+@lru_cache(maxsize=REMEMBERED_ENTRIES)
+def _written(told: _ToolText, depth: _Depth) -> str:
+    facts = {
+        "name": told.name,
+        "title": one_line(told.title, LONGEST_TITLE),
+        "description": one_line(told.description, depth.description),
+        "endpoint": one_line(told.endpoint, LONGEST_ENDPOINT),
+    }
+    lines = [f"{name}: {value}" for name, value in facts.items() if value]
+    parameters = schema_lines(told.input_schema, depth.parameters, says_required=True)
+    output = schema_lines(told.output_schema, depth.output, says_required=False)
+    lines += ["parameters:", *parameters] if parameters else ["parameters: none"]
+    lines += ["output:", *output] if output else []
+    return "\n".join(lines)
+
+
+def _endpoint(workflow: Workflow) -> str:
+    """`GET https://api.example.com/orders/{order_id}`; empty for what is no HTTP tool."""
+    if not is_http_tool(workflow):
+        return ""
+    operation = HttpOperation.of(workflow.ref)
+    return f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
+
+
+def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required: bool) -> list[str]:
+    """`- order.lines[].sku (string, required): The article's number.`; empty where nothing is declared."""
+    if not isinstance(schema, dict):
+        return []
+    lines: list[str] = []
+    if schema.get("type", "object") != "object":
+        schema = _as_a_field(schema)
+    for line in _lines(Place(schema, schema), "", detail.depth, detail, says_required):
+        if len(lines) == detail.lines:
+            return [*lines, "- and more"]
+        lines.append(line)
+    return lines
+
+
+def one_line(text: str, limit: int) -> str:
+    """So that no text can begin a line that looks like ours."""
+    line = " ".join(text.split())
+    return shorten(line if line.isprintable() else " ".join(printable(line).split()), limit)
+
+
+def _as_a_field(schema: dict[str, Any]) -> dict[str, Any]:
+    """Of a value that is no object: an object that has it under a name, which can then be told of."""
+    wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}}
+    return wrapped | {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+
+
+def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required: bool) -> Iterator[str]:
+    found = inputs_at(place)
+    for name, given in sorted(found.properties.items(), key=lambda item: item[0] not in found.required):
+        path = f"{prefix}{one_line(name, LONGEST_NAME)}"
+        yield _line(path, given, detail, _need(name in found.required) if says_required else "")
+        if depth > 1:
+            inner, mark = _inside(given.place)
+            yield from _lines(inner, f"{path}{mark}.", depth - 1, detail, says_required)
+
+
+def _need(required: bool) -> str:
+    return "required" if required else "optional"
+
+
+def _line(path: str, given: Input, detail: Detail, need: str) -> str:
+    stated = _stated(given.place)
+    facts = [given.type, need, _values(stated), _default(given), *_limits(stated)]
+    line = f"- {path} ({', '.join(filter(None, facts))})"
+    told = one_line(given.description, detail.description) if detail.description else ""
+    return f"{line}: {told}" if told else line
+
+
+def _stated(place: Place) -> dict[str, Any]:
+    """Its keywords, and those of what it refers to where it has none of its own."""
+    stated: dict[str, Any] = {}
+    for schema in place.chain():
+        stated = schema | stated
+    return stated
+
+
+def _inside(place: Place) -> tuple[Place, str]:
+    """What the value holds, and how a path says so: `[]` for each item of a list."""
+    items = _stated(place).get("items")
+    return (place.at(items), "[]") if isinstance(items, dict) else (place, "")
+
+
+def _limits(stated: dict[str, Any]) -> Iterator[str]:
+    """Those that models tend to break unless they are told."""
+    for keyword in LIMITS:
+        if isinstance(limit := stated.get(keyword), str | int | float):
+            yield f"{keyword} {one_line(str(limit), LONGEST_VALUE)}"
+
+
+def _values(stated: dict[str, Any]) -> str:
+    listed = stated.get("enum")
+    values = [stated["const"]] if "const" in stated else listed if isinstance(listed, list) else []
+    if not values:
+        return ""
+    more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
+    return f"one of {' | '.join(map(_as_json, values[:MOST_VALUES]))}{more}"
+
+
+def _default(given: Input) -> str:
+    return "" if given.default is None else f"default {_as_json(given.default)}"
+
+
+def _as_json(value: Any) -> str:
+    return one_line(json.dumps(value, ensure_ascii=False), LONGEST_VALUE)

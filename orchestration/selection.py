@@ -1,0 +1,171 @@
+"""The second stage: the model proposes a call, and the guard approves it or says what is wrong, once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from loguru import logger
+
+from catalogue.database import run_in_database
+from catalogue.exposure import current_catalogue
+from catalogue.http_tools.configs import is_http_tool
+from catalogue.models import Workflow
+from catalogue.token_estimates import estimate_tokens
+from connectors.network.redaction import printable, shorten
+from executions.callers import Caller
+from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.model.client import MeteredModel
+from orchestration.model.replies import Message
+from orchestration.prompts import repair_prompt, selection_prompt
+from orchestration.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
+from orchestration.retrieval import ToolContext, describe_tools
+from orchestration.stages import Failure, StageFailed
+
+LONGEST_OBJECTION = 4_000
+PROMPT_TOKENS = 2_500
+"""What our own words to the model take, those about a first proposal included."""
+LEFT_OUT_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """What was chosen, and what there is to tell of the choosing."""
+
+    approved: Approved
+    rounds: int
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Objection:
+    """What is wrong with a proposal, for the model and for whoever asked."""
+
+    message: str
+    failure: Failure
+
+
+async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model: MeteredModel) -> Selection:
+    """Raises StageFailed. What the model costs goes to `spending`, whatever comes of it."""
+    # Hundreds of tools take most of a second, in which nobody else may be kept waiting.
+    context = await run_in_database(_describe, list(tools.values()), instructions)
+    asked, schema = _question(instructions, context, tools)
+    reply = await model.ask(asked, schema=schema)
+    if known_by_name := _chosen_by_name(reply.text, context):
+        context = await run_in_database(_describe, list(tools.values()), instructions, known_by_name)
+        asked, schema = _question(instructions, context, tools)
+        reply = await model.ask(asked, schema=schema)
+    first = _judge(reply.text, tools)
+    if isinstance(first, Approved):
+        return Selection(approved=first, rounds=1, warnings=_warnings(context))
+    logger.info("The proposal is sent back: {}", first.failure.label)
+    asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
+    try:
+        reply = await model.ask(asked, schema=schema)
+        second = _judge(reply.text, tools)
+    except StageFailed as error:
+        raise error.preceded_by(_before_that(first)) from error
+    if isinstance(second, _Objection):
+        raise StageFailed(_refused_twice(first, second), failure=second.failure)
+    return Selection(approved=second, rounds=2, warnings=_warnings(context))
+
+
+def _describe(tools: Sequence[Workflow], instructions: str, first: str = "") -> ToolContext:
+    room = _room_for_tools(instructions)
+    return describe_tools(
+        tools, instructions=instructions, tokens=room, catalogue=current_catalogue(), first=first
+    )
+
+
+def _question(
+    instructions: str, context: ToolContext, tools: Mapping[str, Workflow]
+) -> tuple[list[Message], dict[str, Any]]:
+    """What the model is asked, and the JSON Schema of its answer."""
+    has_endpoints = any(map(is_http_tool, tools.values()))
+    schema = proposal_schema([*context.described, *context.named], has_endpoints=has_endpoints)
+    prompt = selection_prompt(
+        instructions, context.text, has_endpoints=has_endpoints, has_names_only=bool(context.named)
+    )
+    return prompt, schema
+
+
+def _chosen_by_name(text: str, context: ToolContext) -> str:
+    """The tool that the model chose by name and title alone; empty where it knows what it chose."""
+    try:
+        chosen = read_proposal(text).tool
+    except UnreadableProposal:
+        return ""
+    return chosen if chosen and chosen in context.named else ""
+
+
+def approve_anew(approved: Approved, *, caller: Caller) -> Approved:
+    """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
+    name = approved.workflow.tool_name
+    current = current_catalogue().seen_through(caller.toolset).get(name)
+    if current is None or current is approved.workflow:
+        # Starting one that is gone is refused in words of its own.
+        return approved
+    proposal = Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
+    try:
+        return check_proposal(proposal, {name: current})
+    except ProposalRefused as error:
+        told = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
+        raise StageFailed(told, failure=Failure.PROPOSAL_REFUSED) from error
+
+
+def _judge(text: str, tools: Mapping[str, Workflow]) -> Approved | _Objection:
+    """Raises StageFailed where no tool fits, says the model: that is an answer, and no mistake to mend."""
+    try:
+        proposal = read_proposal(text)
+        if proposal.tool is None:
+            raise StageFailed(_no_tool_fits(proposal), failure=Failure.NO_TOOL_FITS)
+        return check_proposal(proposal, tools)
+    except UnreadableProposal as error:
+        return _Objection(str(error), Failure.MODEL_ANSWER)
+    except ProposalRefused as error:
+        return _Objection(str(error), Failure.PROPOSAL_REFUSED)
+
+
+def _no_tool_fits(proposal: Proposal) -> str:
+    reason = printable(proposal.reason)
+    return (
+        f"None of the tools fits, says the model: {reason}"
+        if reason
+        else "None of the tools fits, says the model."
+    )
+
+
+def _refused_twice(first: _Objection, second: _Objection) -> str:
+    """Why each of the two was not carried out."""
+    is_readable = second.failure == Failure.PROPOSAL_REFUSED
+    what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
+    when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"
+    told = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
+    return told if first.message == second.message else f"{told} {_before_that(first)}"
+
+
+def _before_that(first: _Objection) -> str:
+    is_readable = first.failure == Failure.PROPOSAL_REFUSED
+    what = "its first proposal was refused" if is_readable else "its first answer was of no use"
+    return f"Before that, {what}: {_words_of(first)}"
+
+
+def _words_of(objection: _Objection) -> str:
+    return shorten(printable(objection.message), LONGEST_OBJECTION)
+
+
+def _warnings(context: ToolContext) -> list[str]:
+    if not context.left_out:
+        return []
+    named = ", ".join(context.left_out[:LEFT_OUT_SHOWN])
+    more = len(context.left_out) - LEFT_OUT_SHOWN
+    return [
+        f"The model was not told of all tools, as their descriptions are too long together: {named}"
+        f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
+    ]
+
+
+def _room_for_tools(instructions: str) -> int:
+    """In tokens: what the prompt leaves beside the instructions and our own words."""
+    limit: int = settings.CATALOGUE["model_context_tokens"]
+    return max(limit // 4, limit - estimate_tokens(instructions) - PROMPT_TOKENS)
