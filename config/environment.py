@@ -437,7 +437,7 @@ class LiveSettings(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in LIVE_SETTINGS and name in (changed := self.overrides()):
             return changed[name]
-        return self.given(name)
+        return super().__getitem__(name)
 
     def given(self, name: str) -> Any:
         """The environment's value."""

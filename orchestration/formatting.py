@@ -119,22 +119,18 @@ def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, i
     return TAG.sub("< ", IMAGE.sub("", text)), removed
 
 
-def _addresses_in(values: Iterable[Any]) -> Iterator[str]:
-    for text in _texts_in(values):
-        yield from (_bare(found[0]) for found in ADDRESS.finditer(text))
-        yield from (_bare(found[2]) for found in DESTINATION.finditer(text))
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for name, inner in value.items():
-                yield from _texts_in((name, inner))
-        case list() | tuple():
-            for inner in value:
-                yield from _texts_in(inner)
+def _addresses_in(value: Any) -> Iterator[str]:
+    """Those in all texts of a JSON value, names of members included."""
+    left = [value]
+    while left:
+        match left.pop():
+            case str(text):
+                yield from [_bare(found[0]) for found in ADDRESS.finditer(text)]
+                yield from [_bare(found[2]) for found in DESTINATION.finditer(text)]
+            case dict(members):
+                left += [*members.keys(), *members.values()]
+            case list(items) | tuple(items):
+                left += items
 
 
 def _bare(address: str) -> str:
