@@ -218,7 +218,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "Changes to review", "description": "What engines changed, until a curator decides."},
         {"name": "Executions", "description": "The record of every run."},
         {"name": "Statistics", "description": "What was called, how fast it was and how often it failed."},
-        {"name": "Requests in words", "description": "Say what is wanted; the right tool runs."},
+        {"name": "Natural-language requests", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
         {"name": "Tokens", "description": "Who has access, without the secrets."},
         {"name": "Configuration as code", "description": "The curation as one text, and back."},

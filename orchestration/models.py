@@ -1,4 +1,4 @@
-"""The record of one request in words, and of what became of it."""
+"""The record of one natural-language request, and of what became of it."""
 
 import uuid
 from datetime import datetime, timedelta
@@ -88,8 +88,8 @@ class WorkflowRequest(models.Model):
     objects: ClassVar[models.Manager["WorkflowRequest"]] = WorkflowRequestQuerySet.as_manager()
 
     class Meta:
-        verbose_name = "request in words"
-        verbose_name_plural = "requests in words"
+        verbose_name = "natural-language request"
+        verbose_name_plural = "natural-language requests"
         ordering = ("-created_at", "-id")
         indexes = [
             models.Index(fields=["caller", "-created_at"], name="request_by_caller"),

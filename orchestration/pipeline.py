@@ -1,4 +1,4 @@
-"""A request in words, from its tools to its answer."""
+"""A natural-language request, from its tools to its answer."""
 
 import asyncio
 import uuid
@@ -95,7 +95,7 @@ class Pipeline:
     async def _answer_with(self, execution: Execution) -> None:
         if not execution.is_settled:
             await run_in_database(self.request.await_run, execution.pk, **self._costs())
-            self._bound().info("A request in words is answered while its run goes on")
+            self._bound().info("A natural-language request is answered while its run goes on")
         elif not execution.succeeded:
             message, failure = describe_failure(execution)
             # What the connector raised shows where in the exchange with the engine it went wrong.
@@ -136,7 +136,7 @@ class Pipeline:
         ended = await run_in_database(
             self.request.succeed, message=message, state=state, **self._costs(), **found
         )
-        self._bound().info("A request in words succeeded" if ended else GIVEN_UP)
+        self._bound().info("A natural-language request succeeded" if ended else GIVEN_UP)
 
     async def _fail(self, error: StageFailed) -> None:
         self.retry_after = error.retry_after
@@ -164,7 +164,7 @@ class Pipeline:
         """With the stack trace; the instructions are in the record only (C8.5)."""
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
-        self._bound().opt(exception=error).log(level, "A request in words failed: {}", error)
+        self._bound().opt(exception=error).log(level, "A natural-language request failed: {}", error)
 
 
 def _count(tools: Mapping[str, Workflow]) -> str:

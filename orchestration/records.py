@@ -170,7 +170,7 @@ def settle_with_run(request: WorkflowRequest) -> bool:
     if ended:
         bound = logger.bind(request=request.pk, caller=request.caller, stage=request.error_stage)
         bound.bind(tool=request.selected_tool, execution=execution.pk).warning(
-            "A request in words failed after it was answered: {}", message
+            "A natural-language request failed after it was answered: {}", message
         )
     return ended
 
@@ -272,7 +272,7 @@ def _ended(before: datetime) -> models.QuerySet[WorkflowRequest]:
 
 kept_alike.append(
     KeptAlike(
-        name="requests in words",
+        name="natural-language requests",
         prune_records=_prune_records,
         payloads="texts of requests",
         prune_payloads=_prune_payloads,

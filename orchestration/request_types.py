@@ -1,4 +1,4 @@
-"""What goes into a request in words, what comes out of it, and why one is refused.
+"""What goes into a natural-language request, what comes out of it, and why one is refused.
 
 RequestRefused
 ├── IdempotencyConflict   its key was used for another request

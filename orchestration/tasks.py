@@ -1,4 +1,4 @@
-"""Celery's door to requests in words."""
+"""Celery's door to natural-language requests."""
 
 from celery import shared_task
 

@@ -1,4 +1,4 @@
-"""What the page of one request in words tells of it.
+"""What the page of one natural-language request tells of it.
 
 Callers, the model and APIs say in it whatever they like, so that everything is shown as text.
 """

@@ -1,4 +1,4 @@
-"""Trying requests in words: one page to ask on, with the stages as they happen and what came of it.
+"""Trying natural-language requests: one page to ask on, with the stages as they happen and what came of it.
 
 The page's script posts the form and reads the record meanwhile; without it the form is posted like any other,
 and the answer is the record's page.
@@ -163,7 +163,7 @@ def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
 
 
 class TryItMixin(ButtonsMixin):
-    """For the admin of requests in words."""
+    """For the admin of natural-language requests."""
 
     def get_urls(self) -> list[URLPattern]:
         guarded = self.admin_site.admin_view

@@ -1,4 +1,4 @@
-"""Requests in words: a list of what was asked, and a page with everything about one."""
+"""Natural-language requests: a list of what was asked, and a page with everything about one."""
 
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar

@@ -1,1 +1,1 @@
-"""REST's door to requests in words."""
+"""REST's door to natural-language requests."""
