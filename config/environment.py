@@ -40,7 +40,7 @@ def _variable(name: str, default: Any, description: str, *, live: str = "", **bo
 
 
 class Environment(BaseSettings):
-    """Read once, by `config.settings`; nobody else looks at `os.environ`."""
+    """Read once, by `config.settings`; no other module reads `os.environ`."""
 
     model_config = SettingsConfigDict(case_sensitive=True, frozen=True, env_ignore_empty=True)
 

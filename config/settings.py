@@ -23,7 +23,7 @@ ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
 DATA_DIR = ENVIRONMENT.data_dir
 try:
-    # What ran, with which arguments, is nobody else's business on this machine.
+    # Other accounts of this machine must not read the record of executions.
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 except OSError as error:
     sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be made: {error.strerror}")
@@ -291,7 +291,7 @@ CATALOGUE = cast(
     LiveSettings({name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}),
 )
 LIVE_SETTINGS = {
-    name: told | {"is_given": name in ENVIRONMENT.model_fields_set} for name, told in CHANGEABLE.items()
+    name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
 """What of them administrators can change; `is_given`: the environment names it."""
 

@@ -1,4 +1,4 @@
-"""The last stage: the response in words, as the person who asked wants them (C6)."""
+"""The last stage: the response as a text for the user (C6)."""
 
 import html
 import json
@@ -18,11 +18,11 @@ from orchestration.prompts import formatting_prompt
 from orchestration.request_types import RequestInput
 
 LONGEST_TEXT = 50_000
-"""Characters of the text that is handed on."""
+"""Characters of the text."""
 FEWEST_TOKENS = 250
 """Of the response that the model sees, however long the rest of the prompt is."""
 SHARE_OF_BEGINNING = 0.8
-"""Of what is shown when it does not fit; the rest is its end, where totals are and lists close."""
+"""Of a response that is cut; the rest is its end, where totals are and lists close."""
 
 
 async def format_response(
@@ -60,7 +60,7 @@ def _as_text(raw: Any) -> str:
 async def format_answer(
     raw_response: dict[str, Any], asked: RequestInput, *, model: MeteredModel
 ) -> tuple[str, list[str]]:
-    """The text, and what there is to warn of. Raises StageFailed."""
+    """The text and its warnings. Raises StageFailed."""
     reply = await format_response(
         raw_response,
         instructions=asked.user_instructions,

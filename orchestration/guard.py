@@ -1,4 +1,4 @@
-"""The model proposes, the product decides: what of a proposal may be carried out.
+"""The guard: decides whether a proposal of the model may be carried out.
 
 Nothing of what the model wrote is sent. From its request the tool's arguments are read back, and the request
 that is sent is made of these by the tool's own definition.
@@ -34,7 +34,7 @@ class Approved:
 
 
 class ProposalRefused(Exception):
-    """The proposal is none of the tools', or not as it may be called; the message says what is wrong."""
+    """The proposal names no allowed tool, or calls it wrongly; the message says what is wrong."""
 
 
 def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approved:

@@ -1,4 +1,4 @@
-"""Natural-language requests: a list of what was asked, and a page with everything about one."""
+"""The admin of natural-language requests: the list and the page of each."""
 
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +30,7 @@ LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_
 
 
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
-    """By what the model chose, of the tools that there are now; the search finds those that are gone."""
+    """The chosen tool, among those exposed now; the search finds removed ones."""
 
     title = "tool"
     parameter_name = "tool"
@@ -97,7 +97,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         return super().get_queryset(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
-        """None: the panel shows the record, and better."""
+        """None: the panel shows the record."""
         return []
 
     def get_search_results(

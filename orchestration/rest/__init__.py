@@ -1,1 +1,1 @@
-"""REST's door to natural-language requests."""
+"""The REST API of natural-language requests."""

@@ -1,4 +1,4 @@
-"""REST's door to natural-language requests."""
+"""The REST API of natural-language requests."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instruc
 MAY_RUN = "executions.add_execution"
 """Of a member of staff, for what is no dry run."""
 RETRY_AFTER_SECONDS = 5
-"""Of a request that comes again while the first of its key goes on."""
+"""Of a request that repeats the key of one that is still running."""
 
 IDEMPOTENCY = OpenApiParameter(
     IDEMPOTENCY_KEY,

@@ -1,4 +1,4 @@
-"""How a natural-language request and its answer look as JSON."""
+"""Serializers of natural-language requests and their answers."""
 
 from typing import Any
 
