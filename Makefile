@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-node run
-.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos mutants figures lock clean
+.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos mutants figures map lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -80,6 +80,7 @@ static: install-dev  ## The checks that run no product code: style, types, impor
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/figures.py --map compare
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
 format: install-dev  ## Lay the code out as the checks want it.
@@ -107,6 +108,9 @@ mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults;
 
 figures: install-dev  ## How the code is cut; ARGS="--against HEAD~10" compares, ARGS="--calls" runs requests too.
 	@$(BIN)/python scripts/figures.py $(ARGS)
+
+map: install-dev  ## Draw in CONTRIBUTING.md which room imports which.
+	@$(BIN)/python scripts/figures.py --map write
 
 UV := .cache/uv
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quiet --universal \

@@ -54,7 +54,7 @@ def embedded_broker_options(folder: Path) -> dict[str, Any]:
     messages, control = folder / "messages", folder / "control"
     for made in (messages, control):
         made.mkdir(parents=True, exist_ok=True)
-    # kombu writes this file at first use, and whoever reads it at that moment reads half of it.
+    # kombu writes this file at first use, and a concurrent reader would see half of it.
     exchange = control / f"{DEFAULT_QUEUE}.exchange"
     if not exchange.exists():
         _write_whole(exchange, dumps([[DEFAULT_QUEUE, "", DEFAULT_QUEUE]]))

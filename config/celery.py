@@ -1,4 +1,4 @@
-"""Celery: the muscle. What has to be done stands in the database; messages only make it happen sooner."""
+"""Celery. All work is recorded in the database; messages only make it happen sooner."""
 
 import os
 from typing import Any
@@ -22,7 +22,7 @@ app = Celery("workflow_catalogue")
 
 @setup_logging.connect
 def _keep_our_logging(**_: Any) -> None:
-    """Celery sets up its own logging unless somebody answers this signal."""
+    """Celery sets up its own logging unless this signal has a receiver."""
 
 
 def _broker_options(url: str) -> dict[str, Any]:

@@ -17,13 +17,13 @@ THREADS = 256
 """Requests at a time; some wait for a run as long as a client does."""
 
 BYTES_IN_MEMORY = 65_536
-"""Of a body, which anybody can send and keep open; the rest, which is for known callers, is on disk."""
+"""Of a request body; the rest, accepted from known callers only, is kept on disk."""
 Known = Callable[[dict[str, Any]], Awaitable[bool]]
 """Whether a request's headers say who sends it."""
 
 
 class _UnknownCaller(Exception):
-    """Nobody knows who sends the body, so that nobody keeps it."""
+    """A large body from an unauthenticated caller, which is discarded."""
 
 
 class ThreadHandler(ASGIHandler):
@@ -68,12 +68,12 @@ class ThreadHandler(ASGIHandler):
     async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
         """On disk where it is not small. Raises RequestAborted, RequestDataTooBig.
 
-        Of a caller whom nobody knows no more is taken: they get the answer to an empty one, a refusal.
+        The body of an unauthenticated caller is discarded; an empty one is answered with a refusal.
         """
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._largest_body:
             raise RequestDataTooBig
-        body = SpooledTemporaryFile(max_size=BYTES_IN_MEMORY)  # noqa: SIM115 - whoever gets it closes it
+        body = SpooledTemporaryFile(max_size=BYTES_IN_MEMORY)  # noqa: SIM115 - the caller closes it
         try:
             async for part in self._receive_parts(scope, receive):
                 body.write(part)

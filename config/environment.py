@@ -39,7 +39,7 @@ def _variable(name: str, default: Any, description: str, *, live: str = "", **bo
 
 
 class Environment(BaseSettings):
-    """Read once, by `config.settings`; nobody else looks at `os.environ`."""
+    """Read once, by `config.settings`; no other module reads `os.environ`."""
 
     model_config = SettingsConfigDict(case_sensitive=True, frozen=True, env_ignore_empty=True)
 
@@ -436,7 +436,7 @@ class LiveSettings(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in LIVE_SETTINGS and name in (changed := self.overrides()):
             return changed[name]
-        return self.given(name)
+        return super().__getitem__(name)
 
     def given(self, name: str) -> Any:
         """The environment's value."""

@@ -29,7 +29,7 @@ QUIET_LOGGERS = {
     "kombu.connection": "ERROR",
     "amqp": "WARNING",
 }
-"""A line per request, task and tick tells nobody anything; what matters we log ourselves."""
+"""These would log a line per request, task and tick; the product logs what matters."""
 
 
 OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
@@ -37,7 +37,7 @@ OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)
-"""Whoever scans the network decides when these are logged, and the sentence says it all."""
+"""Network scans trigger these, and their message is sufficient."""
 
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -74,7 +74,7 @@ def configure_logging(*, level: str, log_format: str) -> None:
 
 
 def _as_text(record: Any) -> str:
-    """One line, in which nobody else's words begin another one, and the lines of a traceback below it."""
+    """One line, whose message cannot start another one, and the lines of a traceback below it."""
     time, level, extra = record["time"], record["level"].name, record["extra"]
     origin = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} {level:<7} {extra['process']}"
     line = f"{origin} {record['name']}: {_in_one_line(record['message'] + extra['fields'])}"

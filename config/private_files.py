@@ -17,7 +17,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def write_secret_once(path: Path, text: str) -> None:
-    """The same, but a file that is there stays. Whoever sees the new one sees all of it."""
+    """The same, but an existing file stays. The new one appears complete."""
     fresh = _write_beside(path, text)
     try:
         path.hardlink_to(fresh)
@@ -56,7 +56,7 @@ def keep_private_database(name: str) -> None:
 
 
 def _shut_others_out(path: Path) -> None:
-    # It may belong to somebody else, who decides about it.
+    # It may belong to another account.
     with suppress(OSError):
         mode = path.stat().st_mode & 0o777
         if mode & OTHERS:

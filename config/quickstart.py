@@ -73,7 +73,7 @@ def claimed(data_dir: Path, *, port: int) -> Iterator[None]:
 
 @contextmanager
 def reserved(port: int) -> Iterator[str | None]:
-    """Keep a port from other starts on this machine, which may look for one before anybody listens there.
+    """Keep a port from other starts on this machine until the program that uses it listens.
 
     Yields why it cannot be used; None: it is ours for the length of the block.
     """
@@ -108,7 +108,7 @@ def claimed_port(port: int) -> Iterator[None]:
 def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, ExampleEngine]]:
     """The engine of the start before, if there was one, and that of this start.
 
-    The key stays the same for ever, the port as long as nobody else has it. It is reserved for the length of
+    The key never changes, the port only when it is taken. It is reserved for the length of
     the block.
     """
     path = data_dir / "example-engine.json"
@@ -200,7 +200,7 @@ class Supervisor:
                     sys.stdout.buffer.write(line)
                     sys.stdout.buffer.flush()
                 except OSError:
-                    # Nobody reads any more; the programs must be able to go on writing all the same.
+                    # The reader is gone; the programs must still be able to write.
                     continue
 
 
@@ -217,7 +217,7 @@ def supervised(variables: dict[str, str]) -> Iterator[Supervisor]:
 def _supervisord_command() -> list[str]:
     deploy = Path(BASE_DIR) / "deploy"
     options = ["-m", "supervisor.supervisord", "--configuration", str(deploy / "supervisord.conf")]
-    # Without a user named, it warns whoever runs it as root.
+    # Without a user it prints a warning when run as root.
     as_root = ["--user", "0"] if os.geteuid() == 0 else []
     return [sys.executable, str(deploy / "tethered.py"), *options, *as_root]
 
@@ -336,7 +336,7 @@ def _add_source(engine: ExampleEngine) -> None:
         kind="simplified",
         config=_config(engine),
         credentials={"api_key": engine.api_key},
-        # Enabled as they are found, whoever lists them first: this start or the worker.
+        # Enabled as they are found, by this start or by the worker.
         new_workflows=Source.NewWorkflows.EXPOSED,
     )
     try:

@@ -1,4 +1,4 @@
-"""What browsers and caches are told of every answer of Django's."""
+"""Security headers of every response of Django's."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,7 @@ ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
 DATA_DIR = ENVIRONMENT.data_dir
 try:
-    # What ran, with which arguments, is nobody else's business on this machine.
+    # Other accounts of this machine must not read the record of executions.
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 except OSError as error:
     sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be made: {error.strerror}")
@@ -218,7 +218,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "Changes to review", "description": "What engines changed, until a curator decides."},
         {"name": "Executions", "description": "The record of every run."},
         {"name": "Statistics", "description": "What was called, how fast it was and how often it failed."},
-        {"name": "Requests in words", "description": "Say what is wanted; the right tool runs."},
+        {"name": "Natural-language requests", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
         {"name": "Tokens", "description": "Who has access, without the secrets."},
         {"name": "Configuration as code", "description": "The curation as one text, and back."},
@@ -291,7 +291,7 @@ CATALOGUE = cast(
     LiveSettings({name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}),
 )
 LIVE_SETTINGS = {
-    name: told | {"is_given": name in ENVIRONMENT.model_fields_set} for name, told in CHANGEABLE.items()
+    name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
 """What of them administrators can change; `is_given`: the environment names it."""
 

@@ -147,7 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() < unread_before:
             self._await_reader()
         else:
-            # Without this, the kernel would go on keeping what nobody takes.
+            # Otherwise the kernel would keep the unread data.
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.transport.abort()
 
@@ -173,7 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def configure_server(application: Any, **options: Any) -> uvicorn.Config:
-    """All that a web process is told, whoever starts it; the options are uvicorn's."""
+    """The configuration of every web process; the options are uvicorn's."""
     usual: dict[str, Any] = {
         "http": BoundedProtocol,
         "ws": "none",

@@ -1,4 +1,4 @@
-"""The last stage: the response in words, as the person who asked wants them (C6)."""
+"""The last stage: the response as a text for the user (C6)."""
 
 import html
 import json
@@ -18,11 +18,11 @@ from orchestration.prompts import formatting_prompt
 from orchestration.request_types import RequestInput
 
 LONGEST_TEXT = 50_000
-"""Characters of the text that is handed on."""
+"""Characters of the text."""
 FEWEST_TOKENS = 250
 """Of the response that the model sees, however long the rest of the prompt is."""
 SHARE_OF_BEGINNING = 0.8
-"""Of what is shown when it does not fit; the rest is its end, where totals are and lists close."""
+"""Of a response that is cut; the rest is its end, where totals are and lists close."""
 
 
 async def format_response(
@@ -60,7 +60,7 @@ def _as_text(raw: Any) -> str:
 async def format_answer(
     raw_response: dict[str, Any], asked: RequestInput, *, model: MeteredModel
 ) -> tuple[str, list[str]]:
-    """The text, and what there is to warn of. Raises StageFailed."""
+    """The text and its warnings. Raises StageFailed."""
     reply = await format_response(
         raw_response,
         instructions=asked.user_instructions,
@@ -119,22 +119,18 @@ def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, i
     return TAG.sub("< ", IMAGE.sub("", text)), removed
 
 
-def _addresses_in(values: Iterable[Any]) -> Iterator[str]:
-    for text in _texts_in(values):
-        yield from (_bare(found[0]) for found in ADDRESS.finditer(text))
-        yield from (_bare(found[2]) for found in DESTINATION.finditer(text))
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for name, inner in value.items():
-                yield from _texts_in((name, inner))
-        case list() | tuple():
-            for inner in value:
-                yield from _texts_in(inner)
+def _addresses_in(value: Any) -> Iterator[str]:
+    """Those in all texts of a JSON value, names of members included."""
+    left = [value]
+    while left:
+        match left.pop():
+            case str(text):
+                yield from [_bare(found[0]) for found in ADDRESS.finditer(text)]
+                yield from [_bare(found[2]) for found in DESTINATION.finditer(text)]
+            case dict(members):
+                left += [*members.keys(), *members.values()]
+            case list(items) | tuple(items):
+                left += items
 
 
 def _bare(address: str) -> str:

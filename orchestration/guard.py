@@ -1,4 +1,4 @@
-"""The model proposes, the product decides: what of a proposal may be carried out.
+"""The guard: decides whether a proposal of the model may be carried out.
 
 The request that is sent is made of the arguments, by the tool's own definition. A request that the model
 wrote beside them is only compared with that one, and never sent.
@@ -34,7 +34,7 @@ class Approved:
 
 
 class ProposalRefused(Exception):
-    """The proposal is none of the tools', or not as it may be called; the message says what is wrong."""
+    """The proposal names no allowed tool, or calls it wrongly; the message says what is wrong."""
 
 
 def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approved:

@@ -1,4 +1,4 @@
-"""The record of one request in words, and of what became of it."""
+"""The record of a natural-language request."""
 
 import uuid
 from datetime import datetime, timedelta
@@ -16,23 +16,23 @@ from orchestration.stages import Failure, Stage, StageState, started_stage
 
 class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
     def visible_to(self, caller: Caller) -> Self:
-        """What the caller asked for; everything for a caller that sees all."""
+        """The caller's own requests, or all of them for a caller that sees everything."""
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)
 
     def with_ended_run(self) -> Self:
-        """Answered before their run was over, which it is by now, or its record is gone."""
+        """Answered before their run ended, which has ended since or lost its record."""
         waiting = self.filter(finished_at=None, deadline_at=None)
         return waiting.exclude(execution__state__in=ACTIVE)
 
     def overdue(self, now: datetime) -> Self:
-        """Whoever worked on them has given up, or is gone."""
+        """Requests whose process has given up or is gone."""
         return self.filter(finished_at=None, deadline_at__lt=now)
 
 
 class WorkflowRequest(models.Model):
-    """What somebody asked for in words, what the model proposed, and what the product made of it.
+    """A natural-language request, the model's proposal and the outcome.
 
-    Nobody assigns a status: each verb is one UPDATE of a request that goes on, and False where it had ended.
+    A status is never assigned: each verb is one UPDATE of a running request, and False if it had ended.
     """
 
     class Status(models.TextChoices):
@@ -88,8 +88,8 @@ class WorkflowRequest(models.Model):
     objects: ClassVar[models.Manager["WorkflowRequest"]] = WorkflowRequestQuerySet.as_manager()
 
     class Meta:
-        verbose_name = "request in words"
-        verbose_name_plural = "requests in words"
+        verbose_name = "natural-language request"
+        verbose_name_plural = "natural-language requests"
         ordering = ("-created_at", "-id")
         indexes = [
             models.Index(fields=["caller", "-created_at"], name="request_by_caller"),
@@ -131,7 +131,7 @@ class WorkflowRequest(models.Model):
 
     @property
     def seconds(self) -> float | None:
-        """From the request to its answer; None while it goes on."""
+        """From the request to its answer; None while it runs."""
         return None if self.finished_at is None else (self.finished_at - self.created_at).total_seconds()
 
     @property
@@ -198,7 +198,7 @@ class WorkflowRequest(models.Model):
         self.stages = [*earlier, last | ended]
 
     def _change(self, **values: Any) -> bool:
-        """Only whoever works on it moves the deadline: one that was taken for dead finds it ended."""
+        """Matches the deadline too: a process that was presumed dead finds the request ended."""
         known = type(self).objects.filter(
             pk=self.pk, status=self.Status.RUNNING, deadline_at=self.deadline_at
         )

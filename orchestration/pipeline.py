@@ -1,4 +1,4 @@
-"""A request in words, from its tools to its answer."""
+"""A natural-language request, from its tools to its answer."""
 
 import asyncio
 import uuid
@@ -37,7 +37,7 @@ GRACE = timedelta(seconds=60)
 
 
 class Pipeline:
-    """`run` never raises for what a request can come to: that is in its record, or in `refusal`."""
+    """`run` does not raise: failures are in the record, or in `refusal`."""
 
     request: WorkflowRequest
 
@@ -95,7 +95,7 @@ class Pipeline:
     async def _answer_with(self, execution: Execution) -> None:
         if not execution.is_settled:
             await run_in_database(self.request.await_run, execution.pk, **self._costs())
-            self._bound().info("A request in words is answered while its run goes on")
+            self._bound().info("A natural-language request is answered while its run goes on")
         elif not execution.succeeded:
             message, failure = describe_failure(execution)
             # What the connector raised shows where in the exchange with the engine it went wrong.
@@ -106,7 +106,7 @@ class Pipeline:
             await self._succeed(execution.told_state, execution_id=execution.pk)
 
     async def _format(self, execution: Execution) -> None:
-        """What goes wrong here costs the words, not the answer (C8.4)."""
+        """A failure here costs the text, not the answer (C8.4)."""
         stage, state, text = Stage.RESPONSE_FORMATTING, StageState.DONE, ""
         await self._begin(stage, questions=1, message=execution.told_state, execution_id=execution.pk)
         answered = await run_in_database(read_answer, self.request.pk)
@@ -136,7 +136,7 @@ class Pipeline:
         ended = await run_in_database(
             self.request.succeed, message=message, state=state, **self._costs(), **found
         )
-        self._bound().info("A request in words succeeded" if ended else GIVEN_UP)
+        self._bound().info("A natural-language request succeeded" if ended else GIVEN_UP)
 
     async def _fail(self, error: StageFailed) -> None:
         self.retry_after = error.retry_after
@@ -164,7 +164,7 @@ class Pipeline:
         """With the stack trace; the instructions are in the record only (C8.5)."""
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
-        self._bound().opt(exception=error).log(level, "A request in words failed: {}", error)
+        self._bound().opt(exception=error).log(level, "A natural-language request failed: {}", error)
 
 
 def _count(tools: Mapping[str, Workflow]) -> str:
@@ -190,10 +190,10 @@ def _found_by(selection: Selection) -> dict[str, Any]:
 
 
 async def answer_request(asked: RequestInput) -> RequestOutcome:
-    """Find the tools, let the model propose, check, run, and put into words; every stage is recorded.
+    """Find the tools, let the model propose, check, run and format; every stage is recorded.
 
-    What goes wrong is part of what is returned. Whoever is cancelled while waiting ends the wait only: the
-    request goes on to its end, and is answered to whoever asks again with its key. Raises RequestRefused.
+    Failures are part of the outcome. Cancelling ends the wait only: the request runs to its end, and a
+    repetition with its key gets the answer. Raises RequestRefused.
     """
     pipeline = Pipeline(asked)
     await asyncio.shield(begin(pipeline.run()))
@@ -203,7 +203,7 @@ async def answer_request(asked: RequestInput) -> RequestOutcome:
 
 
 def longest_wait(approved: Approved) -> float:
-    """How long the answer waits for the run, in seconds; what takes longer goes on without it."""
+    """How long the answer waits for the run, in seconds; a longer run continues without it."""
     seconds = approved.workflow.inline_wait_seconds
     return float(settings.CATALOGUE["inline_wait"] if seconds is None else seconds)
 
@@ -233,7 +233,7 @@ NEW_DRY_RUN = "Nothing was sent; make a new dry run."
 
 
 def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:
-    """Whoever asked decides, as long as it is known what would be sent."""
+    """Only by its own caller, and while its arguments are kept."""
     succeeded = record.dry_run and record.status == WorkflowRequest.Status.SUCCESS
     return succeeded and record.arguments is not None and record.caller == caller.key
 

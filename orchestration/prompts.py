@@ -1,4 +1,4 @@
-"""Everything that is said to the model, in one place to read (C4.1, C4.2, C6.2)."""
+"""All prompts (C4.1, C4.2, C6.2)."""
 
 import re
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def selection_prompt(
     """Asks for a proposal: which tool, with which arguments, and why.
 
     Without `has_endpoints` no tool is an HTTP call, and the model need not hear of requests.
-    `has_names_only`: of some tools it is told the names alone.
+    `has_names_only`: some tools are given by their names alone.
     """
     # What stays the same comes first, so that servers can reuse what they have computed for it.
     parts = [

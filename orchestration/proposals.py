@@ -1,4 +1,4 @@
-"""What the model proposes, before anybody believes it."""
+"""The model's proposals, parsed but not yet trusted."""
 
 import re
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from connectors.http_tools.specs import HTTPRequestSpec
 from connectors.network.redaction import shorten
 
 LONGEST_PROPOSAL = 100_000
-"""Characters that are looked at."""
+"""Characters."""
 LONGEST_REASON = 2_000
 MOST_PROBLEMS = 5
-"""Of a proposal that are told at once."""
+"""In one error message."""
 
 
 class Proposal(BaseModel):

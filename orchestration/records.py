@@ -93,7 +93,7 @@ LOOK_AGAIN_SECONDS = 0.5
 
 
 async def wait_for_original(request: WorkflowRequest) -> None:
-    """As long as calls usually wait. Raises StillGoingOn, unless there is an answer: that its run goes on."""
+    """At most `inline_wait` seconds. Raises StillRunning, unless only the run of the request continues."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.CATALOGUE["inline_wait"]
     while request.is_running:
@@ -112,11 +112,11 @@ def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
 
 
 WITH_RUN = ("execution__payload", "execution__cached_from__payload")
-"""What `answer_of` reads beside the record."""
+"""The relations that `answer_of` reads."""
 
 
 def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:
-    """In one query, unless its run has ended since the request was last looked at."""
+    """In one query, unless its run has ended since the last read."""
     request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
     settle_with_run(request)
     return answer_of(request, retry_after=retry_after)
@@ -135,7 +135,7 @@ UNREAD = (
     "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
     "formatted_response", "error", "stages",
 )  # fmt: skip
-"""Not needed to find them; ending one reads its stages."""
+"""Columns that the search does not need; ending a request reads its stages."""
 NOT_IN_WORDS = (
     "The run took longer than the answer could wait for it, so its response was not put into words."
 )
@@ -143,16 +143,16 @@ RUN_GONE = "The record of its run was removed before the request had ended."
 
 
 def settle_with_runs() -> int:
-    """End those whose run has ended since they were answered. Returns how many there were, a batch at most.
+    """End the answered requests whose run has ended since. Returns their number, one batch at most.
 
-    The schedule calls it, and so does whoever is about to read requests: a status is never behind its run.
+    Called by the schedule and before each read, so that a status is never behind its run.
     """
     waiting = WorkflowRequest.objects.with_ended_run().select_related("execution").order_by()
     return sum(settle_with_run(request) for request in waiting.defer(*UNREAD)[:BATCH])
 
 
 def settle_with_run(request: WorkflowRequest) -> bool:
-    """As its run ended. False where it goes on, or where the request had ended."""
+    """End it as its run ended. False if the run continues or the request had ended already."""
     execution = request.execution
     if not request.awaits_run or (execution is not None and not execution.is_settled):
         return False
@@ -170,15 +170,15 @@ def settle_with_run(request: WorkflowRequest) -> bool:
     if ended:
         bound = logger.bind(request=request.pk, caller=request.caller, stage=request.error_stage)
         bound.bind(tool=request.selected_tool, execution=execution.pk).warning(
-            "A request in words failed after it was answered: {}", message
+            "A natural-language request failed after it was answered: {}", message
         )
     return ended
 
 
 def reap_overdue() -> int:
-    """End those that are past their deadline. Returns how many there were, a batch at most.
+    """End the requests that are past their deadline. Returns their number, one batch at most.
 
-    The run of such a request goes on by itself, and the record points to it.
+    Its run, to which the record points, continues.
     """
     ended = 0
     for request in WorkflowRequest.objects.overdue(timezone.now())[:BATCH]:
@@ -200,7 +200,7 @@ def _why(request: WorkflowRequest, *, has_run: bool) -> str:
 
 
 FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
-"""What it is called when the run did not simply fail."""
+"""Failures of runs other than RUN_FAILED."""
 DO_NOT_REPEAT = (
     "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
 )
@@ -272,7 +272,7 @@ def _ended(before: datetime) -> models.QuerySet[WorkflowRequest]:
 
 kept_alike.append(
     KeptAlike(
-        name="requests in words",
+        name="natural-language requests",
         prune_records=_prune_records,
         payloads="texts of requests",
         prune_payloads=_prune_payloads,

@@ -1,9 +1,9 @@
-"""What goes into a request in words, what comes out of it, and why one is refused.
+"""What goes into a natural-language request, what comes out of it, and why one is refused.
 
 RequestRefused
-├── IdempotencyConflict   its key was used for another request
-├── NotReplayable         what it is to carry out is no dry run of its caller's that succeeded
-└── StillRunning          it came again while the first of its key goes on
+├── IdempotencyConflict   its key belongs to another request
+├── NotReplayable         it names no successful dry run of its caller
+└── StillRunning          it was repeated while the first request with its key runs
 """
 
 import uuid
@@ -22,7 +22,7 @@ MOST_TOOLS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestInput:
-    """What a door was asked for."""
+    """A natural-language request, as REST or the admin received it."""
 
     user_instructions: str
     tool_ids: list[str]
@@ -37,13 +37,13 @@ class RequestInput:
     replayed_dry_run: uuid.UUID | None = None
     """The dry run whose call is made, letter by letter, in place of one that the model chooses."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
-    """The record's, and that of the execution, unless the key stands for a request that exists. Who chooses
-    it can read the record while the request goes on."""
+    """The record's, and that of the execution, unless the key stands for a request that exists. A caller
+    who chooses it can read the record while the request runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestOutcome:
-    """What became of it."""
+    """The recorded outcome of a request."""
 
     request: WorkflowRequest
     """As it was recorded."""
@@ -97,7 +97,7 @@ class IdempotencyConflict(RequestRefused):
 
 
 class NotReplayable(RequestRefused):
-    """Only a dry run can be carried out later, by whoever asked for it."""
+    """Only the caller of a dry run can replay it."""
 
     def __init__(self, request: WorkflowRequest) -> None:
         super().__init__(

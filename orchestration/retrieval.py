@@ -21,7 +21,7 @@ from orchestration.stages import Failure, StageFailed
 
 LONGEST_TITLE = 200
 LONGEST_SHOWN_TITLE = 80
-"""Of a tool that is told by name and title only."""
+"""Of a tool that is given by name and title only."""
 NAMES_SHARE = 0.5
 """Of the room, for names and titles."""
 LONGEST_ENDPOINT = 2_000
@@ -72,7 +72,7 @@ LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detail:
-    """How much is told of a schema."""
+    """How much of a schema is shown."""
 
     description: int
     """Characters of each value's description; 0: none."""
@@ -88,14 +88,14 @@ class ToolContext:
     described: Sequence[str]
     """Tool names, the likeliest first where not all fit."""
     named: Sequence[str] = ()
-    """Those of which only name and title are told, since their descriptions do not fit."""
+    """Tools given by name and title only, because their descriptions do not fit."""
     left_out: Sequence[str]
     """What did not fit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Depth:
-    """How much is told of each tool."""
+    """How much of each tool is shown."""
 
     description: int
     """Characters."""
@@ -134,7 +134,7 @@ def describe_tools(
     """Name, description, endpoint, parameters and expected output of each, in at most so many tokens.
 
     Where not all fit they are ranked by the instructions, with the tool called `first` before all others;
-    of those whose descriptions do not fit only name and title are told.
+    the others are given by name and title only.
     """
     *longer, shortest = DEPTHS
     for depth in longer:
@@ -200,7 +200,7 @@ def _ranked(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ToolText:
-    """What is told of one tool. Its content hash and the changes stand for the schemas, slow to compare."""
+    """The text of one tool. Content hash and overrides stand for the schemas, which are slow to compare."""
 
     name: str
     title: str
@@ -226,7 +226,7 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
     return _written(told, depth)
 
 
-# Going through the schemas of a hundred tools takes longer than all that is ours of a request.
+# Walking the schemas of a hundred tools takes longer than the rest of a request.
 @lru_cache(maxsize=REMEMBERED_ENTRIES)
 def _written(told: _ToolText, depth: _Depth) -> str:
     facts = {
@@ -266,13 +266,13 @@ def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required
 
 
 def one_line(text: str, limit: int) -> str:
-    """So that no text can begin a line that looks like ours."""
+    """A text that cannot forge lines of the prompt."""
     line = " ".join(text.split())
     return shorten(line if line.isprintable() else " ".join(printable(line).split()), limit)
 
 
 def _as_a_field(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of a value that is no object: an object that has it under a name, which can then be told of."""
+    """A value that is no object, wrapped in one that has it as `result`."""
     wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}}
     return wrapped | {name: schema[name] for name in ("$defs", "definitions") if name in schema}
 
@@ -314,7 +314,7 @@ def _inside(place: Place) -> tuple[Place, str]:
 
 
 def _limits(stated: dict[str, Any]) -> Iterator[str]:
-    """Those that models tend to break unless they are told."""
+    """Limits that models tend to break unless they are stated."""
     for keyword in LIMITS:
         if isinstance(limit := stated.get(keyword), str | int | float):
             yield f"{keyword} {one_line(str(limit), LONGEST_VALUE)}"

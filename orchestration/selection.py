@@ -1,4 +1,4 @@
-"""The second stage: the model proposes a call, and the guard approves it or says what is wrong, once."""
+"""The second stage: the model proposes a call, and the guard approves it or sends it back once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from orchestration.stages import Failure, StageFailed
 
 LONGEST_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500
-"""What our own words to the model take, those about a first proposal included."""
+"""The length of our own prompts, the repair of a first proposal included."""
 LEFT_OUT_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """What was chosen, and what there is to tell of the choosing."""
+    """The approved call and how it was chosen."""
 
     approved: Approved
     rounds: int
@@ -39,15 +39,15 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Objection:
-    """What is wrong with a proposal, for the model and for whoever asked."""
+    """What is wrong with a proposal, for the model and for the caller."""
 
     message: str
     failure: Failure
 
 
 async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model: MeteredModel) -> Selection:
-    """Raises StageFailed. What the model costs goes to `spending`, whatever comes of it."""
-    # Hundreds of tools take most of a second, in which nobody else may be kept waiting.
+    """Raises StageFailed. `model` adds up the costs, also of failures."""
+    # Hundreds of tools take most of a second, which would block the event loop.
     context = await run_in_database(_describe, list(tools.values()), instructions)
     asked, schema = _question(instructions, context, tools)
     reply = await model.ask(asked, schema=schema)
@@ -136,7 +136,7 @@ def _no_tool_fits(proposal: Proposal) -> str:
 
 
 def _refused_twice(first: _Objection, second: _Objection) -> str:
-    """Why each of the two was not carried out."""
+    """Why both proposals were refused."""
     is_readable = second.failure == Failure.PROPOSAL_REFUSED
     what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
     when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"

@@ -22,13 +22,13 @@ class StageState(models.TextChoices):
 
 
 def started_stage(stage: Stage, at: datetime) -> dict[str, Any]:
-    """The stage as a request's record tells it while it goes on."""
-    told = {"stage": stage.value, "state": StageState.RUNNING.value, "started_at": at.isoformat()}
-    return {**told, "seconds": None, "message": ""}
+    """A running stage, as the record of a request stores it."""
+    entry = {"stage": stage.value, "state": StageState.RUNNING.value, "started_at": at.isoformat()}
+    return {**entry, "seconds": None, "message": ""}
 
 
 class Failure(models.TextChoices):
-    """What a request failed of."""
+    """Why a request failed."""
 
     UNKNOWN_TOOLS = "unknown_tools", "unknown tools"
     NO_TOOL_FITS = "no_tool_fits", "no tool fits"
@@ -45,7 +45,7 @@ class Failure(models.TextChoices):
 
 
 class StageFailed(Exception):
-    """A stage came to nothing; the message is a sentence for whoever asked."""
+    """A stage failed; the message is a sentence for the caller."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class StageFailed(Exception):
         """Where there is a run."""
 
     def preceded_by(self, sentence: str) -> "StageFailed":
-        """The same failure, which also tells what came before it."""
+        """The same failure, with a sentence about what preceded it."""
         return StageFailed(
             f"{self.message} {sentence}",
             failure=self.failure,

@@ -1,4 +1,4 @@
-"""Celery's door to requests in words."""
+"""Celery tasks of natural-language requests."""
 
 from celery import shared_task
 
@@ -7,6 +7,6 @@ from orchestration.records import reap_overdue, settle_with_runs
 
 @shared_task(name="orchestration.end_interrupted_requests")
 def end_interrupted_requests() -> None:
-    """Also those whose run has ended. What is more than a batch, the next one ends."""
+    """One batch, requests whose run has ended included."""
     settle_with_runs()
     reap_overdue()

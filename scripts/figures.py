@@ -416,15 +416,49 @@ def details(root: Path, *, with_calls: bool) -> Iterator[str]:
         yield from (f"  {count:4} {function}" for function, count in found.most_common())
 
 
+# The map
+
+
+MAP = ROOT / "CONTRIBUTING.md"
+BEGINNING, END = "<!-- Made by `make map`. -->\n", "<!-- End of the map. -->"
+
+
+def draw_map(root: Path) -> str:
+    """Which room imports which, as Mermaid; an arrow that another path implies is left out."""
+    below: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for name, imported in imports_of(read_modules(root)).items():
+        room = name.partition(".")[0]
+        below[room] |= {other.partition(".")[0] for other in imported} - {room}
+    lines = ["```mermaid", "flowchart TD"]
+    for room in ROOMS:
+        implied = {far for near in below[room] for far in _reached_from(near, below) - {near}}
+        lines += [f"    {room} --> {other}" for other in sorted(below[room] - implied)]
+    return "\n".join([*lines, "```", ""])
+
+
+def write_map(*, only_compare: bool) -> None:
+    text = MAP.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGINNING)
+    _, _, after = rest.partition(END)
+    drawn = f"{before}{BEGINNING}{draw_map(ROOT)}{END}{after}"
+    if only_compare and drawn != text:
+        sys.exit(f"The map in {MAP.name} is not what the imports are: run `make map`.")
+    MAP.write_text(drawn, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", action="store_true", help="count calls too, which takes a minute")
     parser.add_argument("--against", metavar="REVISION", help="show the figures of this revision beside them")
     parser.add_argument("--details", action="store_true", help="list what was counted")
+    parser.add_argument("--map", choices=("write", "compare"), help="draw the rooms, or check their picture")
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.count:
         print(json.dumps(count_calls()))
+        return
+    if options.map:
+        write_map(only_compare=options.map == "compare")
         return
     columns = [all_figures(ROOT, with_calls=options.calls)]
     if options.against:

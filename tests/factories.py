@@ -125,7 +125,7 @@ def make_event(execution: Execution, kind: str, message: str = "") -> ExecutionE
 
 
 def make_workflow_request(instructions: str = "What runs longest?", **fields: Any) -> WorkflowRequest:
-    """The record of a request in words that succeeded (or as the fields say); no model was asked."""
+    """The record of a natural-language request that succeeded (or as the fields say); no model was asked."""
     request = WorkflowRequest(
         **{
             "instructions": instructions,

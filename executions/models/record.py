@@ -23,7 +23,7 @@ class ExecutionRecord(models.Model):
         REST = "rest", "REST"
         ADMIN = "admin", "admin"
         COMMAND = "command", "command line"
-        WORKFLOW = "workflow", "request in words"
+        WORKFLOW = "workflow", "natural-language request"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     # Without an index of its own: execution_by_workflow begins with it.

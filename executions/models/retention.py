@@ -36,7 +36,8 @@ class Retention(Recorded):
         90,
         "keep executions for",
         "After this an execution that has ended is removed with all that belongs to it: who ran what, "
-        "when, and how it ended, with the engine's words for an error. Requests in words go at the same age.",
+        "when, and how it ended, with the engine's words for an error. Natural-language requests go at the "
+        "same age.",
     )
     keep_payloads_days = _days(
         30,

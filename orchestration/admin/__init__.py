@@ -1,4 +1,4 @@
-"""The admin of requests in words, a file for each kind of page."""
+"""The admin of natural-language requests, a file for each kind of page."""
 
 from orchestration.admin import workflow_requests
 

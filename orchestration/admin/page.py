@@ -1,6 +1,6 @@
-"""What the page of one request in words tells of it.
+"""The page of one natural-language request.
 
-Callers, the model and APIs say in it whatever they like, so that everything is shown as text.
+Its texts come from callers, models and APIs, so everything is shown as text.
 """
 
 import uuid
@@ -59,7 +59,7 @@ class SendForm(forms.Form):
 
 def outcome_badge(record: WorkflowRequest) -> SafeString:
     if is_lost(record):
-        return badge("lost", "warning", title="Whoever worked on it went away without an end.")
+        return badge("lost", "warning", title="Its process ended before the request did.")
     status = WorkflowRequest.Status(record.status)
     shown = [badge(status.label, STATUS_BADGES[status])]
     if record.dry_run:
@@ -70,13 +70,13 @@ def outcome_badge(record: WorkflowRequest) -> SafeString:
 
 
 def is_lost(record: WorkflowRequest) -> bool:
-    """Its process ended before it did."""
+    """Whether its process ended before it did."""
     deadline = record.deadline_at
     return record.is_running and deadline is not None and deadline < timezone.now()
 
 
 def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:
-    """Everything that there is to see of the record: how it does, the facts, the stages, the texts."""
+    """The template's context: outcome, facts, stages and texts."""
     return {
         "record": record,
         "headline": _headline(record),
@@ -88,7 +88,7 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
 
 
 def describe_input(record: WorkflowRequest) -> list[Titled]:
-    """What was asked, in the words in which it was."""
+    """The instructions and the tools that they may use."""
     if record.payload_pruned_at is not None:
         return [("", format_html("Removed by the retention: {}.", exactly(record.payload_pruned_at)))]
     texts = [
@@ -146,7 +146,7 @@ def _model_facts(record: WorkflowRequest) -> Facts:
 
 
 def _cards(request: HttpRequest, record: WorkflowRequest) -> list[Titled]:
-    """What came of it first, as far as it got."""
+    """The results first."""
     arguments = record.arguments
     return [
         ("Answer in words", _as_text(record.formatted_response)),
@@ -167,7 +167,7 @@ def _show_spec(spec: Any) -> SafeString | str:
     try:
         return show_request(HTTPRequestSpec.model_validate(spec))
     except ValidationError:
-        # Of a version that wrote requests down in another way.
+        # Recorded by an earlier version, in another shape.
         return pretty_json(spec)
 
 
@@ -177,7 +177,7 @@ def _show_tools(names: list[str]) -> SafeString:
 
 
 def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeString | str:
-    """Nothing where nothing was sent. What others ran is for those who may look at executions."""
+    """Empty if nothing was sent. Runs of other callers need the permission to view executions."""
     execution = record.execution
     if execution is None:
         return ""
@@ -195,7 +195,7 @@ def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeStri
 
 
 def _show_result(execution: Execution, payload: ExecutionPayload | None) -> SafeString:
-    """Of another engine, or of a run that has not ended: its state and what there is."""
+    """The state and output of a run that has no HTTP response."""
     shown: list[Any] = [state_badge(execution)]
     if execution.error:
         shown.append(paragraphs(execution.error))
@@ -230,14 +230,14 @@ class StageLine:
 
 
 def stage_lines(record: WorkflowRequest) -> list[StageLine]:
-    """All four in their order, also those that were not reached."""
+    """All four stages in their order, including those not reached."""
     known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
     end = record.finished_at or max(timezone.now(), record.created_at)
     return [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values]
 
 
 def progress_sentence(record: WorkflowRequest) -> str:
-    """In one sentence how far it is, for those who hear the page."""
+    """The progress in one sentence, for screen readers."""
     if record.status != WorkflowRequest.Status.RUNNING:
         return f"Ended: {record.get_status_display()}."
     reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]

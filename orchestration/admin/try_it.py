@@ -1,4 +1,4 @@
-"""Trying requests in words: one page to ask on, with the stages as they happen and what came of it.
+"""The page to try natural-language requests, with the stages as they happen and the outcome.
 
 The page's script posts the form and reads the record meanwhile; without it the form is posted like any other,
 and the answer is the record's page.
@@ -65,7 +65,7 @@ SHOWN_DESCRIPTION = 140
 
 
 class ToolNames(forms.MultipleChoiceField):
-    """Names as they come: whether there are such tools is the first thing that a request finds out."""
+    """Any names: the first stage of the request checks them."""
 
     def valid_value(self, value: Any) -> bool:
         return True
@@ -124,7 +124,7 @@ class TryForm(forms.Form):
 
 
 def blank_form(known: WorkflowRequest | None) -> TryForm:
-    """Filled in as a request that there is already, if there is one; with an id of its own at any rate."""
+    """Filled in from `known`, if given; always with a new id."""
     initial: dict[str, Any] = {"id": uuid.uuid4()}
     if known is not None:
         initial |= {
@@ -143,7 +143,7 @@ class ToolChoice:
     name: str
     description: str
     words: str
-    """Found by, though not shown."""
+    """Searched, but not shown."""
     is_picked: bool
 
 
@@ -163,7 +163,7 @@ def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
 
 
 class TryItMixin(ButtonsMixin):
-    """For the admin of requests in words."""
+    """For the admin of natural-language requests."""
 
     def get_urls(self) -> list[URLPattern]:
         guarded = self.admin_site.admin_view
@@ -204,7 +204,7 @@ class TryItMixin(ButtonsMixin):
         return self._visible(request, key)
 
     def _visible(self, request: HttpRequest, key: uuid.UUID) -> WorkflowRequest | None:
-        """Who may only try sees what they asked for themselves."""
+        """Without the permission to view, users see their own requests."""
         settle_with_runs()
         record = WorkflowRequest.objects.select_related("execution").filter(pk=key).first()
         if record is None or self.has_view_permission(request) or record.caller == caller_of(request).key:
@@ -254,7 +254,7 @@ class TryItMixin(ButtonsMixin):
         return self._show_form(request, form, None, *problems)
 
     def _progress(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
-        """The record as it is, for the page that shows it."""
+        """The current record, for the page's script."""
         if (record := self._visible(request, key)) is None:
             raise Http404
         context = describe_request(request, record)
@@ -268,7 +268,7 @@ class TryItMixin(ButtonsMixin):
 
 
 def _answer_once(asked: RequestInput) -> uuid.UUID:
-    """The record's key. A page that posts twice has asked once: its id is taken then."""
+    """The record's key. The id makes a page that posts twice ask once."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
     try:

@@ -1,4 +1,4 @@
-"""Requests in words: a list of what was asked, and a page with everything about one."""
+"""The admin of natural-language requests: the list and the page of each."""
 
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +29,7 @@ LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_
 
 
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
-    """By what the model chose in the newest requests; the search finds other tools, too."""
+    """The tool that the model chose in one of the newest requests; the search finds others."""
 
     NEWEST = 2_000
     title = "tool"
@@ -98,7 +98,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         return super().get_queryset(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
-        """None: the panel shows the record, and better."""
+        """None: the panel shows the record."""
         return []
 
     def get_search_results(

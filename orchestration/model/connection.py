@@ -117,7 +117,7 @@ def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
     from openai import AsyncOpenAI
 
     seconds = wanted.limits.connect_seconds
-    # Of the rest of the time only the whole is limited, by whoever asks.
+    # `ask_model` limits the whole time of a request, retries included.
     timeout = httpx2.Timeout(None, connect=seconds, pool=seconds)
     return AsyncOpenAI(
         base_url=wanted.base_url,

@@ -28,10 +28,10 @@ class Dialect:
     """The parameters that are sent beside model and messages."""
 
     format: SchemaFormat = "json_schema"
-    """The most that the server can be told about an answer that is to be JSON."""
+    """The strictest description of a JSON answer that the server accepts."""
     temperature: bool = True
     limit: LimitName = "max_tokens"
-    """Whoever has replaced it says so, while those that do not know its successor ignore that silently."""
+    """Servers that replaced it refuse it; servers that do not know its successor ignore that silently."""
 
     def parameters(self, schema: dict[str, Any] | None, *, answer_tokens: int) -> dict[str, Any]:
         parameters: dict[str, Any] = {"temperature": 0} if self.temperature else {}
@@ -49,7 +49,7 @@ class Dialect:
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
 
     def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> "Fallback | None":
-        """What to try next; None where the refusal is about something else.
+        """The next dialect to try; None if the refusal has another cause.
 
         A refusal that does not say what it is about costs, one after another, what we miss least.
         """
@@ -73,7 +73,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A dialect with less in it."""
+    """A dialect with fewer parameters."""
 
     dialect: Dialect
     is_named: bool

@@ -1,4 +1,4 @@
-"""What is said to a model and by it, and what can go wrong with that."""
+"""Messages to the model, its replies and its errors."""
 
 import re
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ NO_TOKENS = TokenUsage()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What the model said."""
+    """One answer of the model."""
 
     text: str
     model: str
@@ -54,7 +54,7 @@ class ModelProblem(StrEnum):
 
 
 class ModelError(Exception):
-    """No usable answer; the message is a sentence for whoever asked, and shows no key."""
+    """No usable answer; the message is a sentence for the caller and contains no key."""
 
     def __init__(self, message: str, *, problem: ModelProblem, usage: TokenUsage = NO_TOKENS) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class ModelError(Exception):
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 LONGEST_WORDS = 300
-"""Characters of the model's refusal that are told."""
+"""Characters of the model's refusal that an error quotes."""
 
 
 class _Lenient(BaseModel):
@@ -120,7 +120,7 @@ def _parse(body: bytes) -> _Completion:
 
 
 def _no_completion(value: Any) -> ModelError:
-    """Some servers tell of errors with a status that says success."""
+    """Some servers report errors with a success status."""
     words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
     if words:
         return ModelError(f"The model server reports an error: {words}", problem=ModelProblem.REFUSED)

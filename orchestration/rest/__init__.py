@@ -1,1 +1,1 @@
-"""REST's door to requests in words."""
+"""The REST API of natural-language requests."""

@@ -1,4 +1,4 @@
-"""REST's door to requests in words."""
+"""The REST API of natural-language requests."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instruc
 MAY_RUN = "executions.add_execution"
 """Of a member of staff, for what is no dry run."""
 RETRY_AFTER_SECONDS = 5
-"""Of a request that comes again while the first of its key goes on."""
+"""Of a request that repeats the key of one that is still running."""
 
 IDEMPOTENCY = OpenApiParameter(
     IDEMPOTENCY_KEY,
@@ -107,17 +107,17 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
 @extend_schema_view(
     list=extend_schema(
         operation_id="workflow_requests_list",
-        summary="List requests in words",
-        description="The newest first. Whoever is no administrator sees what it asked for.",
+        summary="List natural-language requests",
+        description="The newest first. Callers who are not administrators see their own requests.",
     ),
     retrieve=extend_schema(
         operation_id="workflow_requests_retrieve",
-        summary="Read a request in words",
+        summary="Read a natural-language request",
         description="What was asked, the stages as far as they got, and the answer, with the run as it is.",
         responses=WorkflowRequestDetailSerializer,
     ),
 )
-@extend_schema(tags=["Requests in words"])
+@extend_schema(tags=["Natural-language requests"])
 class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
     queryset = WorkflowRequest.objects.none()
     filterset_class = WorkflowRequestFilters
@@ -151,8 +151,8 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
 
     @extend_schema(
         operation_id="workflow",
-        tags=["Requests in words"],
-        summary="Have something done, in words",
+        tags=["Natural-language requests"],
+        summary="Send a natural-language request",
         description="The model chooses one of the tools and its arguments; the product checks that proposal, "
         "makes the request by the tool's own definition, runs it, and puts the response into words if asked "
         "to. The answer has the same shape whether that succeeds or not; `error_stage` says where it "

@@ -1,4 +1,4 @@
-"""How a request in words and its answer look as JSON."""
+"""Serializers of natural-language requests and their answers."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ LONGEST_ID = 255
 
 
 class AskSerializer(StrictSerializer):
-    """What somebody wants, in words, and which tools may be used for it."""
+    """What the user wants, in natural language, and which tools may be used for it."""
 
     user_instructions = serializers.CharField(
-        max_length=LONGEST_INSTRUCTIONS, help_text="What is wanted, in the words of whoever wants it."
+        max_length=LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
     )
     tool_ids = serializers.ListField(
         child=serializers.CharField(max_length=LONGEST_ID),

@@ -1,4 +1,4 @@
-"""Trying requests in words in the admin: what the page asks, shows, refuses, and sends after a dry run."""
+"""Trying natural-language requests in the admin: what the page asks, shows, refuses, and sends later."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests in words in the admin: the list, and the page that tells everything about one."""
+"""Natural-language requests in the admin: the list, and the page that tells everything about one."""
 
 from datetime import timedelta
 from typing import Any
@@ -150,7 +150,7 @@ def test_who_may_not_look_at_requests_sees_neither_list_nor_page(staff_with: Sta
     client = staff_with("view_execution")
     assert client.get(list_url(WorkflowRequest)).status_code == 403
     assert client.get(page_url(record)).status_code == 403
-    assert "Requests in words" not in text_of(client.get("/admin/"))
+    assert "Natural-language requests" not in text_of(client.get("/admin/"))
 
 
 def test_the_first_page_counts_the_requests_of_the_last_day(
@@ -162,7 +162,7 @@ def test_the_first_page_counts_the_requests_of_the_last_day(
     make_workflow_request(created_at=timezone.now() - timedelta(days=2))
     told = "Natural-language requests in the last 24 hours 2 1 success 1 error"
     assert told in text_of(admin_client.get("/admin/"))
-    assert "Requests in words" not in text_of(staff_with("view_execution").get("/admin/"))
+    assert "Natural-language requests" not in text_of(staff_with("view_execution").get("/admin/"))
 
 
 # One request

@@ -1,4 +1,4 @@
-"""The page to try requests in words, with a real browser and no mouse, on the running product."""
+"""The page to try natural-language requests, with a real browser and no mouse, on the running product."""
 
 from collections.abc import Iterator
 

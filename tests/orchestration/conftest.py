@@ -1,4 +1,4 @@
-"""What tests of requests in words get."""
+"""What tests of natural-language requests get."""
 
 from collections.abc import AsyncIterator
 

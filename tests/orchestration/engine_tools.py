@@ -1,4 +1,4 @@
-"""Workflows of the example engine, for requests in words."""
+"""Workflows of the example engine, for natural-language requests."""
 
 from catalogue.discovery import refresh_source
 from tests.factories import make_source

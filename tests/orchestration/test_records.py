@@ -1,4 +1,4 @@
-"""What is kept of requests in words, who sees it, and for how long."""
+"""What is kept of natural-language requests, who sees it, and for how long."""
 
 import asyncio
 import threading
@@ -432,7 +432,7 @@ def test_records_are_removed_with_those_of_executions() -> None:
     pruned = prune()
 
     assert list(WorkflowRequest.objects.all()) == [young]
-    assert "1 requests in words" in str(pruned)
+    assert "1 natural-language requests" in str(pruned)
     assert old.pk != young.pk
 
 

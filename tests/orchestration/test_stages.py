@@ -280,7 +280,7 @@ def test_an_error_of_the_api_comes_back_with_its_response(
     assert raw["headers"]["x-shop"] == "south"
     assert (answer["selected_tool"], answer["http_spec"]["method"]) == ("get_order", "GET")
     assert answer["execution_id"] == str(Execution.objects.get().pk)
-    (line,) = [line for line in logged if "A request in words failed" in line]
+    (line,) = [line for line in logged if "A natural-language request failed" in line]
     for told in (answer["request_id"], "caller=token:", "stage=api_execution", "tool=get_order"):
         assert told in line
     assert line.startswith("WARNING")
@@ -360,7 +360,7 @@ def test_an_api_that_cannot_be_reached_is_told(
 
     assert answer["raw_response"]["state"] == "failed"
     assert answer["raw_response"]["error"] in answer["error"]
-    (line,) = [line for line in logged if "A request in words failed" in line]
+    (line,) = [line for line in logged if "A natural-language request failed" in line]
     # That of the stage, and before it the connector's, which shows where in the exchange it went wrong.
     assert line.count("Traceback (most recent call last)") >= 2
     assert "connectors.errors.Unreachable" in line and "connectors/http_tools/" in line
@@ -470,7 +470,7 @@ def test_an_error_of_our_own_is_told_without_its_details(
     answer = assert_failed(ask(), 500, "api_execution", "internal")
 
     assert "shelf" not in answer["error"]
-    (line,) = [line for line in logged if "A request in words failed" in line]
+    (line,) = [line for line in logged if "A natural-language request failed" in line]
     assert line.startswith("ERROR") and "Traceback" in line and "the shelf fell down" in line
 
 
@@ -484,4 +484,4 @@ def test_neither_instructions_nor_arguments_are_logged(
     assert ask("Order a secret present for Ada", EVERY_TOOL).json()["status"] == "success"
 
     assert "a secret present" not in "".join(logged)
-    assert any("A request in words succeeded" in line for line in logged)
+    assert any("A natural-language request succeeded" in line for line in logged)

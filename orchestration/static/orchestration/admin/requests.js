@@ -1,6 +1,6 @@
 "use strict";
 
-// The pages of requests in words work without this: it shows the stages as they happen, without leaving the page.
+// The pages of natural-language requests work without this: it shows the stages as they happen, without leaving the page.
 // What it puts into the page is HTML that the server has rendered and escaped.
 
 const ASK_AGAIN_MS = 500;

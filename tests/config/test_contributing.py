@@ -1,0 +1,40 @@
+"""CONTRIBUTING.md's way through the code leads to what is there."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("connectors", "catalogue", "executions", "orchestration", "mcp_bridge", "config")
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+WALKS = TEXT.partition("## Four walks through the code")[2].partition("\n## ")[0].strip().split("\n\n")
+
+
+@cache
+def names_in_the_product() -> frozenset[str]:
+    definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    files = (file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files)
+    return frozenset(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, definition))
+
+
+def is_there(name: str, rooms: set[str]) -> bool:
+    """A path from the root, or below one of the rooms of the walk; or the name of a class or function."""
+    if "/" not in name and not name.endswith(".py"):
+        return name in names_in_the_product()
+    return (ROOT / name).exists() or any(any((ROOT / room).rglob(name.rstrip("/"))) for room in rooms)
+
+
+def test_there_are_four_walks() -> None:
+    assert len(WALKS) == 4
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk[2:26])
+def test_what_a_walk_names_is_there(walk: str) -> None:
+    named = re.findall(r"`([^`]+)`", walk)
+    rooms = {name.partition("/")[0] for name in named} & set(ROOMS)
+    assert named
+    assert [name for name in named if not is_there(name, rooms)] == []
