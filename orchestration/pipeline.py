@@ -14,9 +14,9 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.advancing import begin
 from executions.callers import Caller
+from executions.creating import StartRequest
 from executions.models import Execution
 from executions.refusals import Busy, StartRefused
-from executions.starting import StartRequest
 from executions.waiting import start_and_wait
 from orchestration.formatting import format_answer
 from orchestration.guard import Approved, ProposalRefused, check_proposal

@@ -23,7 +23,6 @@ from tests.admin.window import make_everything, make_http_tool
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
 from tests.mcp_bridge.conftest import source as source  # noqa: PLC0414
-from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
 
@@ -109,7 +108,7 @@ def _try(
         max_examples=most,
         database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
-        phases=[hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if THOROUGH else [])],
+        phases=[hypothesis.Phase.generate],
     )
 
     @limits
