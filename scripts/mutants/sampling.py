@@ -16,7 +16,7 @@ PARTS = (
     "catalogue/filters",
     "catalogue/naming",
     "catalogue/reconciliation",
-    "mcp_bridge/answers",
+    "mcp_bridge/results",
     "connectors/simplified",
 )
 """Packages and modules, without `.py`."""
