@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reas
 
 AXE = ROOT / "tests" / "admin" / "axe"
 PICTURES = ROOT / ".cache" / "pictures"
+"""Kept of each page when tests run as part of `make check`, to be looked through afterwards."""
 WIDE, NARROW = 1280, 390
 GRAVE = ("critical", "serious")
 OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
@@ -99,35 +100,24 @@ def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
     make_everything(User.objects.get())
     make_http_tool()
     window.browser.complaints()
+    PICTURES.mkdir(parents=True, exist_ok=True)
     window.open(address_of(name))
     title = window.run("return document.title.split('|')[0].trim()")
     assert len(title) > 2, title
-    assert not (too_wide := overflowing(window)), too_wide
-    problems = axe_problems(window, axe)
-    window.browser.prefer("dark")
-    window.browser.reload()
-    window.settle()
-    problems += axe_problems(window, axe)
-    window.browser.resize(NARROW)
-    assert not (too_wide := overflowing(window)), too_wide
-    if THOROUGH:
-        keep_pictures(window, name)
-    assert window.browser.complaints() == []
-    assert not problems, "\n".join(problems)
-
-
-def keep_pictures(window: Window, name: str) -> None:
-    """In `.cache/pictures`, to be looked through after a run. The page is there in light colours."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
+    problems = []
     for colours in ("light", "dark"):
         if colours == "dark":
             window.browser.prefer(colours)
             window.browser.reload()
             window.settle()
-        for width in (WIDE, NARROW):
+        problems += axe_problems(window, axe)
+        for width in (NARROW, WIDE):
             window.browser.resize(width)
-            (PICTURES / f"{name}-{width}-{colours}.png").write_bytes(window.browser.picture())
-    window.browser.prefer("light")
+            assert not (too_wide := overflowing(window)), too_wide
+            if THOROUGH:
+                (PICTURES / f"{name}-{width}-{colours}.png").write_bytes(window.browser.picture())
+    assert window.browser.complaints() == []
+    assert not problems, "\n".join(problems)
 
 
 def overflowing(window: Window) -> list[str]:
@@ -150,11 +140,12 @@ def axe_problems(window: Window, axe: str) -> list[str]:
         window.browser.run_async(
             f"""
             const done = arguments[arguments.length - 1];
+            const tell = node => [node.html.slice(0, 160), ...node.any.map(check => check.message)].join(' ');
             axe.run({{include: document, exclude: {[[one] for one in OF_OTHERS]!r}}}, {{
               resultTypes: ['violations'],
             }}).then(found => done(
               found.violations.filter(one => {list(GRAVE)!r}.includes(one.impact)).map(
-                one => `${{one.id}}: ${{one.nodes.map(node => node.html.slice(0, 160)).join(' ; ')}}`)
+                one => `${{one.id}}: ${{one.nodes.map(tell).join(' ; ')}}`)
             ));
             """
         )
