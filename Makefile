@@ -45,7 +45,7 @@ install-node:
 run: install  ## Start everything with an example engine; PORT=8001 chooses another port, Ctrl-C stops it.
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
 
-# With COVERED=1 `make check` collects what its three test runs reach, for half as long again. A -m in ARGS replaces ours.
+# With COVERED=1 `make check` collects what its test runs reach, which takes twice as long. A -m in ARGS replaces ours.
 PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
@@ -59,10 +59,11 @@ test-e2e: install-dev  ## Run whole products: conformance, clients, browser, cha
 
 check: export THOROUGH = 1
 check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
-check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage, as in CI.
+check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage.
 	@rm -f .coverage .coverage.*
 	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "static checks=$(MAKE) static" \
-		"tests=$(MAKE) test" "tests of engines=$(MAKE) test-engines" "e2e tests=$(MAKE) test-e2e" \
+		"tests=$(MAKE) test" \
+		"engines and e2e tests=$(MAKE) test-e2e JOBS=3 ARGS='-m \"engines or e2e\"'" \
 		$(if $(COVERED),"coverage=$(MAKE) coverage")
 
 COVERAGE_REPORT := .cache/coverage.txt

@@ -161,16 +161,23 @@ async def _overhear(
     """Log the program's standard error, and keep its last line."""
     assert process.stderr is not None
     lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
+
+    def readable(line: bytes) -> str:
+        return shorten(printable(redactor.text(line.decode("utf-8", "replace"))), LOGGED_CHARACTERS)
+
     while chunk := await process.stderr.read(CHUNK_BYTES):
         if time.monotonic() - since > 60:
             logged, since = 0, time.monotonic()
+        last = b""
         for line in lines.feed(chunk):
             if isinstance(line, bytes) and line.strip():
-                text = redactor.text(line.decode("utf-8", "replace"))
-                last_words.text = shorten(printable(text), LOGGED_CHARACTERS)
-                logged += 1
-                if logged <= LOGGED_LINES_A_MINUTE:
-                    logger.debug("MCP server {}: {}", process.pid, last_words.text)
+                last = line
+                if logged < LOGGED_LINES_A_MINUTE:
+                    logged += 1
+                    logger.debug("MCP server {}: {}", process.pid, readable(line))
+        if last:
+            # Of a flood of lines only this one: making all of them readable would keep the loop busy.
+            last_words.text = readable(last)
     heard_all.set()
 
 
