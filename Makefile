@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-node run
-.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos mutants figures map lock clean
+.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos crashpoints mutants figures map lock clean
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -58,6 +58,7 @@ test-e2e: install-dev  ## Run whole products: conformance, clients, browser, cha
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
 check: export THOROUGH = 1
+check: export PICTURES = 1
 check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
 check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage.
 	@rm -f .coverage .coverage.*
@@ -103,6 +104,9 @@ model:  ## Make .venv-model with a real small model for tests and eval; it is co
 
 chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
 	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+crashpoints: install-dev  ## End a call at each of its statements, commits and requests, and look what becomes of it.
+	@$(BIN)/python -m chaos.crashpoints $(ARGS)
 
 mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults; ARGS="--help" lists the options.
 	@$(BIN)/python -m scripts.mutants --jobs $(JOBS) $(ARGS)

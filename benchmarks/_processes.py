@@ -46,8 +46,8 @@ def product(folder: Path) -> Iterator[McpServer]:
 def do_nothing_server(folder: Path) -> Iterator[McpServer]:
     """The SDK's own server with the product's tools and nothing behind them."""
     from catalogue.exposure import current_catalogue
-    from mcp_bridge.access import Access
-    from mcp_bridge.tool_entries import visible_tools
+    from mcp_bridge.tokens import Access
+    from mcp_bridge.tool_lists import visible_tools
 
     tools = folder / "tools.json"
     shown = [

@@ -46,7 +46,7 @@ def expose_first(count: int) -> None:
 def full_schemas() -> int:
     """Characters that `tools/list` sends for the workflows alone, without the built-in tools."""
     from catalogue.exposure import current_catalogue
-    from mcp_bridge.tool_entries import workflow_tool
+    from mcp_bridge.tool_lists import workflow_tool
 
     tools = map(workflow_tool, current_catalogue().workflows.values())
     return sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) + 1 for tool in tools)
@@ -54,9 +54,9 @@ def full_schemas() -> int:
 
 def listed(mode: str) -> str:
     """What a model reads of the answer."""
-    from mcp_bridge.access import Access
     from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
     from mcp_bridge.calls import ToolCall
+    from mcp_bridge.tokens import Access
 
     call = ToolCall(access=Access.of_local_user(), protocol_version=VERSION)
     result: Any = asyncio.run(call_built_in(BUILT_IN_TOOLS["list_workflows"], call, {"mode": mode}))

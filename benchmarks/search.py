@@ -82,7 +82,7 @@ def ours(rows: Rows) -> Find:
 
 def split(name: str) -> str:
     """For the databases, whose parsers leave create_invoice and createInvoice in one piece."""
-    from catalogue.words import split_name
+    from catalogue.search import split_name
 
     return " ".join(split_name(name))
 

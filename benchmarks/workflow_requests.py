@@ -93,7 +93,7 @@ def report(title: str, found: Mapping[str, Figures]) -> None:
 
 def store_all(base_url: str) -> list[str]:
     """Their ids: the one that is called, and others beside it."""
-    from catalogue.http_tools.registry import store_tools
+    from catalogue.imports.tools import store_tools
     from connectors.http_tools.tool import ToolConfig
 
     tools = [

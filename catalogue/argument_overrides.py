@@ -1,8 +1,7 @@
-"""What a curator changes of a workflow's arguments: `{name: {description?, constant? | default?}}`.
+"""A curator's changes to a workflow's arguments: `{name: {description?, constant? | default?}}`.
 
-A constant is sent with each call, and callers never see the argument. A default stands in where a caller
-leaves the argument out, which then is optional. Everything that is told to callers shows the offered schema;
-the engine gets what `settle_arguments` makes of a call, checked with the engine's own schema.
+A constant is sent with each call and hidden from callers. A default makes the argument optional. Callers see
+the offered schema; `settle_arguments` completes their arguments and checks them with the engine's own.
 """
 
 import copy
@@ -19,6 +18,7 @@ from catalogue.schemas import (
     find_schema_problem,
 )
 from catalogue.served_schemas import members_of_parts
+from connectors.formats.json_schema import pointer_of
 
 Schema = dict[str, Any]
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -26,29 +26,32 @@ Overrides = Mapping[str, Mapping[str, Any]]
 MEMBERS = {"description", "constant", "default"}
 LONGEST_DESCRIPTION = 4_000
 LONGEST_VALUE = 10_000
-"""Characters of a value as JSON."""
+"""Characters of the JSON."""
 LEFT_TO_THE_CATALOGUE = "is set by the catalogue; leave it out"
 ABOUT_THE_WHOLE = {
     *("required", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"),
     *("dependencies", "dependentRequired", "dependentSchemas", "minProperties", "maxProperties"),
     *("propertyNames", "patternProperties", "additionalProperties", "unevaluatedProperties"),
 }
-"""Keywords that say nothing of what one argument may be."""
+"""Keywords that do not describe a single argument."""
 
 
 def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
-    """What callers may give, by the engine's schema and the curator's changes to it."""
+    """The schema for callers: the engine's with the curator's changes."""
     if not overrides:
         return schema
     offered = copy.deepcopy(schema)
     members = _members(offered)
     for name, override in overrides.items():
         if "constant" in override:
-            # Not a list: what hangs on the argument is moved into the parts that are still to come.
+            # `_fix` may add parts to those that are still to come.
             for part in _parts(offered):
                 _fix(part, name, override["constant"], root=schema, is_whole=part is offered)
         elif name in members:
-            offered["properties"] = _properties(offered) | {name: _reworded(members[name], override)}
+            member = members[name]
+            shown = dict(member) if isinstance(member, dict) else ({} if member else {"not": {}})
+            shown |= {key: override[key] for key in ("description", "default") if key in override}
+            offered["properties"] = _properties(offered) | {name: shown}
             if "default" in override:
                 for part in _parts(offered):
                     _require_no_more(part, name)
@@ -56,38 +59,38 @@ def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
 
 
 def complete_arguments(overrides: Overrides, arguments: dict[str, Any]) -> dict[str, Any]:
-    """With the constants, and the defaults for what is left out."""
+    """With constants, and with defaults for missing arguments."""
     if not overrides:
         return arguments
-    constants = {name: told["constant"] for name, told in overrides.items() if "constant" in told}
-    defaults = {name: told["default"] for name, told in overrides.items() if "default" in told}
+    constants = {name: override["constant"] for name, override in overrides.items() if "constant" in override}
+    defaults = {name: override["default"] for name, override in overrides.items() if "default" in override}
     return defaults | arguments | constants
 
 
 def settle_arguments(schema: Schema, overrides: Overrides, arguments: dict[str, Any]) -> CheckedArguments:
-    """What the engine gets for a caller's arguments, or what is wrong with these."""
+    """The engine's arguments for a call, or the faults of the caller's."""
     if not overrides:
         return check_arguments(schema, arguments)
     fixed = [name for name in arguments if "constant" in overrides.get(name, {})]
     if fixed:
-        problems = [ArgumentProblem(_pointer(name), LEFT_TO_THE_CATALOGUE) for name in fixed]
+        problems = [ArgumentProblem(pointer_of([name]), LEFT_TO_THE_CATALOGUE) for name in fixed]
         return CheckedArguments(arguments, problems)
     checked = check_arguments(offer_schema(schema, overrides), arguments)
     if checked.problems:
         return checked
     settled = complete_arguments(overrides, checked.arguments)
-    ours = {_pointer(name) for name in settled.keys() - checked.arguments.keys()}
+    ours = {pointer_of([name]) for name in settled.keys() - checked.arguments.keys()}
     problems = [_blamed(problem, ours) for problem in find_argument_problems(schema, settled)]
     return CheckedArguments(settled, problems)
 
 
 def visible_arguments(overrides: Overrides, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a run was given, what a caller may give again."""
+    """The arguments of a run that a caller may repeat."""
     return {name: value for name, value in arguments.items() if "constant" not in overrides.get(name, {})}
 
 
 def check_form(given: Any) -> str:
-    """What is wrong with how changes are written, whatever the schema is; empty if nothing."""
+    """What is wrong with the form of the changes, whatever the schema; empty if nothing."""
     if not isinstance(given, dict):
         return 'This has to be an object, such as {"region": {"constant": "eu"}}.'
     for name, override in given.items():
@@ -104,7 +107,7 @@ def check_form(given: Any) -> str:
 
 
 def find_override_problems(schema: Schema, overrides: Overrides) -> dict[str, str]:
-    """What no longer fits the engine's schema, by the argument's name."""
+    """Changes that no longer fit the engine's schema, by argument."""
     if not overrides:
         return {}
     inputs, members = describe_inputs(schema), _members(schema)
@@ -115,14 +118,12 @@ def find_override_problems(schema: Schema, overrides: Overrides) -> dict[str, st
             problems[name] = "The engine's schema names no such argument."
         elif "constant" in override and name in still_named:
             problems[name] = "The engine's schema refers to it in a way that it cannot be hidden."
-        elif misfit := _misfit_of(schema, members.get(name, {}), override):
-            problems[name] = misfit
+        else:
+            values = [override[kind] for kind in ("constant", "default") if kind in override]
+            misfits = (_misfit(schema, members.get(name, {}), value) for value in values)
+            if misfit := "; ".join(filter(None, misfits)):
+                problems[name] = misfit
     return problems
-
-
-def _misfit_of(schema: Schema, member: Any, override: Mapping[str, Any]) -> str:
-    values = [override[kind] for kind in ("constant", "default") if kind in override]
-    return "; ".join(filter(None, (_misfit(schema, member, value) for value in values)))
 
 
 def _value_problem(value: Any) -> str:
@@ -134,11 +135,11 @@ def _value_problem(value: Any) -> str:
 
 
 def _blamed(problem: ArgumentProblem, ours: set[str]) -> ArgumentProblem:
-    """The caller can do nothing about a value that the curator gave."""
+    """A caller cannot correct a value that the curator set."""
     if not any(problem.path == place or problem.path.startswith(f"{place}/") for place in ours):
         return problem
-    told = f"the value that the catalogue sets no longer fits the engine's schema: {problem.message}"
-    return ArgumentProblem(problem.path, f"{told}. A curator has to change it")
+    message = f"the value that the catalogue sets no longer fits the engine's schema: {problem.message}"
+    return ArgumentProblem(problem.path, f"{message}. A curator has to change it")
 
 
 def _members(schema: Schema) -> dict[str, Any]:
@@ -150,13 +151,8 @@ def _properties(schema: Schema) -> dict[str, Any]:
     return properties if isinstance(properties, dict) else {}
 
 
-def _reworded(member: Any, override: Mapping[str, Any]) -> Schema:
-    shown = dict(member) if isinstance(member, dict) else ({} if member else {"not": {}})
-    return shown | {name: override[name] for name in ("description", "default") if name in override}
-
-
 def _parts(schema: Any) -> Iterator[Schema]:
-    """It and what it is composed of in its own place; what is referred to may be meant elsewhere, too."""
+    """The schema and its parts for the same value, except targets of references, which may be shared."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -169,7 +165,7 @@ def _parts(schema: Any) -> Iterator[Schema]:
 
 
 def _fix(part: Schema, name: str, value: Any, *, root: Schema, is_whole: bool) -> None:
-    """Say of the other arguments what the part says of them once this one has the value."""
+    """Reduce the part to what it demands of the other arguments, given this one's value."""
     unnamed = True if "patternProperties" in part else part.get("additionalProperties", True)
     inner = _properties(part).pop(name, unnamed)
     if not is_whole and (part.get("maxProperties") == 0 or _misfit(root, inner, value)):
@@ -196,7 +192,7 @@ def _require_no_more(part: Schema, name: str) -> None:
 
 
 def _apply_dependencies(part: Schema, name: str) -> None:
-    """What depends on an argument that is always given always holds."""
+    """The conditions of an argument that is always present always hold."""
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         dependent = part.get(keyword)
         if not isinstance(dependent, dict) or name not in dependent:
@@ -214,17 +210,17 @@ def _required(part: Schema) -> list[Any]:
 
 
 def _misfit(root: Schema, inner: Any, value: Any) -> str:
-    """Why one argument cannot have the value; empty if it can."""
-    alone = {keyword: told for keyword, told in root.items() if keyword not in ABOUT_THE_WHOLE}
+    """Why the argument cannot have the value; empty if it can."""
+    alone = {
+        keyword: value_of_keyword
+        for keyword, value_of_keyword in root.items()
+        if keyword not in ABOUT_THE_WHOLE
+    }
     alone["properties"] = _properties(root) | {"value": inner}
     if find_schema_problem(alone):
-        # Something refers to what was left out; the engine's whole schema has the last word at each call.
+        # A reference into the omitted keywords: each call is checked with the whole schema anyway.
         return ""
     problems = find_argument_problems(alone, {"value": value})
     return "; ".join(
         f"{problem.path.removeprefix('/value')} {problem.message}".strip() for problem in problems
     )
-
-
-def _pointer(name: str) -> str:
-    return "/" + name.replace("~", "~0").replace("/", "~1")

@@ -1,4 +1,4 @@
-"""The connectors of this process: one per source and event loop, shared, made anew when settings change."""
+"""The connectors of this process: one per source and event loop, replaced when settings change."""
 
 import asyncio
 import atexit
@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 from loguru import logger
 from pydantic import BaseModel, ValidationError
 
-from catalogue.engine_settings import settings_of
+from catalogue.change_notifications import Listening
+from catalogue.kinds import settings_of
 from catalogue.models import Source
 from catalogue.naming import find_similar_names
 from catalogue.secrets import CredentialsUnreadable
-from catalogue.told_changes import Listening
 from connectors.background import finish_in_background_loop
 from connectors.errors import Misconfigured
 from connectors.network.redaction import Redactor
@@ -34,10 +34,9 @@ class _Shared:
     users: int = 0
     retired: bool = False
     listening: Listening | None = None
-    """To an engine that says by itself when its listing changes."""
 
     def retire(self) -> None:
-        """Nobody is to use it any more beside those who do."""
+        """Accept no new users, and close once the present ones are done."""
         self.retired = True
         if self.listening is not None:
             self.listening.end()
@@ -51,21 +50,18 @@ _connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _Shared]] = 
 
 @asynccontextmanager
 async def connector_for(source: Source) -> AsyncIterator[Connector]:
-    """The source's connector on the running loop, open as long as it is used.
-
-    Raises Misconfigured when the source's settings or credentials cannot be used.
-    """
+    """The source's connector on the running loop, open while it is in use. Raises Misconfigured."""
     shared = _share(source)
     shared.users += 1
     try:
         yield shared.connector
     finally:
         shared.users -= 1
-        await _close_if_done(shared)
+        if shared.retired and not shared.users:
+            await shared.connector.aclose()
 
 
 async def close_connectors() -> None:
-    """Close everything that lives on the running loop."""
     closing = list(_connectors.pop(asyncio.get_running_loop(), {}).values())
     for shared in closing:
         if shared.listening is not None:
@@ -74,7 +70,7 @@ async def close_connectors() -> None:
 
 
 def close_background_connectors() -> None:
-    """Close what lives on the background loop before the process ends; programs would outlive it."""
+    """Before the process ends: the programs that connectors started would outlive it."""
     finish_in_background_loop(close_connectors, seconds=CLOSING_SECONDS)
 
 
@@ -82,7 +78,6 @@ atexit.register(close_background_connectors)
 
 
 def make_connector(source: Source) -> Connector:
-    """A connector of its own for the source. Raises Misconfigured."""
     connector = connector_class(source.kind)
     try:
         return connector(connector.Config.model_validate(source.config | source.credentials))
@@ -95,26 +90,26 @@ def make_connector(source: Source) -> Connector:
     except Misconfigured:
         raise
     except Exception as error:  # noqa: BLE001 - another package's connector may raise anything
-        told = Redactor(source.credentials.values()).text(f"{type(error).__name__}: {error}")
-        logger.error("The connector of source {} could not be made: {}", source.name, told)
-        raise Misconfigured(f"The connector of source {source.name} could not be made: {told}") from None
+        reason = Redactor(source.credentials.values()).text(f"{type(error).__name__}: {error}")
+        logger.error("The connector of source {} could not be made: {}", source.name, reason)
+        raise Misconfigured(f"The connector of source {source.name} could not be made: {reason}") from None
 
 
 def secret_fields(kind: str) -> list[str]:
-    """The settings of this kind that are stored encrypted. Raises Misconfigured for an unknown kind."""
+    """Settings of this kind that are stored encrypted. Raises Misconfigured for an unknown kind."""
     return [setting.name for setting in settings_of(kind).values() if setting.secret]
 
 
 def addresses_in(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that say where secrets are sent, with their defaults. Raises Misconfigured."""
+    """The settings that name where secrets are sent, with their defaults. Raises Misconfigured."""
     named = (setting for setting in settings_of(kind).values() if setting.hints.address)
     return {setting.name: settings.get(setting.name, setting.default) for setting in named}
 
 
 def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list[str]]:
-    """What is wrong with settings and secrets together, by field; `""` for what concerns no single one.
+    """Problems of settings and secrets by field; `""` for those of no single field.
 
-    Values are never quoted. Raises Misconfigured for an unknown kind.
+    Messages never quote values. Raises Misconfigured for an unknown kind.
     """
     config = connector_class(kind).Config
     try:
@@ -128,7 +123,7 @@ def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list
 
 
 def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Field and message, without the values: they may be secret."""
+    """Field and message; values are left out, as they may be secret."""
     for problem in error.errors(include_url=False, include_input=False):
         field, *inside = map(str, problem["loc"] or [""])
         raised = problem.get("ctx", {}).get("error")
@@ -136,13 +131,10 @@ def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple
             field = raised.field
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden" and not inside:
-            message = _unknown(field, config)
+            similar = find_similar_names(field, config.model_fields)
+            hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+            message = f"there is no such setting{hint}"
         yield field, f"{'.'.join(inside)}: {message}" if inside else message
-
-
-def _unknown(name: str, config: type[BaseModel]) -> str:
-    similar = find_similar_names(name, config.model_fields)
-    return "there is no such setting" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
 
 
 def _share(source: Source) -> _Shared:
@@ -151,7 +143,7 @@ def _share(source: Source) -> _Shared:
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))
-    if fresh.connector.capabilities.tells_of_changes:
+    if fresh.connector.capabilities.reports_listing_changes:
         let_go = partial(_let_go, loop_connectors, fresh, source.pk)
         fresh.listening = Listening(source, fresh.connector, let_go=let_go)
     if known is not None:
@@ -166,12 +158,7 @@ def _let_go(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int
 
 
 _closing: set[asyncio.Future[None]] = set()
-"""Keeps tasks alive until they are done; the loop alone holds them weakly."""
-
-
-async def _close_if_done(shared: _Shared) -> None:
-    if shared.retired and not shared.users:
-        await shared.connector.aclose()
+"""Keeps the tasks alive; the event loop holds only weak references."""
 
 
 def _sentence(error: ValidationError, config: type[BaseModel]) -> str:

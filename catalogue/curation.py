@@ -1,4 +1,4 @@
-"""What curators do to workflows, for every door."""
+"""Curators' decisions about workflows, for every door."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -43,29 +43,26 @@ class Enabled:
     changed: int
     """How many were not enabled before."""
     unseen: list[str]
-    """The tool names of those that say something else by now, and stay hidden."""
+    """Tool names of workflows that the engine has changed since; they stay hidden."""
 
-    def tell_unseen(self) -> str:
-        """Empty where everything is as it was seen."""
+    def unseen_message(self) -> str:
         if not self.unseen:
             return ""
         more = f" and {len(self.unseen) - NAMED} more" if len(self.unseen) > NAMED else ""
-        told = f"{', '.join(self.unseen[:NAMED])}{more}"
-        return f"Changed by the engine since it was shown, and still hidden: {told}. Look again."
+        names = f"{', '.join(self.unseen[:NAMED])}{more}"
+        return f"Changed by the engine since it was shown, and still hidden: {names}. Look again."
 
 
 class UnknownWorkflows(Exception):
-    """Some of the names belong to no workflow of the source."""
-
     def __init__(self, names: list[str]) -> None:
         super().__init__(f"No such workflow: {', '.join(names)}")
         self.names = names
 
 
 def choose_workflows(source: Source, names: Iterable[str] | None = None) -> QuerySet[Workflow]:
-    """The source's workflows of these tool names, workflow names or engine's ids.
+    """The source's workflows by tool name, name or engine's id; without names all present ones.
 
-    Without names all that are present. Raises UnknownWorkflows.
+    Raises UnknownWorkflows.
     """
     workflows = Workflow.objects.filter(source=source)
     if names is None:
@@ -79,41 +76,40 @@ def choose_workflows(source: Source, names: Iterable[str] | None = None) -> Quer
 
 
 def enable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    """Let agents see them, filters permitting. Returns how many were not enabled before."""
+    """Returns how many were not enabled before."""
     return _decide(workflows, by, "Enabled.", enabled=True)
 
 
 @transaction.atomic
 def enable_as_seen(seen: Mapping[int, str], *, by: Actor | None = None) -> Enabled:
-    """Enable workflows that still say what somebody has seen of them: their content hashes by key.
+    """Enable workflows whose content hash is still the one shown to the curator; `seen` has it by key.
 
-    Hidden workflows follow their engine, so that one may say something else by the time of the click.
+    Hidden workflows follow their engine, so the content may have changed by the time of the click.
     """
     Revision.lock()
     hidden = Workflow.objects.filter(pk__in=seen, enabled=False).order_by("tool_name")
-    told = list(hidden.values_list("pk", "tool_name", "content_hash"))
-    unseen = {key: name for key, name, content_hash in told if content_hash != seen[key]}
+    shown = list(hidden.values_list("pk", "tool_name", "content_hash"))
+    unseen = {key: name for key, name, content_hash in shown if content_hash != seen[key]}
     chosen = Workflow.objects.filter(pk__in=seen.keys() - unseen.keys())
     return Enabled(enable_workflows(chosen, by=by), list(unseen.values()))
 
 
 def disable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    """Hide them and refuse calls. Returns how many were enabled before."""
+    """Returns how many were enabled before."""
     return _decide(workflows, by, "Disabled.", enabled=False)
 
 
 def mark_read_only(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    """Say that they change nothing, whatever was said before. Returns for how many that is new."""
+    """Returns how many were not marked before."""
     return _decide(workflows, by, "Marked as read-only.", read_only_hint=True, destructive_hint=None)
 
 
 def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    """Take the engine's word for what they do again. Returns how many had a curator's."""
     return _decide(workflows, by, "Took the engine's hints again.", **dict.fromkeys(CURATORS_HINTS))
 
 
 def known_tags() -> list[str]:
-    """All that agents are or would be shown, without regard to the case of letters in their order."""
+    """Sorted without regard to case."""
     tags: set[str] = set()
     for engines, ours in Workflow.objects.order_by().values_list("tags", "tags_override").distinct():
         tags.update(engines if ours is None else ours)
@@ -121,13 +117,13 @@ def known_tags() -> list[str]:
 
 
 def add_tags(workflows: QuerySet[Workflow], tags: Iterable[str], *, by: Actor) -> int:
-    """To those that they have. Returns how many lacked one."""
+    """Returns how many lacked one of them."""
     added = list(dict.fromkeys(tags))
     return _retag(workflows, by, lambda shown: [*shown, *(tag for tag in added if tag not in shown)])
 
 
 def remove_tags(workflows: QuerySet[Workflow], tags: Iterable[str], *, by: Actor) -> int:
-    """In any case of letters. Returns how many had one."""
+    """Without regard to case. Returns how many had one of them."""
     removed = {tag.casefold() for tag in tags}
     return _retag(workflows, by, lambda shown: [tag for tag in shown if tag.casefold() not in removed])
 
@@ -140,7 +136,7 @@ def _retag(workflows: QuerySet[Workflow], by: Actor, change: Callable[[list[str]
     changed = []
     for workflow in rows:
         if (tags := change(workflow.shown_tags)) != workflow.shown_tags:
-            # The engine's own are nobody's decision.
+            # The engine's own tags are no override.
             workflow.tags_override = None if tags == workflow.tags else tags
             changed.append(workflow)
     Workflow.objects.bulk_update(changed, ["tags_override"], batch_size=500)
@@ -153,8 +149,8 @@ def _retag(workflows: QuerySet[Workflow], by: Actor, change: Callable[[list[str]
 def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **decisions: Any) -> Workflow:
     """Set the curator's own words and limits. Raises ValidationError keyed by field.
 
-    `alias_days`: how long calls by the name that it loses now still run; where it keeps its name, those by
-    its last name and by those that still work. 0: no longer.
+    `alias_days`: how long calls by the name it loses still run; where the name stays, it applies to the last
+    former name and to live aliases. 0: not at all.
     """
     unknown = set(decisions) - set(OVERRIDABLE)
     if unknown:
@@ -165,8 +161,8 @@ def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **de
         Revision.lock()
         workflow.full_clean()
         if "argument_overrides" in decisions and (problems := workflow.argument_problems):
-            told = [f"{name}: {problem}" for name, problem in problems.items()]
-            raise ValidationError({"argument_overrides": told})
+            messages = [f"{name}: {problem}" for name, problem in problems.items()]
+            raise ValidationError({"argument_overrides": messages})
         written = list(decisions)
         if "tool_name" in decisions or alias_days is not None:
             _rename(workflow, alias_days)
@@ -176,7 +172,7 @@ def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **de
 
 
 def _rename(workflow: Workflow, alias_days: int | None) -> None:
-    """By the names that the row has: the workflow at hand has its new one already. Raises ValidationError."""
+    """Reads the stored names: the given workflow already has its new one. Raises ValidationError."""
     row = Workflow.objects.only("tool_name", "former_tool_names", "tool_aliases").get(pk=workflow.pk)
     if alias_days is not None and not 0 <= alias_days <= MOST_ALIAS_DAYS:
         raise ValidationError({"alias_days": f"This has to be from 0 to {MOST_ALIAS_DAYS} days."})
@@ -201,8 +197,8 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
 
 
 @transaction.atomic
-def _decide(workflows: QuerySet[Workflow], by: Actor | None, told: str, **decisions: bool | None) -> int:
-    """Of whom it is not said who decided (`by`), no history is kept."""
+def _decide(workflows: QuerySet[Workflow], by: Actor | None, message: str, **decisions: bool | None) -> int:
+    """Without `by` no history is recorded."""
     Revision.lock()
     # By primary key, because the callers' querysets may be ordered, sliced or joined.
     keys = list(workflows.values_list("pk", flat=True))
@@ -214,5 +210,5 @@ def _decide(workflows: QuerySet[Workflow], by: Actor | None, told: str, **decisi
     if changed:
         Revision.bump()
     if by is not None:
-        record_change(by, before, told)
+        record_change(by, before, message)
     return changed

@@ -1,14 +1,20 @@
-"""The ORM from asynchronous code: one hop to a thread per unit of work."""
+"""Database access: from asynchronous code in one hop to a thread, and the embedded database."""
 
 import asyncio
 import contextvars
+import fcntl
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
+from django.conf import settings
+from django.core.management import call_command
 from django.db import close_old_connections, connection
+from django.db.migrations.executor import MigrationExecutor
+from loguru import logger
 
 from connectors.background import run_in_background_loop
 
@@ -16,8 +22,9 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 THREADS = 2 if connection.vendor == "sqlite" else 6
-"""SQLite has one writer. For PostgreSQL more threads bridge its waits, but get into each other's way, since
-Python runs one at a time: docs/decisions/0009-call-path.md has the figures."""
+"""SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
+slower: docs/decisions/0009-call-path.md has the figures.
+"""
 
 _turn = threading.Lock()
 
@@ -29,7 +36,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def require_database() -> None:
-    """Raises OperationalError with the server's own words, at once: the pool would try for a while first."""
+    """Raises OperationalError with the server's own words at once; the pool would keep trying."""
     probe = connection.copy()
     probe.settings_dict["OPTIONS"].pop("pool", None)
     try:
@@ -39,22 +46,22 @@ def require_database() -> None:
 
 
 def lend_connection() -> None:
-    """Give this thread's connection back to the pool before a long wait; the next query takes one again."""
+    """Return this thread's connection to the pool before a long wait; the next query takes one again."""
     if not connection.in_atomic_block:
         close_old_connections()
 
 
 def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for what the background loop does, and keep no connection from those who need one meanwhile."""
+    """Wait for a coroutine on the background loop without holding a connection."""
     lend_connection()
     return run_in_background_loop(coroutine)
 
 
 def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """For what is one write transaction and runs in every call: on SQLite, those of a process take turns.
+    """Serialise a write transaction within the process on SQLite; for units that run in every call.
 
-    SQLite itself lets who waits for the writer nap for 1 to 100 ms, again and again while others are faster:
-    with eight callers the slowest took 140 ms, and take 50 ms in turns.
+    SQLite's own busy wait sleeps for 1 to 100 ms while faster writers overtake: with eight callers the
+    slowest took 140 ms, and takes 50 ms in turns.
     """
 
     @wraps(unit)
@@ -71,9 +78,9 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 async def run_in_database(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Run a synchronous unit of work in a thread; its connection goes back to the pool afterwards.
+    """Run a synchronous unit of work in a thread; its connection returns to the pool afterwards.
 
-    Once the interpreter is ending there are no threads any more, and whoever wants one is cancelled.
+    Raises CancelledError once the interpreter is shutting down and threads can no longer start.
     """
     context = contextvars.copy_context()
     call = partial(context.run, _with_clean_connection, partial(unit, *args, **kwargs))
@@ -92,3 +99,29 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
         return unit()
     finally:
         close_old_connections()
+
+
+def bring_up_to_date(say: Callable[[str], None]) -> None:
+    """Apply pending migrations, calling `say` first where there are any.
+
+    A file lock serialises the processes of one data folder. Raises OperationalError.
+    """
+    with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        executor = MigrationExecutor(connection)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            say("Bringing the database up to date ...")
+            # Standard output may be a client's.
+            call_command("migrate", verbosity=0, interactive=False, stdout=sys.stderr)
+
+
+def make_embedded_database() -> None:
+    """Only for an SQLite database without tables; one with tables may belong to other code."""
+    if connection.vendor == "sqlite" and not connection.introspection.table_names():
+        bring_up_to_date(logger.info)
+
+
+def prepare_embedded_database() -> None:
+    """Only for SQLite; operators migrate database servers."""
+    if connection.vendor == "sqlite":
+        bring_up_to_date(logger.info)

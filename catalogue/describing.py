@@ -1,38 +1,99 @@
-"""What agents are told about workflows, in as few or as many words as they ask for.
-
-Every door that lists or describes workflows for agents uses these, so that all of them say the same.
-"""
+"""Descriptions of workflows for agents, shared by every door, and their cost in tokens."""
 
 import re
+import threading
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from catalogue.exposure import ExposedCatalogue
 from catalogue.inputs import describe_inputs, describe_outputs, summarise_inputs
 from catalogue.interactions import describe_interactions
-from catalogue.models import Workflow
-from catalogue.outages import Outage, current_outages, outages_seen_through
+from catalogue.models import Source, Workflow
 
 SHORT_DESCRIPTION = 150
-"""Characters of a description in compact mode, before the "..."."""
 TELLING = 40
-"""Characters after which a description that is too long may end with its sentence: what is cut off in the
-middle of the next one helps nobody to choose, and is paid for in each list."""
+"""Characters after which a shortened description may end with its sentence: the cut-off start of the next one
+helps no agent to choose and costs tokens in each list."""
 SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")
-"""Not the full stops of "e.g." and of initials."""
+"""Skips the full stops of "e.g." and of initials."""
+
+
+MAX_AGE_SECONDS = 0.5
+"""How old the outages of a process may be, as for the catalogue itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """An enabled source whose last listing failed or is held; agents see its last good list (A1.4)."""
+
+    source: str
+    since: datetime | None
+    reason: str
+    was_listed: bool
+
+
+Outages = tuple[Outage, ...]
+
+
+def outages_seen_through(catalogue: ExposedCatalogue, outages: Outages, slug: str | None) -> Outages:
+    if slug is None or not outages:
+        return outages
+    sources = {workflow.source.name for workflow in catalogue.seen_through(slug).values()}
+    return tuple(outage for outage in outages if outage.source in sources)
+
+
+class _Remembered:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outages: Outages = ()
+        self._asked_at: float | None = None
+
+    def fresh(self) -> Outages | None:
+        """Without the database; None when it has to be queried."""
+        asked_at = self._asked_at
+        is_fresh = asked_at is not None and time.monotonic() - asked_at < MAX_AGE_SECONDS
+        return self._outages if is_fresh else None
+
+    def current(self) -> Outages:
+        with self._lock:
+            if (known := self.fresh()) is not None:
+                return known
+            asked_at = time.monotonic()
+            self._outages = _load_outages()
+            self._asked_at = asked_at
+            return self._outages
+
+    def forget(self) -> None:
+        self._asked_at = None
+
+
+def _load_outages() -> Outages:
+    unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
+    out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
+    columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
+    return tuple(
+        Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
+    )
+
+
+_remembered = _Remembered()
+fresh_outages = _remembered.fresh
+current_outages = _remembered.current
+forget_outages = _remembered.forget
 
 
 class Mode(StrEnum):
-    """How much a list tells of each workflow."""
-
     COMPACT = "compact"
     STANDARD = "standard"
     DETAILED = "detailed"
 
 
 def summarise_workflow(workflow: Workflow, mode: Mode = Mode.COMPACT) -> dict[str, Any]:
-    """One entry of a list (D1): `{name, description, tags, input_summary}`, or all of it in detailed mode."""
+    """One entry of a list (D1): `{name, description, tags, input_summary}`, or all in detailed mode."""
     described = workflow.shown_description
     summary: dict[str, Any] = {
         "name": workflow.tool_name,
@@ -50,7 +111,7 @@ def summarise_workflow(workflow: Workflow, mode: Mode = Mode.COMPACT) -> dict[st
 
 
 def describe_workflow(workflow: Workflow) -> dict[str, Any]:
-    """Everything about one workflow that whoever calls it may know (D7); asks how its source is."""
+    """Everything that callers of a workflow may know (D7)."""
     described: dict[str, Any] = {
         "name": workflow.tool_name,
         "title": workflow.title,
@@ -74,9 +135,9 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
 
 
 def unavailable_sources(catalogue: ExposedCatalogue, *, toolset: str | None = None) -> list[dict[str, Any]]:
-    """Engines whose present list we do not know, of those that whoever comes through the toolset sees.
+    """Outages of sources that the toolset shows: `[{source, since, reason, shown}]`.
 
-    Each is `{source, since, reason, shown}`; `shown` says whether there is a last good list.
+    `shown` says whether agents still see a last good list.
     """
     return _describe_outages(outages_seen_through(catalogue, current_outages(), toolset))
 
@@ -94,7 +155,7 @@ def _describe_outages(outages: Iterable[Outage]) -> list[dict[str, Any]]:
 
 
 def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
-    """On one line; what is longer ends after a whole sentence that tells enough, or a word, with "..."."""
+    """One line, cut after an informative whole sentence or a word, with "..."."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
@@ -105,11 +166,14 @@ def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
     return kept.rstrip(" .,;:") + "..."
 
 
-__all__ = [
-    "Mode",
-    "describe_workflow",
-    "shorten",
-    "summarise_inputs",
-    "summarise_workflow",
-    "unavailable_sources",
-]
+CHARACTERS_PER_TOKEN = 4
+"""Of English and JSON; each model counts differently."""
+
+
+def estimate_tokens(text: str) -> int:
+    return tokens_for(len(text))
+
+
+def tokens_for(characters: int) -> int:
+    """Rounded up."""
+    return -(-characters // CHARACTERS_PER_TOKEN)

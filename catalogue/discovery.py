@@ -1,6 +1,6 @@
-"""Discovery: what an engine lists now becomes what the catalogue knows of it.
+"""Discovery: listing one source at a time under a lease, and reconciling the catalogue with the listing.
 
-One source at a time, under a lease; a listing that fails or is held changes nothing but the source's health.
+A listing that fails or is held changes nothing but the source's health.
 """
 
 import asyncio
@@ -29,30 +29,30 @@ from connectors.protocol import Health
 LISTING_TIMEOUT_SECONDS = 300.0
 LEASE = timedelta(seconds=60)
 RENEWAL_SECONDS = 15.0
-"""Renewed while the engine lists: what a process that was killed held is free within a minute."""
+"""Short enough to free the source within a minute after its process is killed."""
 LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())
-"""Several may wait."""
+"""Several callers may wait."""
 LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
 LONGEST_RETRY_SECONDS = 3600
 
 
 class RefreshRefused(Exception):
-    """The source cannot be refreshed now; the message says why."""
+    """The source cannot be refreshed now."""
 
 
 class BeingRefreshed(RefreshRefused):
-    """Another listing of the source is under way."""
+    """Another listing of the source is in progress."""
 
 
 def refresh_source(
     source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL, waits: bool = False
 ) -> DiscoveryRun:
-    """List the source's workflows and reconcile the catalogue with them; check those that list nothing.
+    """List the source's workflows and reconcile the catalogue; check a source that lists none.
 
-    Returns the finished run, also for a listing that failed or is held. Raises RefreshRefused when the source
-    is switched off or deleted, and BeingRefreshed. With `waits` it lists after the listing that is under way,
-    which may have begun before what the caller wants to see.
+    Returns the finished run, also if the listing failed or is held. Raises RefreshRefused for a disabled or
+    deleted source, and BeingRefreshed. With `waits` it waits for the listing in progress, which may miss what
+    the caller wants to see, and lists again.
     """
     source = _claim_in_turn(source) if waits else _claim(source)
     try:
@@ -67,28 +67,28 @@ def refresh_source(
 
 
 def due_sources() -> list[int]:
-    """The ids of the sources whose listing is due; none while discovery is off (A4.1)."""
+    """Ids of the sources to list now; none while discovery is off (A4.1)."""
     if not settings.CATALOGUE["discovery_enabled"]:
         return []
     return list(Source.objects.due(timezone.now()).values_list("pk", flat=True))
 
 
 def make_due(sources: QuerySet[Source]) -> int:
-    """Have the worker list them next. Returns how many; 0 while discovery is off, when it would not."""
+    """Have the worker list them next. Returns how many; 0 while discovery is off."""
     if not settings.CATALOGUE["discovery_enabled"]:
         return 0
     return sources.filter(enabled=True).update(next_refresh_at=timezone.now())
 
 
 def sources_to_list_at_start() -> list[int]:
-    """The ids of the sources that are refreshed by themselves at all (A1.1)."""
+    """Ids of the sources that are refreshed automatically (A1.1)."""
     if not settings.CATALOGUE["discovery_enabled"]:
         return []
     return [source.pk for source in Source.objects.filter(enabled=True) if source.effective_refresh_interval]
 
 
 def _claim_in_turn(source: Source) -> Source:
-    """Once it is free; a listing whose process died keeps it from others for no longer than its lease."""
+    """Waits for the lease; that of a killed process expires."""
     deadline = time.monotonic() + LONGEST_TURN_SECONDS
     while True:
         try:
@@ -100,12 +100,12 @@ def _claim_in_turn(source: Source) -> Source:
 
 
 def give_up_listings(source_ids: Collection[int]) -> None:
-    """The process that lists these sources is about to end: another one need not wait for its leases."""
+    """Free the leases of a process that is about to end."""
     Source.objects.filter(pk__in=source_ids).update(refresh_lease_expires_at=None)
 
 
 def _claim(source: Source) -> Source:
-    """The source as it is now, leased to us: whoever had it at hand may have read it long ago."""
+    """Lease the source and read it again: the caller's instance may be old."""
     now = timezone.now()
     free = Source.objects.filter(pk=source.pk, enabled=True).exclude(refresh_lease_expires_at__gte=now)
     if free.update(refresh_lease_expires_at=now + LEASE) == 1:
@@ -119,14 +119,14 @@ def _claim(source: Source) -> Source:
 
 
 def _held(source: Source) -> QuerySet[Source]:
-    """The source's row as long as it is leased to us; empty once another listing took over."""
+    """The source's row while the lease is ours; empty once another listing took it."""
     return Source.objects.filter(pk=source.pk, refresh_lease_expires_at=source.refresh_lease_expires_at)
 
 
 def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     log = logger.bind(source=source.name)
     try:
-        told = _take_in(source, run)
+        summary = _take_in(source, run)
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
@@ -139,12 +139,12 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
         ours = ConnectorError("An error of ours, not of the engine; the log has the details.")
         _record_failure(source, run, ours)
     else:
-        _record_success(source, run, told)
+        _record_success(source, run, summary)
     return run
 
 
 def _take_in(source: Source, run: DiscoveryRun) -> str:
-    """What came of it, in a sentence. Raises ConnectorError, and what `reconcile` raises."""
+    """Returns the result in a sentence. Raises ConnectorError, and what `reconcile` raises."""
     answer = run_without_connection(_ask_under_lease(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
@@ -156,7 +156,7 @@ def _take_in(source: Source, run: DiscoveryRun) -> str:
 
 
 def _what_went(source: Source) -> str:
-    """A warning of enabled workflows that the engine lists no more; empty where there are none."""
+    """A warning about enabled workflows that are missing; empty if there are none."""
     gone = source.workflows.filter(enabled=True).exclude(missing_since=None).count()
     if not gone:
         return ""
@@ -165,13 +165,13 @@ def _what_went(source: Source) -> str:
 
 
 def _why_none(run: DiscoveryRun) -> str:
-    """What may explain a listing that brought nothing; empty where nothing was left out of it."""
+    """The reason for an empty listing; empty if nothing was skipped."""
     if run.found or not run.skipped:
         return ""
     first, others = run.skipped[0], run.skipped_count - 1
     named = first["name"] or first["id"] or "(no id)"
-    told = f" {named}: {first['reason'].removesuffix('.')}."
-    return f"{told} And {others} more were left out." if others else told
+    message = f" {named}: {first['reason'].removesuffix('.')}."
+    return f"{message} And {others} more were left out." if others else message
 
 
 async def _ask_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
@@ -190,12 +190,12 @@ def _renew(source: Source) -> None:
         if _held(source).update(refresh_lease_expires_at=later):
             source.refresh_lease_expires_at = later
     except (OperationalError, InterfaceError) as error:
-        # The lease lasts for some of them.
+        # The lease outlasts several failed renewals.
         logger.bind(source=source.name).warning("The lease of a listing was not renewed: {}", error)
 
 
 async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
-    """The engine's listing; of an engine that lists nothing, whether it can be reached."""
+    """The engine's listing, or the health of an engine without listings."""
     try:
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:
             if not connector.capabilities.lists_workflows:
@@ -203,28 +203,30 @@ async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] 
             listing = [item async for item in connector.discover()]
     except TimeoutError:
         raise Unreachable(f"The listing took longer than {LISTING_TIMEOUT_SECONDS:g} s.") from None
-    # With none that can be told apart, all workflows would count as gone.
+    # With no object that has an id, all workflows would count as missing.
     nameless = [item for item in listing if isinstance(item, RejectedDefinition) and not item.id]
     if nameless and len(nameless) == len(listing):
         raise InvalidAnswer(f"No object of the listing can be read. The first: {nameless[0].reason}.")
     return listing
 
 
-def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
+def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
     now = timezone.now()
     interval = source.effective_refresh_interval
     _held(source).update(
         health_state=Source.HealthState.OK,
-        health_message=told,
+        health_message=summary,
         failing_since=None,
         failures=0,
         last_refreshed_at=now,
         next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
     )
     log = logger.bind(source=source.name)
-    # At every listing the same lines would hide the new ones.
-    known = Counter(map(_what_was_skipped, _skipped_before(run)))
+    # Repeated at each listing, the same lines would hide new ones.
+    succeeded = run.source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.SUCCEEDED).exclude(pk=run.pk)
+    before = succeeded.first()
+    known = Counter(map(_what_was_skipped, before.skipped if before else ()))
     for skipped in run.skipped:
         what = _what_was_skipped(skipped)
         known[what] -= 1
@@ -238,7 +240,7 @@ def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
         )
     log.info(
         "Discovery: {} {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
-        told,
+        summary,
         run.added,
         run.updated,
         run.returned,
@@ -249,18 +251,12 @@ def _record_success(source: Source, run: DiscoveryRun, told: str) -> None:
 
 
 def _what_was_skipped(skipped: dict[str, Any]) -> tuple[str, str, str]:
-    """Wherever it stands in the listing: that changes with every workflow before it."""
+    """Without the position, which shifts with each workflow before it."""
     return skipped["id"], skipped["name"], skipped["reason"]
 
 
-def _skipped_before(run: DiscoveryRun) -> list[dict[str, Any]]:
-    succeeded = run.source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.SUCCEEDED).exclude(pk=run.pk)
-    before = succeeded.first()
-    return [] if before is None else before.skipped
-
-
 def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) -> None:
-    # Listed every few minutes, the same names would fill the database: the latest run has them.
+    # Only the latest of the same held listings keeps its names, to save space.
     same = source.discovery_runs.filter(
         outcome=DiscoveryRun.Outcome.HELD, vanishing_digest=run.vanishing_digest
     )
@@ -297,16 +293,16 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
 
 
 def _unless_moved(source: Source, planned: datetime | None) -> Case:
-    """Who made the source due while it was listed wants another listing than that one."""
+    """A refresh requested during the listing stays due."""
     as_found = Q(next_refresh_at=source.next_refresh_at)
     field = Source._meta.get_field("next_refresh_at")
     return Case(When(as_found, then=Value(planned, output_field=field)), default=F("next_refresh_at"))
 
 
 def _retry_wait(source: Source, error: ConnectorError) -> float:
-    """Seconds that double with each failure in a row, never fewer than the engine asked for (A5.4).
+    """Seconds, doubled with each failure in a row, and at least what the engine asks for (A5.4).
 
-    Once the retries are used up (B4), not before the usual interval. 0 where nothing is tried by itself.
+    After the last retry (B4) at least the refresh interval. 0 without automatic refreshes.
     """
     interval = source.effective_refresh_interval
     if not interval:

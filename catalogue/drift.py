@@ -1,42 +1,38 @@
-"""What an engine has changed about a workflow since it was accepted: in words, and whether it is harmless.
+"""The differences between what was accepted of a workflow and what its engine offers now.
 
-Pure functions of the two layers. What no rule here calls harmless is not.
+Pure functions of the two layers. A difference is harmless only where a rule here says so.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from catalogue.suspicious_words import find_suspicious
-
 ABSENT: Any = None
+Layer = Mapping[str, Any]
+"""The upstream fields of a workflow."""
 MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One thing that the engine says otherwise than what was accepted."""
-
     field: str
-    """Such as `description` or `input_schema`: by this name it can be accepted alone."""
-    told: str
+    """Such as `description` or `input_schema`; this field can be accepted alone."""
+    text: str
     """Such as "new required argument `password`"."""
     old: Any = ABSENT
-    """The value before, any JSON; None where there was none."""
+    """Any JSON; None where there was none."""
     new: Any = ABSENT
     harmless: bool = False
     warning: str = ""
-    """What in the new texts may be meant to command agents."""
+    """Excerpts of new texts that may be instructions to agents."""
 
 
-def find_differences(
-    accepted: Mapping[str, Any], offered: Mapping[str, Any], *, starts_by_metadata: bool = True
-) -> list[Difference]:
-    """Both layers have the fields that upstream decides.
-
-    Without `starts_by_metadata` the engine is started the same way whatever the workflow's metadata says.
-    """
+def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:
+    """Without `starts_by_metadata` the engine's starts do not depend on the workflow's metadata."""
+    # A cached answer runs nothing, so that a shorter cache time is harmless.
+    caches_less = (offered["upstream_cache_seconds"] or 0) <= (accepted["upstream_cache_seconds"] or 0)
     found = [
         *_of_text("name", "name", accepted, offered, typos=not starts_by_metadata),
         *_of_text("upstream_title", "title", accepted, offered),
@@ -49,7 +45,7 @@ def find_differences(
         *_of_interactions("queries", "question", accepted, offered),
         *_of_interactions("signals", "signal", accepted, offered),
         *_of_value("execution_type", "execution type", accepted, offered),
-        *_of_caching(accepted, offered),
+        *_of_value("upstream_cache_seconds", "cache time", accepted, offered, harmless=caches_less),
         *_of_metadata(accepted, offered, starts_by_metadata=starts_by_metadata),
         *(
             difference
@@ -65,14 +61,14 @@ def is_harmless(differences: list[Difference]) -> bool:
 
 
 def tell_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
-    """In one line, what is not harmless first."""
+    """On one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
-    told = [difference.told for difference in ordered[:at_most]]
-    more = len(ordered) - len(told)
-    return ", ".join([*told, f"{more} more"] if more else told)
+    shown = [difference.text for difference in ordered[:at_most]]
+    more = len(ordered) - len(shown)
+    return ", ".join([*shown, f"{more} more"] if more else shown)
 
 
-# What is simply another value
+# Plain values
 
 
 HARMLESS_FIELDS = {
@@ -87,12 +83,12 @@ NOTHING: tuple[Any, ...] = ("", None, [], {})
 
 
 def _of_value(
-    field: str, label: str, accepted: Mapping[str, Any], offered: Mapping[str, Any], *, harmless: bool = False
+    field: str, label: str, accepted: Layer, offered: Layer, *, harmless: bool = False
 ) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old != new:
         yield Difference(
-            field=field, told=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
+            field=field, text=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
         )
 
 
@@ -102,29 +98,23 @@ def _changed(old: Any, new: Any) -> str:
     return "no" if new in NOTHING else "another"
 
 
-def _of_caching(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
-    """Answers from the cache run nothing: to cache less is harmless."""
-    shorter = (offered["upstream_cache_seconds"] or 0) <= (accepted["upstream_cache_seconds"] or 0)
-    yield from _of_value("upstream_cache_seconds", "cache time", accepted, offered, harmless=shorter)
-
-
-def _of_resemblance(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
+def _of_resemblance(accepted: Layer, offered: Layer) -> Iterator[Difference]:
     new = offered.get("resembles", "")
     if new and new != accepted["resembles"]:
         is_of_title = accepted["upstream_title"] != offered["upstream_title"]
         yield Difference(
             field="upstream_title" if is_of_title else "name",
-            told=f"its name or title can be mistaken for {new}",
+            text=f"its name or title can be mistaken for {new}",
             old=accepted["resembles"],
             new=new,
         )
 
 
-def _of_schema_problem(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
+def _of_schema_problem(accepted: Layer, offered: Layer) -> Iterator[Difference]:
     problem = offered["schema_problem"]
     if problem and not accepted["schema_problem"]:
-        told = "its input schema cannot be used and would be replaced by one that takes any object"
-        yield Difference(field="input_schema", told=told, new=problem)
+        message = "its input schema cannot be used and would be replaced by one that takes any object"
+        yield Difference(field="input_schema", text=message, new=problem)
 
 
 HINTS = {
@@ -135,56 +125,52 @@ HINTS = {
 }
 
 
-def _of_hints(accepted: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[Difference]:
-    """A claim that it is safer is not harmless either: clients ask less then."""
+def _of_hints(accepted: Layer, offered: Layer) -> Iterator[Difference]:
+    """A claim to be safer is not harmless: clients confirm less then."""
     for name, meaning in HINTS.items():
         old, new = accepted["hints"].get(name), offered["hints"].get(name)
         if old != new:
             says = {True: f"it {meaning}", False: f"not that it {meaning}", None: "nothing of that"}
-            told = f"hint `{name}`: the engine says {says[new]}, before: {says[old]}"
-            yield Difference(field="hints", told=told, old=old, new=new)
+            message = f"hint `{name}`: the engine says {says[new]}, before: {says[old]}"
+            yield Difference(field="hints", text=message, old=old, new=new)
 
 
-def _of_metadata(
-    accepted: Mapping[str, Any], offered: Mapping[str, Any], *, starts_by_metadata: bool
-) -> Iterator[Difference]:
-    """What a connector starts it by: an address, a queue, the code that runs."""
+def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -> Iterator[Difference]:
+    """Connectors start workflows by it: an address, a queue, the code that runs."""
     old, new = accepted["metadata"], offered["metadata"]
-    for name in [*old, *(name for name in new if name not in old)]:
+    for name in old | new:
         if old.get(name) == new.get(name) and (name in old) == (name in new):
             continue
         harmless = not starts_by_metadata and name != "output_is_promised"
-        told = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
+        message = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
         yield Difference(
             field="metadata",
-            told=f"{_changed(old.get(name), new.get(name))} {told}",
+            text=f"{_changed(old.get(name), new.get(name))} {message}",
             old=old.get(name),
             new=new.get(name),
             harmless=harmless,
         )
 
 
-def _of_interactions(
-    field: str, noun: str, accepted: Mapping[str, Any], offered: Mapping[str, Any]
-) -> Iterator[Difference]:
+def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> Iterator[Difference]:
     old = {one["name"]: one for one in accepted[field]}
     new = {one["name"]: one for one in offered[field]}
-    for name in [*old, *(name for name in new if name not in old)]:
+    for name in old | new:
         before, after = old.get(name), new.get(name)
         if before == after:
             continue
-        told = f"new {noun} `{name}`" if before is None else f"{noun} `{name}` is another"
+        message = f"new {noun} `{name}`" if before is None else f"{noun} `{name}` is another"
         if after is None:
-            told = f"{noun} `{name}` is gone"
-        yield Difference(field=field, told=told, old=before, new=after, harmless=before is None)
+            message = f"{noun} `{name}` is gone"
+        yield Difference(field=field, text=message, old=before, new=after, harmless=before is None)
 
 
 UNREAD = {"icons", "upstream_timeout_seconds", "upstream_cache_seconds"}
-"""No text of the engine that agents read."""
+"""Fields without texts that agents read."""
 
 
 def _with_warning(difference: Difference) -> Difference:
-    """Texts are never harmless if they may be meant for the agent, and were not there before."""
+    """A text that may instruct agents is not harmless, unless it was there before."""
     if difference.field in UNREAD or (difference.field == "metadata" and difference.harmless):
         return difference
     before = find_suspicious(difference.old)
@@ -198,7 +184,7 @@ def _with_warning(difference: Difference) -> Difference:
 
 
 def _of_text(
-    field: str, label: str, accepted: Mapping[str, Any], offered: Mapping[str, Any], *, typos: bool = True
+    field: str, label: str, accepted: Layer, offered: Layer, *, typos: bool = True
 ) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old != new:
@@ -207,15 +193,14 @@ def _of_text(
 
 def _text_difference(field: str, label: str, old: Any, new: Any, *, typos: bool = True) -> Difference:
     if typos and is_typo(old, new):
-        return Difference(field=field, told=f"a typo in the {label}", old=old, new=new, harmless=True)
-    return Difference(field=field, told=f"{_changed(old, new)} {label}", old=old, new=new)
+        return Difference(field=field, text=f"a typo in the {label}", old=old, new=new, harmless=True)
+    return Difference(field=field, text=f"{_changed(old, new)} {label}", old=old, new=new)
 
 
-WORD = re.compile(r"[^\W_]+", re.UNICODE)
 PUNCTUATION = re.compile(r"[\s.,;:!'\"\u2018\u2019\u201c\u201d-]+")
 MOST_TYPOS = 2
 SHORTEST_WORD = 5
-"""Of shorter words another letter makes another word: now and not."""
+"""In a shorter word one letter changes the meaning: now and not."""
 
 
 def is_typo(old: Any, new: Any) -> bool:
@@ -230,7 +215,7 @@ def is_typo(old: Any, new: Any) -> bool:
 
 
 def _is_misspelt(old: str, new: str) -> bool:
-    """One letter more, less or other, or two that changed places, but never the first."""
+    """One letter added, removed or replaced, or two swapped, and never the first one."""
     old, new = old.casefold(), new.casefold()
     if min(len(old), len(new)) < SHORTEST_WORD or old[0] != new[0]:
         return False
@@ -249,7 +234,7 @@ def _is_misspelt(old: str, new: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Callers may be asked for less, and promised more."""
+    """Inputs may become wider without harm, outputs narrower."""
 
     field: str
     noun: str
@@ -264,14 +249,12 @@ INPUT = _Side("input_schema", "argument", "the argument object")
 OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
 
 
-def _of_schema(
-    field: str, accepted: Mapping[str, Any], offered: Mapping[str, Any], side: _Side
-) -> Iterator[Difference]:
+def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old is None or new is None:
-        told = "new output schema" if old is None else "the output schema is gone"
+        message = "new output schema" if old is None else "the output schema is gone"
         if old != new:
-            yield Difference(field=field, told=told, old=old, new=new, harmless=old is None)
+            yield Difference(field=field, text=message, old=old, new=new, harmless=old is None)
         return
     yield from _compare_schemas(old, new, "", side)
 
@@ -282,23 +265,24 @@ NESTED = {"$defs", "definitions", "items", "properties", "required"}
 
 
 def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Difference]:
-    if old == new and isinstance(old, bool) == isinstance(new, bool):
+    if _same(old, new):
         return
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        told = f"{side.named(path)} has another schema"
-        yield Difference(field=side.field, told=told, old=old, new=new)
+        message = f"{side.named(path)} has another schema"
+        yield Difference(field=side.field, text=message, old=old, new=new)
         return
     yield from _compare_properties(old, new, path, side)
-    yield from _compare_items(old, new, path, side)
+    if "items" in old or "items" in new:
+        yield from _compare_schemas(old.get("items", {}), new.get("items", {}), f"{path}[]", side)
     yield from _compare_definitions(old, new, side)
-    for keyword in [*old, *(keyword for keyword in new if keyword not in old)]:
+    for keyword in old | new:
         if keyword in NESTED or (keyword in old and keyword in new and _same(old[keyword], new[keyword])):
             continue
         yield _keyword_difference(keyword, old, new, path, side)
 
 
 def _same(old: Any, new: Any) -> bool:
-    """1 and true are equal to Python."""
+    """To Python, 1 equals true."""
     return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
 
 
@@ -307,14 +291,13 @@ def _compare_properties(
 ) -> Iterator[Difference]:
     before, after = _dict(old.get("properties")), _dict(new.get("properties"))
     needed_before, needed_after = _names(old.get("required")), _names(new.get("required"))
-    known = [*before, *(name for name in after if name not in before)]
-    known += sorted((needed_before | needed_after) - set(known))
-    for name in known:
+    unnamed = (needed_before | needed_after) - before.keys() - after.keys()
+    for name in [*before | after, *sorted(unnamed)]:
         inner = f"{path}.{name}" if path else name
         was, is_now = name in needed_before, name in needed_after
         if name in before and name not in after:
-            told = f"{side.named(inner)} is gone"
-            yield Difference(field=side.field, told=told, old=before[name])
+            message = f"{side.named(inner)} is gone"
+            yield Difference(field=side.field, text=message, old=before[name])
         elif name in after and name not in before:
             yield _new_property(inner, after[name], side, required=is_now)
         else:
@@ -327,7 +310,7 @@ def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Dif
     kind = "" if side.is_output else "required " if required else "optional "
     return Difference(
         field=side.field,
-        told=f"new {kind}{side.named(path)}",
+        text=f"new {kind}{side.named(path)}",
         new=schema,
         harmless=side.is_output or not required,
     )
@@ -335,31 +318,26 @@ def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Dif
 
 def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
     if side.is_output:
-        told = f"{side.named(path)} is {'promised now' if required else 'no longer promised'}"
+        message = f"{side.named(path)} is {'promised now' if required else 'no longer promised'}"
     else:
-        told = f"{side.named(path)} is {'required now' if required else 'no longer required'}"
+        message = f"{side.named(path)} is {'required now' if required else 'no longer required'}"
     old, new = ("optional", "required") if required else ("required", "optional")
-    return Difference(field=side.field, told=told, old=old, new=new, harmless=required == side.is_output)
-
-
-def _compare_items(old: dict[str, Any], new: dict[str, Any], path: str, side: _Side) -> Iterator[Difference]:
-    if "items" in old or "items" in new:
-        yield from _compare_schemas(old.get("items", {}), new.get("items", {}), f"{path}[]", side)
+    return Difference(field=side.field, text=message, old=old, new=new, harmless=required == side.is_output)
 
 
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
-    """A definition more changes nothing by itself; what refers to it is told where it does."""
+    """New definitions are harmless; the places that refer to them are compared by themselves."""
     for keyword in ("$defs", "definitions"):
         before, after = _dict(old.get(keyword)), _dict(new.get(keyword))
-        for name in [*before, *(name for name in after if name not in before)]:
+        for name in before | after:
             path = f"{keyword}/{name}"
             if name not in after:
                 yield Difference(
-                    field=side.field, told=f"definition `{name}` is gone", old=before[name], harmless=True
+                    field=side.field, text=f"definition `{name}` is gone", old=before[name], harmless=True
                 )
             elif name not in before:
-                told = f"new definition `{name}`"
-                yield Difference(field=side.field, told=told, new=after[name], harmless=True)
+                message = f"new definition `{name}`"
+                yield Difference(field=side.field, text=message, new=after[name], harmless=True)
             else:
                 yield from _compare_schemas(before[name], after[name], path, side)
 
@@ -372,21 +350,21 @@ def _keyword_difference(
     if keyword in ("description", "title"):
         return _text_difference(side.field, f"{keyword} of {named}", before, after)
     rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
-    told, widens, narrows = rule(keyword, old, new)
+    message, widens, narrows = rule(keyword, old, new)
     harmless = narrows if side.is_output else widens
-    return Difference(field=side.field, told=f"{named} {told}", old=before, new=after, harmless=harmless)
+    return Difference(field=side.field, text=f"{named} {message}", old=before, new=after, harmless=harmless)
 
 
 Change = tuple[str, bool, bool]
-"""In words; whether all that was allowed is, and whether nothing else is."""
+"""The description, whether it widens and whether it narrows the allowed values."""
 
 
 def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
     before, after = _types(old.get("type")), _types(new.get("type"))
     widens = not after or bool(before and before <= after | ({"integer"} if "number" in after else set()))
     narrows = not before or bool(after and after <= before | ({"integer"} if "number" in before else set()))
-    told = f"changed its type from {_listed(before) or 'any'} to {_listed(after) or 'any'}"
-    return told, widens, narrows
+    message = f"changed its type from {_listed(before) or 'any'} to {_listed(after) or 'any'}"
+    return message, widens, narrows
 
 
 def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
@@ -407,16 +385,16 @@ def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Cha
         return ("has another default" if keyword in old else "has a default now"), False, False
     if keyword == "deprecated":
         return "is deprecated" if after else "is no longer deprecated", True, True
-    told = f"has another `{keyword}`"
+    message = f"has another `{keyword}`"
     if keyword in HIGHEST | LOWEST:
         sign = 1 if keyword in HIGHEST else -1
         widens = keyword not in new or _is_above(after, before, sign)
         narrows = keyword not in old or _is_above(before, after, sign)
-        return told, widens, narrows
+        return message, widens, narrows
     if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
         takes_more = after is not False
         return f"takes {'further' if takes_more else 'no further'} fields now", takes_more, not takes_more
-    return told, False, False
+    return message, False, False
 
 
 def _is_above(value: Any, other: Any, sign: int) -> bool:
@@ -445,3 +423,69 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def _names(value: Any) -> set[str]:
     return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()
+
+
+PATTERNS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}?"
+        r"\b(?:previous|prior|above|earlier|preceding|system|instructions?|prompts?|rules?|guidelines?)\b",
+        r"\b(?:do not|don['\u2019]t|never|without)\b.{0,20}?"
+        r"\b(?:tell|mention|inform|notif|reveal|show|report|ask|disclos|warn)\w*",
+        r"\b(?:send|forward|post|upload|transmit|e-?mail|bcc|leak|exfiltrate|copy)\b.{0,60}?\b(?:to|at)\b",
+        r"\b(?:before|after|prior to|instead of|when(?:ever)?|each time)\b.{0,20}?"
+        r"\b(?:call|us|invok|run|execut)(?:e|es|ing|s)?\b",
+        r"\b(?:you|the (?:agent|assistant|model))\s+(?:must|should|shall|have to|has to|need to|are to)\b",
+        r"\b(?:always|must|first)\s+(?:call|use|include|pass|send|read|fetch|run|execute|provide|add)\b",
+        r"</?\s*(?:important|critical|system|instructions?|secret|admin|assistant|user|prompt|tool)\b"
+        r"[^>]{0,80}>",
+        r"\b(?:system prompt|new instructions|hidden instruction|jailbreak|developer mode)\b",
+        r"\b(?:(?:api|private)[ _-]?keys?|passwords?|credentials?|access[ _-]?tokens?|secrets?|id_rsa)\b",
+        r"(?:~|\$HOME|%USERPROFILE%)[/\\]|\.ssh\b|\.env\b|\bmcp\.json\b|/etc/passwd",
+        r"\b(?:https?|ftp|data|javascript|file)\s?:[^\s<>\"']{1,200}|\bwww\.[^\s<>\"']{1,200}",
+        r"[A-Za-z0-9+/]{100,}={0,2}",
+    )
+)
+LONGEST_EXCERPT = 80
+UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})
+"""Categories of invisible characters: zero width, direction, tags, private use."""
+
+
+def find_suspicious(value: Any) -> dict[str, None]:
+    """Excerpts of the value's texts that may be instructions to agents, in order."""
+    found: dict[str, None] = {}
+    for text in texts_in(value):
+        if unseen := sorted({f"U+{ord(char):04X}" for char in text if unicodedata.category(char) in UNSEEN}):
+            found[f"unseen characters ({', '.join(unseen[:5])})"] = None
+        readable = unicodedata.normalize("NFKC", text)
+        readable = "".join(char for char in readable if unicodedata.category(char) not in UNSEEN)
+        for pattern in PATTERNS:
+            for match in pattern.finditer(readable):
+                found[_excerpt(match[0])] = None
+    return found
+
+
+def show_unseen(text: str) -> str:
+    """The text with invisible characters replaced by their code points."""
+    if text.isprintable():
+        return text
+    return "".join(f"[U+{ord(char):04X}]" if unicodedata.category(char) in UNSEEN else char for char in text)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text of a JSON value, including the keys of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from texts_in(item)
+
+
+def _excerpt(text: str) -> str:
+    line = " ".join(text.split())
+    shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
+    return f"\u201c{shown}\u201d"

@@ -1,5 +1,7 @@
-"""What agents see: a pure function of the rows and the filters, remembered per revision."""
+"""The exposed catalogue: a pure function of the rows and the filters, cached per revision."""
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections import defaultdict
@@ -11,12 +13,16 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from django.db import DatabaseError, InterfaceError
+from loguru import logger
+
+from catalogue.database import run_in_database
 from catalogue.filters import FilterChain
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
-from catalogue.portable_names import alias_tools, limit_for_tools
+from catalogue.portable_schemas import alias_tools, limit_for_tools
 
 MAX_AGE_SECONDS = 0.5
-"""How long a process may go without asking for the revision; agents see a change at most 1 s later."""
+"""How old the revision known to a process may be; agents see a change after at most 1 s."""
 
 Workflows = Mapping[str, Workflow]
 """By tool name, in alphabetical order."""
@@ -26,47 +32,39 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, slots=True)
 class ExposedToolset:
-    """An enabled toolset with those of the exposed workflows that it shows."""
-
     toolset: Toolset
     workflows: Workflows
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Of a portable toolset: what those tools are called in it whose names some clients refuse."""
+    """In a portable toolset: the names of tools whose own names some clients refuse."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedCatalogue:
-    """The exposed workflows of one revision, and how the toolsets divide them."""
-
     revision: int
     workflows: Workflows
     toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)
-    """By slug; only those that are enabled."""
+    """Enabled ones, by slug."""
 
     def seen_through(self, slug: str | None) -> Workflows:
-        """What whoever comes through this toolset may see; None: everything that is exposed.
-
-        Nothing, if there is no such toolset any more.
-        """
+        """What callers of this toolset may see; None: everything exposed. Empty for an unknown toolset."""
         if slug is None:
             return self.workflows
         return self.toolsets[slug].workflows if slug in self.toolsets else NOTHING
 
 
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
-    """The one that calls by this former name still run."""
     # Few have any, so that most are passed over without reading a time.
     had_it = (workflow for workflow in workflows.values() if name in workflow.tool_aliases)
     return next((workflow for workflow in had_it if name in workflow.live_aliases), None)
 
 
 def find_named(workflows: Workflows, name: str) -> Workflow | None:
-    """The one of this tool name, else the one whose former name it is, as long as that still works."""
+    """By its tool name, else by a former one that still works."""
     return workflows.get(name) or find_by_alias(workflows, name)
 
 
 class Placement:
-    """Where workflows are shown for what filters and rules read of them: three queries, for however many."""
+    """Where workflows are shown according to filters and rules, in three queries for any number of them."""
 
     @cached_property
     def _filters(self) -> FilterChain[WorkflowFilter]:
@@ -81,7 +79,7 @@ class Placement:
         return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
 
     def tell_move(self, old: Workflow, new: Workflow) -> str:
-        """What becomes of it if it is as `new`: "it would come into the toolset finance"; empty: nothing."""
+        """How the change to `new` moves it, such as "it would come into the toolset finance"; or empty."""
         was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
         if was_shown != is_shown:
             return "agents would see it" if is_shown else "agents would no longer see it"
@@ -92,14 +90,14 @@ class Placement:
             for slug, chain in self._rules.items()
             if chain.lets_through(new) != chain.lets_through(old)
         }
-        told = [
+        phrases = [
             f"{'come into' if comes else 'leave'} the toolset {slug}" for slug, comes in sorted(moves.items())
         ]
-        return f"it would {' and '.join(told)}" if told else ""
+        return f"it would {' and '.join(phrases)}" if phrases else ""
 
 
 def load_exposed_catalogue() -> ExposedCatalogue:
-    """Read it from the database: at most seven queries, whatever its size."""
+    """At most seven queries, whatever the size."""
     # The revision first: rows that change while we read then belong to a later one, which is noticed.
     revision = Revision.current()
     chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
@@ -118,7 +116,6 @@ def load_exposed_catalogue() -> ExposedCatalogue:
 
 
 def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
-    """A toolset with what it shows, under the names that its clients take."""
     if not toolset.portable:
         return ExposedToolset(toolset, workflows)
     aliases = alias_tools(workflows, limit=limit_for_tools(toolset.slug))
@@ -126,14 +123,13 @@ def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
 
 
 def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection[int]) -> Workflows:
-    """Those of the exposed workflows that are in the toolset."""
     return choose(exposed, rules=list(toolset.rules.all()), picked=picked)
 
 
 def choose(
     exposed: Iterable[Workflow], *, rules: Collection[ToolsetRule], picked: Collection[int]
 ) -> Workflows:
-    """What a toolset of these rules and picks has of them. Without rules only what was picked by hand."""
+    """The workflows that the rules include or that are picked; without rules only the picked ones."""
     chain = FilterChain(rules)
     has_rules = any(rule.enabled for rule in rules)
     return MappingProxyType(
@@ -146,7 +142,6 @@ def choose(
 
 
 def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
-    """What the toolset shows, or would if it were switched on."""
     if (entry := catalogue.toolsets.get(toolset.slug)) is not None:
         return entry.workflows
     picked = {workflow.pk for workflow in toolset.picked.all()}
@@ -155,15 +150,13 @@ def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """That a toolset has a workflow, and why."""
-
     toolset: Toolset
     picked: bool
-    """By hand; otherwise a rule lets it through."""
+    """By hand; otherwise by a rule."""
 
 
 def memberships_of(workflow: Workflow) -> list[Membership]:
-    """The toolsets that show the workflow as long as it is exposed: three queries, however many there are."""
+    """The toolsets that show the workflow while it is exposed: three queries."""
     picking = set(workflow.toolsets.values_list("pk", flat=True))
     return [
         Membership(toolset, toolset.pk in picking)
@@ -173,7 +166,6 @@ def memberships_of(workflow: Workflow) -> list[Membership]:
 
 
 def _picked_workflows() -> dict[int, set[int]]:
-    """Keys of workflows by key of the toolset."""
     picked: dict[int, set[int]] = defaultdict(set)
     for toolset, workflow in Toolset.picked.through.objects.values_list("toolset_id", "workflow_id"):
         picked[toolset].add(workflow)
@@ -181,8 +173,6 @@ def _picked_workflows() -> dict[int, set[int]]:
 
 
 class Visibility(StrEnum):
-    """Whether agents see a workflow, and if not, the first thing that stands in the way."""
-
     EXPOSED = "exposed"
     SOURCE_OFF = "source switched off"
     MISSING = "missing"
@@ -194,11 +184,10 @@ class Visibility(StrEnum):
 class Explanation:
     visibility: Visibility
     deciding_filter: WorkflowFilter | None = None
-    """The filter that lets it through or hides it; None where none matched, or it did not come to that."""
+    """The filter that decided; None where none matched or the filters were not reached."""
 
 
 def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
-    """Why agents see the workflow or not; the same verdict as the exposed catalogue's."""
     if not workflow.source.enabled:
         return Explanation(Visibility.SOURCE_OFF)
     if workflow.missing_since is not None:
@@ -210,12 +199,12 @@ def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> 
 
 
 def explain_all() -> Mapping[int, Explanation]:
-    """The verdict on every workflow by its key: a query, and three more where the revision is a new one."""
+    """By workflow key: one query, and three more after a new revision."""
     return _remembered.at_present("verdicts", _explain_all)
 
 
 def members_of_toolsets() -> Mapping[str, set[int]]:
-    """The keys of the workflows of each toolset by its slug, exposed or not: likewise."""
+    """Workflow keys by slug, exposed or not; queries as for `explain_all`."""
     return _remembered.at_present("members", _members_of_toolsets)
 
 
@@ -238,11 +227,9 @@ LIGHT = (
     "source", "tool_name", "name", "upstream_id", "category", "tags", "tags_override", "enabled",
     "missing_since",
 )  # fmt: skip
-"""The columns that decide about exposure."""
 
 
 def _light_workflows() -> Iterator[Workflow]:
-    """All workflows, with the columns that decide about exposure alone."""
     sources = Source.objects.only("name", "enabled").in_bulk()
     for workflow in Workflow.objects.only(*LIGHT).order_by():
         # One that was added since is not there yet.
@@ -253,17 +240,18 @@ def _light_workflows() -> Iterator[Workflow]:
 
 @dataclass(frozen=True, slots=True)
 class FilterPreview:
-    """What a chain of filters does to the workflows that are otherwise ready to be exposed, by tool name."""
+    """Tool names, of the workflows otherwise ready to be exposed."""
 
     shown: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
 
 
 def preview_filters(*chains: Iterable[WorkflowFilter]) -> list[FilterPreview]:
-    """What each of the chains would do, from one reading of the workflows."""
     compiled = [FilterChain(rules) for rules in chains]
     previews = [FilterPreview() for _ in compiled]
-    for workflow in _filterable_workflows():
+    columns = ("tool_name", "name", "upstream_id", "category", "tags", "tags_override", "source__name")
+    workflows = Workflow.objects.runnable().select_related("source").only(*columns).order_by("tool_name")
+    for workflow in workflows.iterator():
         for chain, preview in zip(compiled, previews, strict=True):
             (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
     return previews
@@ -275,15 +263,11 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
     others = [other for other in rules if other.pk != rule.pk]
     for other in rules:
         other.enabled = other.enabled or other.pk == rule.pk
-    without, with_it = preview_filters(others, rules)
-    return FilterPreview(
-        shown=sorted(set(with_it.shown) - set(without.shown)),
-        hidden=sorted(set(with_it.hidden) - set(without.hidden)),
-    )
+    return effect_of_replacing(others, rules)
 
 
 def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
-    """The tool names of what it matches: the enabled workflows of enabled sources, and the others."""
+    """Tool names that it matches: enabled workflows of enabled sources, and the others."""
     chain, enabled, others = FilterChain([rule], whether_enabled=False), list[str](), list[str]()
     for workflow in _light_workflows():
         if workflow.missing_since is None and chain.deciding_filter(workflow):
@@ -295,7 +279,7 @@ def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
 def effect_of_replacing(
     stored: Iterable[WorkflowFilter], proposed: Iterable[WorkflowFilter]
 ) -> FilterPreview:
-    """What agents would see besides, and what no longer, if these filters took the place of the stored."""
+    """What agents would newly see and no longer see with these filters instead of the stored ones."""
     in_order = sorted(proposed, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
     now, then = preview_filters(stored, in_order)
     return FilterPreview(
@@ -303,16 +287,7 @@ def effect_of_replacing(
     )
 
 
-def _filterable_workflows() -> Iterable[Workflow]:
-    columns = ("tool_name", "name", "upstream_id", "category", "tags", "tags_override", "source__name")
-    return (
-        Workflow.objects.runnable().select_related("source").only(*columns).order_by("tool_name").iterator()
-    )
-
-
 class _Remembered:
-    """The last catalogue of this process, and when its revision was last confirmed."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._catalogue: ExposedCatalogue | None = None
@@ -320,7 +295,7 @@ class _Remembered:
         self._derived: dict[str, tuple[int, Any]] = {}
 
     def at_present(self, name: str, derive: Callable[[], Derived]) -> Derived:
-        """What follows from the rows and the filters, derived once for each revision."""
+        """A value derived once for each revision."""
         revision = Revision.current()
         known = self._derived.get(name)
         if known is None or known[0] != revision:
@@ -329,7 +304,7 @@ class _Remembered:
         return derived
 
     def fresh(self) -> ExposedCatalogue | None:
-        """Without touching the database; None when it has to be asked."""
+        """Without the database; None when it has to be queried."""
         return self._catalogue if time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS else None
 
     def current(self) -> ExposedCatalogue:
@@ -339,7 +314,7 @@ class _Remembered:
             return self.fresh() or self._confirm()
 
     def confirmed(self) -> ExposedCatalogue:
-        """Never older than the last change that was committed; costs a query."""
+        """Never older than the last committed change; costs a query."""
         with self._lock:
             return self._confirm()
 
@@ -360,3 +335,61 @@ fresh_catalogue = _remembered.fresh
 current_catalogue = _remembered.current
 confirmed_catalogue = _remembered.confirmed
 forget_catalogue = _remembered.forget
+
+
+LOOK_SECONDS = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class RevisionWatch:
+    """Set `moved` to False to wait for the next revision."""
+
+    stirred: asyncio.Event
+    """Set on a new revision; the holder may also set it for other news."""
+    moved: bool = False
+
+
+@dataclass(slots=True)
+class _Watcher:
+    watches: set[RevisionWatch] = field(default_factory=set)
+    looking: asyncio.Task[None] | None = None
+
+
+_watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
+
+
+@contextlib.contextmanager
+def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
+    """Signal each new revision, made by any process, until the block ends; for code on an event loop.
+
+    By then `current_catalogue()` returns that revision. Read the catalogue to compare with inside the block,
+    so that no revision is missed. All watches of a loop share one query, and without watches there is none.
+    """
+    loop, watch = asyncio.get_running_loop(), RevisionWatch(stirred)
+    watcher = _watchers.setdefault(loop, _Watcher())
+    watcher.watches.add(watch)
+    if watcher.looking is None or watcher.looking.done():
+        watcher.looking = loop.create_task(_keep_looking(watcher))
+    try:
+        yield watch
+    finally:
+        watcher.watches.discard(watch)
+        if not watcher.watches:
+            watcher.looking.cancel()
+            _watchers.pop(loop, None)
+
+
+async def _keep_looking(watcher: _Watcher) -> None:
+    known: ExposedCatalogue | None = None
+    while True:
+        try:
+            catalogue = await run_in_database(confirmed_catalogue)
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("Watching the catalogue failed, trying again in {:g} s: {}", LOOK_SECONDS, error)
+        else:
+            if catalogue is not known:
+                known = catalogue
+                for watch in list(watcher.watches):
+                    watch.moved = True
+                    watch.stirred.set()
+        await asyncio.sleep(LOOK_SECONDS)

@@ -16,10 +16,10 @@ EMPTY: dict[str, type[dict[str, Any]] | type[list[Any]]] = {"{}": dict, "[]": li
 
 
 class JSONTextField(AnyTextField):
-    """Any JSON value, kept as the text that it was: nothing queries inside it.
+    """A JSON value stored as text that no query looks into.
 
     Unlike a native JSON column it keeps key order, large numbers and the NUL character, which PostgreSQL's
-    jsonb refuses, so whatever an engine or an agent sends can be recorded.
+    jsonb refuses: payloads of engines and agents are recorded unchanged.
     """
 
     if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class JSONTextField(AnyTextField):
         return EMPTY[value]() if value in EMPTY else json.loads(value)
 
     def get_prep_value(self, value: Any) -> str | None:
-        """JSON's null where the column has to hold something."""
+        """JSON's null where the column is not nullable."""
         return None if value is None and self.null else json.dumps(value, separators=(",", ":"))
 
     def to_python(self, value: Any) -> Any:
-        """Text from a form or a fixture is read as JSON; everything else is a value already."""
+        """Text from a form or a fixture is parsed as JSON; other values are returned as they are."""
         if not isinstance(value, str):
             return value
         try:

@@ -2,32 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from django.utils.text import capfirst
 from loguru import logger
 
-from catalogue.patterns import compile_pattern
+from catalogue.models import ChoosingRule, Workflow
+from catalogue.patterns import pattern_matcher
 
-if TYPE_CHECKING:
-    from catalogue.models import ChoosingRule, Workflow
-
-Rule = TypeVar("Rule", bound="ChoosingRule")
+Rule = TypeVar("Rule", bound=ChoosingRule)
 
 
-def find_pattern_problem(*, syntax: str, pattern: str) -> str:
-    """Why no filter can use the pattern; empty for one that can be used."""
-    try:
-        _pattern_matcher(syntax=syntax, pattern=pattern)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _subject_values(workflow: "Workflow", subject: str) -> list[str]:
-    """What a filter on this subject is matched with."""
+def _subject_values(workflow: Workflow, subject: str) -> list[str]:
     if subject == "tag":
         return workflow.shown_tags
     if subject == "source":
@@ -40,24 +26,24 @@ def _subject_values(workflow: "Workflow", subject: str) -> list[str]:
 class FilterChain(Generic[Rule]):
     """The enabled filters, compiled.
 
-    A workflow that no filter matches is let through, unless there is an include filter: whoever says what
-    is in has said that the rest is out. A filter whose pattern cannot be used (loaded from a file, say, past
-    every check) hides each workflow that reaches it: nobody can tell which of them it was meant to hide.
+    A workflow that no filter matches is let through unless there is an include filter. A filter with an
+    unusable pattern, such as one loaded past validation, hides each workflow that reaches it: which of them
+    it was meant to hide is unknown.
     """
 
     def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
         self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]
         self._default = not any(rule.lets_through for rule in self._rules)
 
-    def deciding_filter(self, workflow: "Workflow") -> Rule | None:
+    def deciding_filter(self, workflow: Workflow) -> Rule | None:
         rule = self._deciding_rule(workflow)
         return None if rule is None else rule.filter
 
-    def lets_through(self, workflow: "Workflow") -> bool:
+    def lets_through(self, workflow: Workflow) -> bool:
         rule = self._deciding_rule(workflow)
         return self._default if rule is None else rule.lets_through
 
-    def _deciding_rule(self, workflow: "Workflow") -> "_Rule[Rule] | None":
+    def _deciding_rule(self, workflow: Workflow) -> "_Rule[Rule] | None":
         return next((rule for rule in self._rules if rule.matches(workflow)), None)
 
 
@@ -65,12 +51,12 @@ class FilterChain(Generic[Rule]):
 class _Rule(Generic[Rule]):
     filter: Rule
     lets_through: bool
-    matches: Callable[["Workflow"], bool]
+    matches: Callable[[Workflow], bool]
 
 
 def _compiled(rule: Rule) -> _Rule[Rule]:
     try:
-        matches = _pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
+        matches = pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
     except ValueError as error:
         kind = capfirst(rule._meta.verbose_name)
         logger.warning("{} {} is unusable and hides every workflow that reaches it: {}", kind, rule.pk, error)
@@ -80,10 +66,3 @@ def _compiled(rule: Rule) -> _Rule[Rule]:
         lets_through=rule.action == "include",
         matches=lambda workflow: any(map(matches, _subject_values(workflow, rule.subject))),
     )
-
-
-def _pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], bool]:
-    """Raises ValueError for a pattern that cannot be used."""
-    if syntax == "glob":
-        return partial(fnmatchcase, pat=pattern)
-    return compile_pattern(pattern).is_valid

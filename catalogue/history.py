@@ -1,4 +1,4 @@
-"""Keeping the history of what people, tokens and commands change, for every door."""
+"""Recording the history of changes by users, tokens and commands."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,20 +13,18 @@ from django.http import HttpRequest
 from catalogue.models import Exposing, HistoryEntry, Recorded, Revision
 
 if TYPE_CHECKING:
-    # Processes without REST start sooner without it.
+    # Without REST a process starts faster.
     from rest_framework.request import Request
 
 LONGEST_NAME = 255
 BATCH = 500
 SECRET = "(secret)"  # noqa: S105 - no password
-"""Stands for what is never kept here."""
+"""Stands for secrets, which are never recorded."""
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actor:
-    """Who changes something, and by which door."""
-
     key: str
     """Such as `user:1` or `token:7`."""
     name: str
@@ -34,8 +32,8 @@ class Actor:
 
 
 def actor_of(request: "HttpRequest | Request") -> Actor:
-    """A token at REST, else the user of the session."""
-    # Only requests at REST say what they were authenticated by.
+    """The token of a REST request, otherwise the user."""
+    # Only REST requests have `auth`.
     door = HistoryEntry.Door.REST if hasattr(request, "auth") else HistoryEntry.Door.ADMIN
     token: Any = getattr(request, "auth", None)
     if token is not None:
@@ -44,12 +42,11 @@ def actor_of(request: "HttpRequest | Request") -> Actor:
 
 
 def command(name: str) -> Actor:
-    """Somebody at the command line."""
     return Actor(key="command", name=f"manage.py {name}", door=HistoryEntry.Door.COMMAND)
 
 
 def remember_relations(obj: models.Model) -> None:
-    """Before a change of what other tables hold of the object; its own columns are remembered anyway."""
+    """Call it before changing related tables; the object's own columns are remembered anyway."""
     if isinstance(obj, Recorded):
         obj.related_as_read = obj.recorded_relations()
 
@@ -57,18 +54,18 @@ def remember_relations(obj: models.Model) -> None:
 def record_change(
     actor: Actor, objects: Iterable[models.Model], message: str, *, reverts: HistoryEntry | None = None
 ) -> None:
-    """Call it in the transaction of the change, after it, with the objects as they were read before it.
+    """Call it after the change and in its transaction, with the objects as read before it.
 
-    What they were then is compared with what the database has now: one query for each model.
+    Compares them with the database in one query per model.
     """
     record_changes(actor, [(obj, message) for obj in objects], reverts=reverts)
 
 
 def record_changes(
-    actor: Actor, told: Sequence[tuple[models.Model, str]], *, reverts: HistoryEntry | None = None
+    actor: Actor, entries: Sequence[tuple[models.Model, str]], *, reverts: HistoryEntry | None = None
 ) -> None:
-    """The same for objects that each have a message of their own."""
-    _add_entries(actor, told, _find_changes([obj for obj, _ in told]), reverts=reverts)
+    """Like `record_change`, with a message for each object."""
+    _add_entries(actor, entries, _find_changes([obj for obj, _ in entries]), reverts=reverts)
 
 
 def record_deletion(
@@ -78,31 +75,32 @@ def record_deletion(
     *,
     reverts: HistoryEntry | None = None,
 ) -> None:
-    """Call it in the transaction of the deletion, before it."""
+    """Call it before the deletion and in its transaction."""
     rows = list(objects)
     gone = {id(row): {name: [old, None] for name, old in values_of(row).items()} for row in rows}
     _add_entries(actor, [(row, message) for row in rows], gone, reverts=reverts, are_deleted=True)
 
 
-def record_values(actor: Actor, told: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]]) -> None:
-    """For changes of what curators do not change otherwise: `{field: [old value, new value]}` of each row."""
+def record_values(actor: Actor, entries: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]]) -> None:
+    """For fields that curators cannot edit: `{field: [old value, new value]}` of each row."""
     changes = {
         id(row): {name: [plain(old), plain(new)] for name, (old, new) in values.items()}
-        for row, _, values in told
+        for row, _, values in entries
     }
-    _add_entries(actor, [(row, message) for row, message, _ in told], changes)
+    _add_entries(actor, [(row, message) for row, message, _ in entries], changes)
 
 
 def _add_entries(
     actor: Actor,
-    told: Sequence[tuple[models.Model, str]],
+    entries: Sequence[tuple[models.Model, str]],
     changes: Mapping[int, dict[str, list[Any]]],
     *,
     reverts: HistoryEntry | None = None,
     are_deleted: bool = False,
 ) -> None:
-    """`changes` are by the id() of the row in hand."""
-    seen_by_agents = [row for row, _ in told if isinstance(row, Exposing) and changes.get(id(row))]
+    """`changes` are by the id() of the row."""
+    kinds = HistoryEntry.Kind
+    seen_by_agents = [row for row, _ in entries if isinstance(row, Exposing) and changes.get(id(row))]
     revision = Revision.current() if seen_by_agents else None
     HistoryEntry.objects.bulk_create(
         [
@@ -113,21 +111,20 @@ def _add_entries(
                 model=HistoryEntry.label_of(type(row)),
                 object_id=str(row.pk),
                 object_name=str(row)[:LONGEST_NAME],
-                kind=HistoryEntry.Kind.DELETED if are_deleted else _kind_of(row),
+                kind=kinds.DELETED if are_deleted else kinds.ADDED if _is_new(row) else kinds.CHANGED,
                 message=message,
                 changes=changes.get(id(row), {}),
                 revision=revision if isinstance(row, Exposing) and changes.get(id(row)) else None,
                 reverts=reverts,
             )
-            for row, message in told
+            for row, message in entries
         ],
         batch_size=BATCH,
     )
 
 
-def _kind_of(row: models.Model) -> HistoryEntry.Kind:
-    is_new = isinstance(row, Recorded) and row.as_read is None
-    return HistoryEntry.Kind.ADDED if is_new else HistoryEntry.Kind.CHANGED
+def _is_new(row: models.Model) -> bool:
+    return isinstance(row, Recorded) and row.as_read is None
 
 
 def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]]]:
@@ -146,7 +143,7 @@ def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]
 
 
 def _compare(row: Recorded, present: Recorded) -> dict[str, list[Any]]:
-    """What the row was when it was read, and what it is; of one that was made since, what is not empty."""
+    """Old and new values of changed columns; for a new row those that are not empty."""
     read = None if row.as_read is None else dict(zip(*row.as_read, strict=True))
     changes: dict[str, list[Any]] = {}
     for field in recorded_fields(type(row)):
@@ -170,7 +167,7 @@ def _compare(row: Recorded, present: Recorded) -> dict[str, list[Any]]:
 
 
 def values_of(row: models.Model) -> dict[str, Any]:
-    """What is kept of a row that goes: all that is not empty; of secrets that there are any."""
+    """The values of a deleted row that are not empty; secrets are masked."""
     if not isinstance(row, Recorded):
         return {}
     deferred = row.get_deferred_fields()
@@ -193,12 +190,12 @@ def recorded_fields(model: type[Recorded]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it, and the history."""
+    """As the history's JSON."""
     return json.loads(json.dumps(value, cls=DjangoJSONEncoder))
 
 
 def recorded_model(label: str) -> type[Recorded] | None:
-    """The model that an entry is of; None where there is none any more, or its values are not kept."""
+    """None if the model is gone or its values are not recorded."""
     try:
         model = apps.get_model(label)
     except LookupError:
@@ -207,5 +204,4 @@ def recorded_model(label: str) -> type[Recorded] | None:
 
 
 def changed_fields(names: Iterable[str]) -> str:
-    """What a change of some fields says; the fields as the door calls them."""
     return f"Changed {', '.join(sorted(names)) or 'nothing'}."

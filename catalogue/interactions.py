@@ -1,4 +1,4 @@
-"""What a workflow's runs can be asked and told while they go on, as its engine declares it (E10)."""
+"""Queries and signals of running workflows, as the engine declares them (E10)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,12 @@ from catalogue.served_schemas import serve_schema
 from connectors.definitions import Interaction
 
 MOST = 50
-"""Queries, and as many signals, that are taken of one workflow."""
+"""Queries, and as many signals, kept per workflow."""
 
 
 class InteractionKind(StrEnum):
     QUERY = "query"
-    """Asks a run something and changes nothing."""
     SIGNAL = "signal"
-    """Tells a run something."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +26,7 @@ class DeclaredInteraction:
     name: str
     description: str
     schema: dict[str, Any]
-    """JSON Schema that arguments are checked with."""
+    """JSON Schema that arguments are validated against."""
 
     @property
     def takes_arguments(self) -> bool:
@@ -36,10 +34,10 @@ class DeclaredInteraction:
 
 
 def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What is kept of them, `[{name, description, inputSchema}]`, and what was replaced or left out, and why.
+    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others.
 
-    As with a workflow itself, a broken schema is replaced by one that takes any object; an interaction with a
-    dangerous one is left out.
+    A broken schema is replaced by one that takes any object, as for workflows; an interaction with a
+    dangerous schema is dropped.
     """
     kept: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
@@ -60,7 +58,7 @@ def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, A
 
 
 def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> list[DeclaredInteraction]:
-    """In the engine's order, the queries first."""
+    """In the engine's order, queries first."""
     declared: dict[InteractionKind, Sequence[dict[str, Any]]] = {
         InteractionKind.QUERY: workflow.queries,
         InteractionKind.SIGNAL: workflow.signals,
@@ -79,7 +77,7 @@ def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> 
 
 
 def describe_interactions(workflow: Workflow) -> dict[str, Any]:
-    """`{queries: [...], signals: [...]}` in full; without what the workflow has none of."""
+    """`{queries: [...], signals: [...]}` in full; empty kinds are left out."""
     return {name: list(map(_describe, declared)) for name, declared in _declared_by(workflow).items()}
 
 
@@ -93,5 +91,5 @@ def _describe(declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def name_interactions(workflow: Workflow) -> dict[str, list[str]]:
-    """The same with nothing but their names."""
+    """`{queries: [name, ...], signals: [name, ...]}`; empty kinds are left out."""
     return {name: [one["name"] for one in declared] for name, declared in _declared_by(workflow).items()}

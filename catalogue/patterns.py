@@ -1,16 +1,16 @@
-"""Regular expressions of strangers: two engines, both bounded.
+"""Regular expressions from untrusted schemas and filters, in two bounded engines.
 
-Most patterns are searched for in linear time. The others, with look-arounds or back-references, need an
-engine that goes back and tries again; each of its searches, and all of one check together, are cut off.
-What was cut off, or is too long to be searched, counts as fitting: the workflow's engine checks it anyway.
+Most patterns run in linear time. Look-arounds and back-references need a backtracking engine, with a limit
+for each search and for all searches of a check. A text whose search is cut off or that is too long counts as
+a match: the workflow's engine validates it anyway.
 """
 
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from typing import Any
 
 import jsonschema_rs
@@ -23,16 +23,16 @@ BACKTRACKING = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
 )
 LONGEST_SEARCHED = 1_000
-"""Characters; a step back may look at all of them again."""
+"""Characters; a backtracking step may scan all of them again."""
 MOST_SECONDS = 0.25
 """Of all backtracking searches of one check."""
 MOST_BACKTRACKING = 20
-"""Different ones in one schema: each takes milliseconds and up to 256 KiB."""
+"""Distinct ones per schema: each takes milliseconds and up to 256 KiB."""
 BOUNDED_PATTERN = "x-bounded-pattern"
 NAMED_PATTERNS = 5
 KINDS = jsonschema_rs.ValidationErrorKind
 CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
-"""What these stand for in JavaScript, and so in JSON Schema."""
+"""Their meaning in JavaScript, and so in JSON Schema."""
 ATOM = re.compile(r"\\(?:[pPuk]\{[^}]*\}|.)|\[\^?\]?|\]|.", re.DOTALL)
 CLOSED = ("additionalProperties", "unevaluatedProperties")
 
@@ -47,7 +47,7 @@ def compile_pattern(pattern: str) -> jsonschema_rs.Validator:
 
 
 def leave_out_patterns(schema: dict[str, Any]) -> str:
-    """Take the patterns that no engine of ours knows out of a schema, and say which these were."""
+    """Remove the patterns that neither engine supports from a schema, and name them."""
     gone: dict[str, None] = {}
     tried: set[str] = set()
     for node in subschemas(schema):
@@ -67,7 +67,7 @@ def leave_out_patterns(schema: dict[str, Any]) -> str:
 
 
 def use_bounded_search(schema: dict[str, Any]) -> bool:
-    """Have the backtracking patterns of a schema searched for by BOUNDED; whether that makes it usable."""
+    """Replace backtracking patterns by the keyword of BOUNDED; whether that makes the schema usable."""
     tried: set[str] = set()
     for node in subschemas(schema):
         if not isinstance(pattern := node.get("pattern"), str) or is_linear(pattern):
@@ -79,19 +79,15 @@ def use_bounded_search(schema: dict[str, Any]) -> bool:
 
 
 class Searches:
-    """The backtracking searches of one check, on one thread."""
-
     _current = threading.local()
 
     @classmethod
-    @contextmanager
-    def limited(cls) -> Iterator[None]:
+    def begin(cls) -> None:
         cls._current.until = None
-        yield
 
     @classmethod
     def have_time(cls) -> bool:
-        """The clock starts with the first one: most checks have none."""
+        """The clock starts with the first search: most checks have none."""
         now = time.monotonic()
         if cls._current.until is None:
             cls._current.until = now + MOST_SECONDS
@@ -99,7 +95,7 @@ class Searches:
 
 
 class _BoundedPattern:
-    """A keyword of the validator's. A pattern that was slow once is not searched for again."""
+    """A validator keyword; a pattern that was slow once is not searched for again."""
 
     def __init__(self, _: dict[str, Any], pattern: Any, __: list[str | int]) -> None:
         self._pattern = pattern
@@ -107,7 +103,6 @@ class _BoundedPattern:
         self._is_slow = False
 
     def validate(self, text: Any) -> None:
-        """Raises ValueError where it does not match."""
         if self._matcher is None or not isinstance(text, str) or len(text) > LONGEST_SEARCHED:
             return
         if self._is_slow or not Searches.have_time():
@@ -152,7 +147,7 @@ def _compile(
 
 
 def _with_ascii_classes(pattern: str) -> str:
-    r"""`\d` and `\w` spelled out: the backtracking engine has them stand for those of all scripts."""
+    r"""Spell out `\d` and `\w`, which match all scripts in the backtracking engine."""
     written, in_class = [], False
     for atom in ATOM.findall(pattern):
         if atom.startswith("[") and not in_class:
@@ -165,3 +160,19 @@ def _with_ascii_classes(pattern: str) -> str:
             continue
         written.append(atom)
     return "".join(written)
+
+
+def find_pattern_problem(*, syntax: str, pattern: str) -> str:
+    """Why no filter can use the pattern; empty for a usable one."""
+    try:
+        pattern_matcher(syntax=syntax, pattern=pattern)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], bool]:
+    """Raises ValueError."""
+    if syntax == "glob":
+        return partial(fnmatchcase, pat=pattern)
+    return compile_pattern(pattern).is_valid

@@ -1,4 +1,4 @@
-"""Who may do what by REST: a token by its scopes, a member of staff by Django's permissions."""
+"""Authorization of REST requests: a token by its scopes, a member of staff by Django's permissions."""
 
 from __future__ import annotations
 
@@ -20,33 +20,28 @@ if TYPE_CHECKING:
 
 READING = ("GET", "HEAD", "OPTIONS")
 WITHOUT_ACTION = (None, "metadata")
-"""Methods that a view does not know; they are answered with 405 after this."""
+"""Methods unknown to the view, which answers 405 after this check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one action of a view demands."""
-
     scope: Scope
-    """Of a token; `catalogue:admin` includes the others, `catalogue:read` is enough for what only reads."""
+    """Required of a token; `catalogue:admin` includes all others, `catalogue:read` suffices for reading."""
     permission: str
-    """Of a member of staff, such as `catalogue.view_source`."""
+    """Required of a member of staff, such as `catalogue.view_source`."""
     other_scope: Scope | None = None
-    """One that will do as well."""
     also: frozenset[str] = frozenset()
-    """What a token can change here besides; of members of staff the view itself asks for it."""
+    """Further permissions that a token exercises; of members of staff the view itself demands them."""
 
 
 class InsufficientScope(PermissionDenied):
-    """The token is valid, but not for this."""
-
     def __init__(self, scope: Scope) -> None:
         super().__init__(f"This needs a token with the scope {scope.value}: {scope.label}.")
         self.scope = scope
 
 
 class AccessRequired(BasePermission):
-    """Asks for what the view's `access` says of the action; an action that it does not name is refused."""
+    """Applies the view's `access`; an action that it does not name is refused."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not is_known(request) or (action := getattr(view, "action", None)) in WITHOUT_ACTION:
@@ -60,27 +55,25 @@ class AccessRequired(BasePermission):
 
 
 class AnyoneKnown(BasePermission):
-    """Any valid token, and every member of staff."""
-
     def has_permission(self, request: Request, view: APIView) -> bool:
         return is_known(request)
 
 
 def demand_of_staff(request: Request, permission: str) -> None:
-    """For what depends on the request's body; a token's scopes say it all. Raises PermissionDenied."""
+    """For permissions that depend on the request's body; tokens need only their scopes. Raises
+    PermissionDenied."""
     if request.auth is None:
         _user_may(request.user, permission)
 
 
 def is_known(request: Request) -> bool:
-    """Whether the request came with a valid token or from a session of any user."""
     return request.auth is not None or request.user.is_authenticated
 
 
 def is_administrator(request: Request) -> bool:
-    """Whether the caller sees everything: by a scope, or as a member of staff.
+    """Whether the caller sees everything, by a scope or as a member of staff.
 
-    `catalogue:read` counts for what only reads: it makes nobody an administrator who changes something.
+    `catalogue:read` counts for reading only.
     """
     token: Any = request.auth
     if token is None:
@@ -95,27 +88,26 @@ def toolset_of(request: Request) -> str | None:
 
 
 def grantable_scopes(user: Any) -> list[Scope]:
-    """The scopes of a token by which its holder may do nothing that this user may not do by REST."""
+    """The scopes of a token that gives its holder no right by REST that this user lacks."""
     return [scope for scope in Scope if user.is_superuser or user.has_perms(permissions_behind(scope))]
 
 
 def tell_missing(user: Any, scopes: Iterable[str]) -> str:
-    """What this user lacks to hand out these scopes, in a sentence for each."""
-    told = []
+    """A sentence for each of the scopes that this user may not grant."""
+    sentences = []
     for scope in scopes:
         missing = sorted(one for one in permissions_behind(Scope(scope)) if not user.has_perm(one))
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-        told.append(f"To hand out {scope} you would need {', '.join(missing[:NAMED])}{more}.")
-    return " ".join(told)
+        sentences.append(f"To hand out {scope} you would need {', '.join(missing[:NAMED])}{more}.")
+    return " ".join(sentences)
 
 
 NAMED = 4
-"""Permissions that a message names."""
 
 
 @cache
 def permissions_behind(scope: Scope) -> frozenset[str]:
-    """What a member of staff needs for everything that the API lets a token of this scope do."""
+    """The permissions of a member of staff that equal this scope of a token."""
     demanded = list(_demands(get_resolver().url_patterns))
     return frozenset(
         permission

@@ -1,27 +1,90 @@
-"""Input schemas in the part of JSON Schema that every model provider takes, and arguments read back.
+"""Tool names and input schemas that every model provider accepts.
 
-Only types, descriptions, texts to choose from, lists, and objects that name all their members are left; keys
-have plain names, and what else a schema asks for is said in words. What cannot be said so, such as free
-objects and what refers to itself, is given as a text of JSON. Arguments are checked with the engine's own
-schema, once they are read back.
+A portable schema has only types, descriptions, choices of texts, lists, and objects that name all their
+members by plain keys; descriptions state other constraints. Free objects and recursion become a text of JSON.
+Arguments are read back and then checked with the engine's own schema.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
+from keyword import iskeyword
 from typing import Any
 
-from catalogue.portable_names import alias_keys, is_portable_tool
+from catalogue.naming import RESERVED
 from catalogue.schema_limits import REFERENCES, BrokenSchema, Places, UnsafeSchema, measure_demand, subschemas
-from catalogue.schema_words import TYPES
+from catalogue.served_schemas import TYPES
+from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
+
+PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+"""Vertex AI takes letters, digits and underscores; pydantic no leading underscore."""
+PORTABLE_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+"""OpenAI takes no dots; Gemini needs a leading letter or underscore."""
+LONGEST_KEY = 64
+SERVER_NAME = "workflow-catalogue"
+LONGEST_WITH_SERVER = 57
+"""The server's name and the tool's: Cursor shows fewer than 60, `mcp__server__tool` may have 64."""
+SHORTEST_LIMIT = 24
+"""For servers with long names; the built-in tools need nearly as much."""
+DIGEST = 6
+
+
+def server_name(toolset: str | None) -> str:
+    """The name in clients' configurations; a client may have several toolsets."""
+    return f"{SERVER_NAME}-{toolset}" if toolset else SERVER_NAME
+
+
+def limit_for_tools(toolset: str | None) -> int:
+    """The longest tool name for clients that use `server_name`."""
+    return max(LONGEST_WITH_SERVER - len(server_name(toolset)), SHORTEST_LIMIT)
+
+
+def is_portable_tool(name: str, *, limit: int) -> bool:
+    return PORTABLE_TOOL.fullmatch(name) is not None and len(name) <= limit
+
+
+def alias_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Aliases for the keys that need one; unique, and different from every key."""
+    known = set(keys)
+    odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or iskeyword(key)}
+    plain = {key: f"{alias}_" if iskeyword(alias) else alias for key, alias in odd.items()}
+    return _told_apart(plain, taken=known, limit=LONGEST_KEY)
+
+
+def alias_tools(names: Iterable[str], *, limit: int) -> dict[str, str]:
+    """Aliases for tools, different from the built-in ones."""
+    known = set(names)
+    odd = {name: _mangled(name, also="-") for name in known if not is_portable_tool(name, limit=limit)}
+    return _told_apart(odd, taken=known | RESERVED, limit=limit)
+
+
+def _told_apart(plain: dict[str, str], *, taken: Set[str], limit: int) -> dict[str, str]:
+    """Long, repeated or taken aliases get a digest of the name."""
+    used, told_apart = Counter(plain.values()), dict(plain)
+    for name, alias in plain.items():
+        if len(alias) > limit or used[alias] > 1 or alias in taken:
+            digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:DIGEST]
+            told_apart[name] = f"{alias[: limit - DIGEST - 1].rstrip('_-')}_{digest}"
+    return told_apart
+
+
+def _mangled(name: str, also: str = "") -> str:
+    """`page[size]` -> `page_size`, with a letter in front."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
+    words = re.sub(rf"[^A-Za-z0-9_{also}]+", "_", plain).strip("_-")
+    return words if words[:1].isalpha() else f"n_{words}".rstrip("_")
+
 
 MOST_PARTS = 2_000
-"""Of a schema with its references inlined; what comes after is given as JSON."""
+"""Nodes after inlining references; further nodes are given as JSON."""
 DEEPEST = 4
-"""Objects and lists within an object; OpenAI's strict mode took five levels for long, and now takes ten."""
+"""Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now."""
 MOST_CHOICES = 250
 LONGEST_WORDS = 20_000
 SHOWN_KEYS = 3
@@ -35,7 +98,7 @@ OWN_TYPE = {
     "pattern": "string", "format": "string", "minLength": "string", "maxLength": "string",
     "minimum": "number", "maximum": "number", "multipleOf": "number",
 }  # fmt: skip
-"""What a schema without a type is most likely about."""
+"""The likely type of a schema without one."""
 WORDS = {
     "format": "format {}", "pattern": "matches {}", "minLength": "at least {} characters",
     "maxLength": "at most {} characters", "minimum": "at least {}", "exclusiveMinimum": "more than {}",
@@ -46,12 +109,12 @@ WORDS = {
 NOTHING: Schema = {"type": []}
 CLAUDE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 CUT = "x-cut"
-"""Marks where a schema goes on within itself, or is too large to be inlined."""
+"""Marks recursion, and what is too large to be inlined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A text that should have been JSON."""
+    """A text that is not valid JSON."""
 
     place: tuple[str | int, ...]
     message: str
@@ -59,20 +122,20 @@ class Unreadable:
 
 @dataclass(slots=True)
 class Plan:
-    """How a value that was written by a portable schema is read."""
+    """How to read a value written by a portable schema."""
 
     members: dict[str, tuple[str, "Plan"]] = field(default_factory=dict)
-    """The keys that are meant, by their aliases."""
+    """The keys by their aliases."""
     others: str = ""
-    """The alias of the member that has further members as JSON."""
+    """The alias of the member with further members as JSON."""
     items: "Plan | None" = None
     is_json: bool = False
     is_text: bool = False
-    """A text may be meant as it is."""
+    """A text may stand for itself."""
     is_anything: bool = False
-    """JSON that is no object and no list may be meant as well."""
+    """JSON other than an object or a list is possible too."""
     null_is_nothing: bool = False
-    """null is there for clients that leave nothing out: the schema itself does not allow it."""
+    """Only for clients that leave nothing out: the schema does not allow null."""
 
     @property
     def _is_object(self) -> bool:
@@ -115,7 +178,7 @@ class Plan:
     def _read_members(
         self, value: dict[str, Any], place: tuple[str | int, ...], wrong: list[Unreadable]
     ) -> dict[str, Any]:
-        """Members may also be called by their own keys."""
+        """Members may have their own keys too."""
         plans = dict(self.members.values())
         read: dict[str, Any] = {}
         for name, inner in value.items():
@@ -135,7 +198,7 @@ class Plan:
         return read
 
     def write(self, value: Any) -> Any:
-        """The other way round, for examples that clients are shown."""
+        """The inverse of `read`, for examples."""
         if isinstance(value, dict) and self._is_object:
             aliases = {key: (alias, plan) for alias, (key, plan) in self.members.items()}
             known = {
@@ -152,20 +215,19 @@ class Plan:
         return _json(value)
 
     def name_place(self, pointer: str) -> str:
-        """A JSON Pointer into the arguments, by the names that the caller knows."""
+        """A JSON Pointer into the arguments, with the aliases that the caller knows."""
         plan: Plan | None = self
-        told = []
-        for step in pointer.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
+        steps = []
+        for key in steps_of(pointer):
             alias, following = key, None
             if plan is not None and plan.members:
                 named = {key: (alias, inner) for alias, (key, inner) in plan.members.items()}
                 alias, following = named.get(key, (key, None))
             elif plan is not None and plan.items and key.isdigit():
                 following = plan.items
-            told.append(alias.replace("~", "~0").replace("/", "~1"))
+            steps.append(alias)
             plan = following
-        return "".join(f"/{step}" for step in told)
+        return pointer_of(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +238,7 @@ class ReadArguments:
 
 @dataclass(frozen=True, slots=True)
 class PortableSchema:
-    """A schema for clients, and the way back from what they write."""
+    """A schema for clients, and how to read their arguments."""
 
     schema: Schema
     plan: Plan
@@ -195,7 +257,7 @@ def _make_portable(schema: str) -> PortableSchema:
     try:
         return _write(_Inliner(json.loads(schema)).tree())
     except RecursionError:
-        # Too deep to be followed; all arguments are given as JSON then.
+        # Too deep to follow: all arguments are given as JSON.
         return _write({})
 
 
@@ -205,7 +267,7 @@ def _write(tree: Schema) -> PortableSchema:
 
 
 class _Inliner:
-    """Puts what a schema refers to in the references' place, and takes `allOf` together."""
+    """Inlines references and merges `allOf`."""
 
     def __init__(self, schema: Schema) -> None:
         self._root = schema
@@ -257,7 +319,7 @@ class _Inliner:
 
 
 def _both(first: Schema, second: Schema) -> Schema:
-    """What both ask for, as far as it can be said in one schema."""
+    """The conjunction of two schemas, as far as one schema can express it."""
     if CUT in first or CUT in second:
         return {**second, **first, CUT: True}
     merged = {**second, **first}
@@ -268,23 +330,14 @@ def _both(first: Schema, second: Schema) -> Schema:
     return merged
 
 
-def _both_properties(first: dict[str, Schema], second: dict[str, Schema]) -> dict[str, Schema]:
-    shared = first.keys() & second.keys()
-    return {**second, **first, **{name: _both(first[name], second[name]) for name in shared}}
-
-
-def _both_required(first: list[str], second: list[str]) -> list[str]:
-    return list(dict.fromkeys([*second, *first]))
-
-
-def _both_types(first: Any, second: Any) -> list[str]:
-    return [kind for kind in _types({"type": first}) if kind in _types({"type": second})]
-
-
 TAKEN_TOGETHER: dict[str, Callable[[Any, Any], Any]] = {
-    "properties": _both_properties,
-    "required": _both_required,
-    "type": _both_types,
+    "properties": lambda first, second: (
+        second | first | {name: _both(first[name], second[name]) for name in first.keys() & second.keys()}
+    ),
+    "required": lambda first, second: list(dict.fromkeys([*second, *first])),
+    "type": lambda first, second: [
+        kind for kind in _types({"type": first}) if kind in _types({"type": second})
+    ],
     "additionalProperties": lambda first, second: first and second,
 }
 
@@ -302,8 +355,6 @@ def _members_of(node: Schema) -> Iterator[str]:
 
 
 class _Writer:
-    """Writes an inlined schema in the portable part of JSON Schema."""
-
     def __init__(self, aliases: dict[str, str]) -> None:
         self._aliases = aliases
 
@@ -314,7 +365,7 @@ class _Writer:
         return PortableSchema(schema, plan)
 
     def _schema(self, node: Schema, depth: int) -> tuple[Schema, Plan]:
-        """A schema of one type, or of several in `anyOf`; described once."""
+        """A schema of one type, or of several in `anyOf`, with one description."""
         plan, described = Plan(), _described(node)
         written: dict[str, Schema] = {}
         for variant in _variants(node):
@@ -336,7 +387,7 @@ class _Writer:
             return self._as_json(node, kind)
         if kind == "object":
             node = _object_of(node)
-            if not _has_members(node):
+            if not any(_members_of(node)):
                 return self._as_json(node, kind)
             return self._object(node, depth, is_open=_is_open(node))
         if kind == "array":
@@ -367,13 +418,14 @@ class _Writer:
             if alias != name:
                 _describe(schema, f"Stands for {name!r}.", schema.get("description", ""))
             if name not in required:
-                its_plan.null_is_nothing = not its_plan.is_anything and not _takes_null(schema)
+                takes_null = any(part.get("type") == "null" for part in schema.get("anyOf", [schema]))
+                its_plan.null_is_nothing = not its_plan.is_anything and not takes_null
             properties[alias] = schema if name in required else _or_null(schema)
             plan.members[alias] = (name, its_plan)
         if is_open:
             plan.others = _free_name(OTHERS, {*members, *properties})
-            told = "Further members, which have no name here, as a text of JSON: an object."
-            properties[plan.others] = _or_null({"type": "string", "description": told})
+            description = "Further members, which have no name here, as a text of JSON: an object."
+            properties[plan.others] = _or_null({"type": "string", "description": description})
         written: Schema = {"type": "object", "properties": properties}
         if required:
             written["required"] = [self._aliases.get(name, name) for name in required]
@@ -381,7 +433,7 @@ class _Writer:
 
 
 def _variants(node: Schema) -> list[Schema]:
-    """Each of one type, or of none; those within `anyOf` and `oneOf` too."""
+    """One schema for each type, also of those in `anyOf` and `oneOf`."""
     if CUT in node:
         return [node]
     types = _types(node) or _own_types(node)
@@ -399,31 +451,30 @@ def _alternatives(node: Schema) -> list[Schema]:
 
 
 def _either(first: Schema, second: Schema) -> Schema:
-    """One of two of the same type, which is no object and no list."""
+    """The union of two schemas of the same scalar type."""
     both: Schema = {"type": first["type"]}
     if "enum" in first and "enum" in second:
         both["enum"] = list(dict.fromkeys([*first["enum"], *second["enum"]]))
-    told = dict.fromkeys(filter(None, (first.get("description"), second.get("description"))))
-    return _describe(both, "; or ".join(told))
+    descriptions = dict.fromkeys(filter(None, (first.get("description"), second.get("description"))))
+    return _describe(both, "; or ".join(descriptions))
 
 
 def _own_types(node: Schema) -> list[str]:
     values = [node["const"]] if "const" in node else node.get("enum")
     if isinstance(values, list):
-        return list(dict.fromkeys(map(_type_of, values)))
+        return list(dict.fromkeys(JSON_TYPES[type(value)] for value in values))
     return list(dict.fromkeys(kind for keyword, kind in OWN_TYPE.items() if keyword in node))[:1]
 
 
-def _type_of(value: Any) -> str:
-    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
-
-
 def _object_of(node: Schema) -> Schema:
-    """One object with the members of all its alternatives; required is what each of them requires."""
+    """One object with the members of all alternatives; required are those that each requires."""
     found = {key: value for key, value in node.items() if key not in ("anyOf", "oneOf")}
     for keyword in ("anyOf", "oneOf", "x-anyOf", "x-oneOf"):
-        parts = [_object_of(part) for part in node.get(keyword) or () if _may_be_object(part)]
+        parts = [
+            _object_of(part)
+            for part in node.get(keyword) or ()
+            if CUT not in part and "object" in (_types(part) or _own_types(part) or ["object"])
+        ]
         if not parts:
             continue
         properties: dict[str, Schema] = {}
@@ -449,16 +500,8 @@ def _or_else(first: Schema | None, second: Schema) -> Schema:
     return {"anyOf": [*(first["anyOf"] if first.keys() == {"anyOf"} else [first]), second]}
 
 
-def _may_be_object(node: Schema) -> bool:
-    return "object" in (_types(node) or _own_types(node) or ["object"]) and CUT not in node
-
-
-def _has_members(node: Schema) -> bool:
-    return any(_members_of(node))
-
-
 def _is_open(node: Schema) -> bool:
-    """Whether it says that there may be members without a name; most that do not forbid it have none."""
+    """Whether it announces unnamed members; most schemas that do not forbid them have none."""
     return bool(node.get("additionalProperties") or node.get("patternProperties"))
 
 
@@ -472,7 +515,7 @@ def _items_of(node: Schema) -> Schema:
 
 def _choices(node: Schema, kind: str) -> Schema:
     values = _values(node, kind)
-    # Gemini takes texts only, and no empty one.
+    # Gemini takes only texts, and not the empty one.
     if kind != "string" or not values or len(values) > MOST_CHOICES or "" in values:
         return {}
     return {"enum": values}
@@ -480,16 +523,14 @@ def _choices(node: Schema, kind: str) -> Schema:
 
 def _values(node: Schema, kind: str) -> list[Any]:
     values = [node["const"]] if "const" in node else node.get("enum")
-    fitting = [value for value in values if _type_of(value) == kind] if isinstance(values, list) else []
+    fitting = (
+        [value for value in values if JSON_TYPES[type(value)] == kind] if isinstance(values, list) else []
+    )
     return [value for number, value in enumerate(fitting) if value not in fitting[:number]]
 
 
-def _takes_null(schema: Schema) -> bool:
-    return any(part.get("type") == "null" for part in schema.get("anyOf", [schema]))
-
-
 def _or_null(schema: Schema) -> Schema:
-    """Left out, for those whose clients make every member required."""
+    """For clients that make every member required."""
     if schema.get("type") == "null":
         return schema
     inner = dict(schema)
@@ -498,19 +539,19 @@ def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [part for part in parts if part != {"type": "null"}] + [{"type": "null"}]} | described
 
 
-def _describe(schema: Schema, *told: str) -> Schema:
-    if said := " ".join(filter(None, told)):
+def _describe(schema: Schema, *parts: str) -> Schema:
+    if said := " ".join(filter(None, parts)):
         schema["description"] = said
     return schema
 
 
 def _described(node: Schema) -> str:
-    told = node.get("description") or node.get("title")
-    return told if isinstance(told, str) else ""
+    description = node.get("description") or node.get("title")
+    return description if isinstance(description, str) else ""
 
 
 def _with_words(written: Schema, node: Schema, *, aliases: dict[str, str] | None = None) -> Schema:
-    """What the portable part has no keyword for."""
+    """Describe the constraints that the portable schema has no keyword for."""
     words = [
         form.format(_json(node[keyword])) for keyword, form in WORDS.items() if node.get(keyword) is not None
     ]
@@ -522,8 +563,8 @@ def _with_words(written: Schema, node: Schema, *, aliases: dict[str, str] | None
     for sets in node.get("x-sets", ()):
         named = [" and ".join((aliases or {}).get(name, name) for name in names) or "none" for names in sets]
         words.append(f"give one of these sets of arguments: {'; or '.join(dict.fromkeys(named))}")
-    told = f"({'; '.join(words)[:LONGEST_WORDS]})" if words else ""
-    return _describe(dict(written), written.get("description", ""), told)
+    constraints = f"({'; '.join(words)[:LONGEST_WORDS]})" if words else ""
+    return _describe(dict(written), written.get("description", ""), constraints)
 
 
 def _json(value: Any) -> str:
@@ -538,9 +579,9 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def find_refusals(name: str, schema: Schema, *, limit: int) -> list[str]:
-    """What of a tool some provider of models or some client refuses, in words for curators.
+    """Reasons for which a provider or a client refuses the tool, for curators.
 
-    `limit`: how many characters its name may have (`limit_for_tools`).
+    `limit`: the longest name, from `limit_for_tools`.
     """
     return [*_refusals_of_schema(schema), *_refusals_of_name(name, limit)]
 

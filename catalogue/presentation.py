@@ -1,6 +1,6 @@
-"""How clients present a workflow: MCP's hints and icons, from engines and from curators.
+"""MCP's hints and icons of a workflow, from engines and curators.
 
-Clients drop a tool whose annotations they cannot read, so nothing is served that is not exactly MCP's.
+Clients drop a tool with invalid annotations, so only exactly MCP's are served.
 """
 
 import base64
@@ -16,26 +16,23 @@ CURATORS_HINTS = {
     "idempotent_hint": "idempotentHint",
     "open_world_hint": "openWorldHint",
 }
-"""The fields of a workflow with the curator's word, and MCP's names."""
+"""The fields of a workflow with the curator's value, and MCP's names."""
 MAX_ICONS = 8
 MAX_ICON_CHARACTERS = 20_000
-"""Of all icons of a workflow together, as every list of tools carries them."""
+"""Of all icons of a workflow together; every list of tools carries them."""
 MAX_ADDRESS_CHARACTERS = 2_000
 RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")
-"""No SVG, which may hold scripts."""
+"""Without SVG, which may hold scripts."""
 MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,80}")
 SIZE = re.compile(r"any|[1-9][0-9]{0,4}x[1-9][0-9]{0,4}")
 
 
 class Unusable(ValueError):
-    """The message says what is wrong, without quoting it."""
+    """The message states the problem without quoting the value."""
 
 
 def read_hints(raw: Any) -> tuple[dict[str, bool], list[str]]:
-    """The hints among an engine's annotations, and what is wrong with the others.
-
-    Engines have annotations of their own, too; those are none of our business.
-    """
+    """The hints among an engine's annotations, and the problems of malformed ones; others are ignored."""
     raw = raw if isinstance(raw, dict) else {}
     given = {name: raw[name] for name in CURATORS_HINTS.values() if name in raw}
     hints = {name: hint for name, hint in given.items() if isinstance(hint, bool)}
@@ -44,7 +41,6 @@ def read_hints(raw: Any) -> tuple[dict[str, bool], list[str]]:
 
 
 def read_icons(raw: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """The icons that can be served as the engine gives them, and what is wrong with the others."""
     icons: list[dict[str, Any]] = []
     problems = []
     left = MAX_ICON_CHARACTERS
@@ -63,7 +59,7 @@ def read_icons(raw: Any) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> None:
-    """Raises Unusable for what clients could not show, or should not be asked to fetch."""
+    """Raises Unusable for addresses that clients cannot show or should not fetch."""
     if not isinstance(address, str):
         raise Unusable("it has no address.")
     if address.startswith("data:"):
@@ -76,12 +72,12 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
 
 
 def is_shown_without_request(address: str) -> bool:
-    """Whether a page may show the icon without a request to a server that somebody else names."""
+    """No request to a foreign server is needed."""
     return address.startswith("data:")
 
 
 def _read_icon(given: Any, at_most: int) -> dict[str, Any]:
-    """`src` and those of MCP's other members that are well-formed."""
+    """`src` and MCP's other members where well-formed."""
     if not isinstance(given, dict):
         raise Unusable("it is no object.")
     check_icon_address(given.get("src"), at_most=at_most)
@@ -111,10 +107,6 @@ def _is_secure_address(address: str) -> bool:
         return False
 
 
-def _is_media_type(value: Any) -> bool:
-    return isinstance(value, str) and MEDIA_TYPE.fullmatch(value) is not None
-
-
 def _are_sizes(value: Any) -> bool:
     return (
         isinstance(value, list)
@@ -124,7 +116,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 OPTIONAL_MEMBERS: dict[str, Callable[[Any], bool]] = {
-    "mimeType": _is_media_type,
+    "mimeType": lambda value: isinstance(value, str) and MEDIA_TYPE.fullmatch(value) is not None,
     "sizes": _are_sizes,
     "theme": lambda value: value in ("light", "dark"),
 }

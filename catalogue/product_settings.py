@@ -1,8 +1,8 @@
-"""Settings that administrators change while the product runs: discovery, timeouts, limits, retries.
+"""Settings that administrators change at run time: discovery, timeouts, limits, retries.
 
-`settings.CATALOGUE` has them: the environment's values, and over them those of one row. Each process reads
-that row at most once in `MAX_AGE_SECONDS`, when a setting is read outside of an event loop; within one, what
-was read last counts. Every call and every tick of a worker passes code of the first kind.
+`settings.CATALOGUE` has the environment's values and, over them, those of one row. A process reads the row at
+most once in `MAX_AGE_SECONDS`, when a setting is read outside of an event loop; on one, the last values read
+count. Every call and every tick of a worker reads settings off the loop.
 """
 
 import asyncio
@@ -27,8 +27,6 @@ MAX_AGE_SECONDS = 1.0
 
 
 class Origin(StrEnum):
-    """Where the value of a setting comes from."""
-
     HERE = "changed here"
     ENVIRONMENT = "environment"
     DEFAULT = "default"
@@ -36,24 +34,19 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveSetting:
-    """One that can be changed. What is out of its bounds, or of another type, is refused."""
-
     name: str
     variable: str
-    """Of the environment."""
     group: str
     type: type[bool] | type[int] | type[float]
     description: str
     minimum: float | None
     above: float | None
-    """A minimum that is no value itself."""
+    """An exclusive minimum."""
     maximum: float | None
     is_given: bool
-    """The environment names it."""
 
     @property
     def default(self) -> Any:
-        """What holds where nobody has changed it."""
         return settings.CATALOGUE.given(self.name)  # type: ignore[attr-defined]
 
     @property
@@ -67,7 +60,7 @@ class LiveSetting:
         return Origin.ENVIRONMENT if self.is_given else Origin.DEFAULT
 
     def problem_with(self, value: Any) -> str:
-        """A sentence; empty for a value that can be set."""
+        """A sentence; empty for a valid value."""
         if self.type is bool:
             return "" if isinstance(value, bool) else "This has to be true or false."
         if isinstance(value, bool) or not isinstance(value, int if self.type is int else int | float):
@@ -84,7 +77,7 @@ class LiveSetting:
 
 
 class InvalidSettings(Exception):
-    """Nothing was changed; `problems` has a sentence for each setting that cannot have its value."""
+    """Nothing was changed; `problems` has a sentence for each refused setting."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__(" ".join(f"{name}: {problem}" for name, problem in problems.items()))
@@ -92,19 +85,18 @@ class InvalidSettings(Exception):
 
 
 def live_settings() -> dict[str, LiveSetting]:
-    """By name, in the order in which the README tells of them."""
-    return {name: LiveSetting(**told) for name, told in settings.LIVE_SETTINGS.items()}
+    """By name, in the README's order."""
+    return {name: LiveSetting(**setting) for name, setting in settings.LIVE_SETTINGS.items()}
 
 
 def settings_row() -> ProductSettings:
-    """The one that there is."""
     return ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)[0]
 
 
 def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
-    """Set each to its value, or with None back to what the environment says. Raises InvalidSettings.
+    """Set each value; None restores the environment's. Raises InvalidSettings.
 
-    Returns what has changed, a phrase each. Other processes notice within seconds.
+    Returns a phrase for each change. Other processes notice within seconds.
     """
     known = live_settings()
     problems = {
@@ -118,16 +110,16 @@ def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
         row, _ = ProductSettings.objects.select_for_update().get_or_create(pk=ProductSettings.ONLY)
         before = _valid(row.overrides)
         after = {name: value for name, value in {**before, **changes}.items() if value is not None}
-        told = [_tell(known[name], before, after) for name in known if before.get(name) != after.get(name)]
-        if not told:
+        phrases = [_tell(known[name], before, after) for name in known if before.get(name) != after.get(name)]
+        if not phrases:
             return []
         row.overrides, row.changed_at, row.changed_by = after, timezone.now(), by[:255]
         row.save()
         if before.get("discovery_interval") != after.get("discovery_interval"):
             _plan_listings_anew(after.get("discovery_interval", known["discovery_interval"].default))
         transaction.on_commit(lambda: _remembered.keep(after))
-    logger.bind(by=by).info("Settings changed: {}", "; ".join(told))
-    return told
+    logger.bind(by=by).info("Settings changed: {}", "; ".join(phrases))
+    return phrases
 
 
 def _tell(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -139,7 +131,7 @@ def _tell(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[str, A
 
 
 def _plan_listings_anew(interval: int) -> None:
-    """Of sources that have no interval of their own; those that are due anyway stay so."""
+    """For sources without an interval of their own; those that are due already stay so."""
     following = Source.objects.filter(refresh_interval=None)
     if not interval:
         following.update(next_refresh_at=None)
@@ -149,7 +141,7 @@ def _plan_listings_anew(interval: int) -> None:
 
 
 def _valid(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what another version of the product knew, or allowed."""
+    """Without settings or values of other versions of the product."""
     known = live_settings()
     return {
         name: value for name, value in stored.items() if name in known and not known[name].problem_with(value)
@@ -157,8 +149,6 @@ def _valid(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Remembered:
-    """What this process has read last."""
-
     def __init__(self) -> None:
         self._reading = threading.Lock()
         self._overrides: Mapping[str, Any] = {}
@@ -185,7 +175,6 @@ class _Remembered:
         self._read_at = read_at
 
     def keep(self, overrides: Mapping[str, Any], *, seconds: float = 0.0) -> None:
-        """They hold for so much longer than what is read usually does."""
         self._overrides, self._read_at = overrides, time.monotonic() + seconds
 
     def forget(self) -> None:
@@ -202,6 +191,5 @@ def _may_wait_for_database() -> bool:
 
 _remembered = _Remembered()
 overrides = _remembered.current
-"""By name, what administrators have changed."""
 forget_settings = _remembered.forget
 keep_settings = _remembered.keep

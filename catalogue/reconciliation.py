@@ -1,4 +1,4 @@
-"""Reconciliation: what a listing changes in the catalogue, with queries per batch, never per workflow."""
+"""Reconciling the catalogue with a listing, in queries per batch rather than per workflow."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,6 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
-from catalogue.changes import Change
 from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
@@ -30,66 +30,32 @@ RECORDED_OBJECTS = 1000
 BATCH = 500
 NO_DESCRIPTION = "It has no description, by which agents choose: it needs one from a curator."
 
-UPSTREAM_FIELDS = (
-    "name",
-    "upstream_title",
-    "description",
-    "category",
-    "version",
-    "author",
-    "tags",
-    "execution_type",
-    "input_schema",
-    "output_schema",
-    "schema_problem",
-    "resembles",
-    "hints",
-    "icons",
-    "upstream_timeout_seconds",
-    "upstream_cache_seconds",
-    "queries",
-    "signals",
-    "metadata",
-    "content_hash",
-    "changed_at",
-    "missing_since",
-)
+LAYER_FIELDS = (
+    "name", "upstream_title", "description", "category", "version", "author", "tags", "execution_type",
+    "input_schema", "output_schema", "schema_problem", "resembles", "hints", "icons",
+    "upstream_timeout_seconds", "upstream_cache_seconds", "queries", "signals", "metadata", "content_hash",
+)  # fmt: skip
+"""The fields that are accepted of a workflow, or offered in their place."""
+UPSTREAM_FIELDS = (*LAYER_FIELDS, "changed_at", "missing_since")
 ADDED_LATER = {
-    "upstream_title",
-    "hints",
-    "icons",
-    "upstream_timeout_seconds",
-    "upstream_cache_seconds",
-    "queries",
+    "upstream_title", "hints", "icons", "upstream_timeout_seconds", "upstream_cache_seconds", "queries",
     "signals",
-}
+}  # fmt: skip
 COMPARED_FIELDS = (
-    "source",
-    "upstream_id",
-    "name",
-    "tool_name",
-    "argument_overrides",
-    "enabled",
-    "resembles",
-    "content_hash",
-    "changed_at",
-    "missing_since",
-)
-
-
-LAYER_FIELDS = tuple(name for name in UPSTREAM_FIELDS if name not in ("changed_at", "missing_since"))
-"""What is accepted of a workflow, and what is offered instead."""
+    "source", "upstream_id", "name", "tool_name", "argument_overrides", "enabled", "resembles",
+    "content_hash", "changed_at", "missing_since",
+)  # fmt: skip
 REVIEW_FIELDS = ("kind", "offer_hash", "offered", "held_since", "kept_at")
 FEWEST_GUARDED = 5
-"""Fewer workflows may go at any time, unless they were all."""
+"""Fewer missing workflows need no confirmation, unless all are missing."""
 
 
 class Superseded(Exception):
-    """The listing no longer counts: the source was reconfigured, deleted or listed anew meanwhile."""
+    """The source was reconfigured, deleted or listed again meanwhile, so the listing no longer counts."""
 
 
 class ListingHeld(Exception):
-    """It lacks so many workflows that somebody has to confirm it; nothing was changed."""
+    """So many workflows are missing that a person has to confirm it; nothing was changed."""
 
     def __init__(self, missing: list[Workflow], present: int, digest: str) -> None:
         super().__init__(
@@ -101,18 +67,18 @@ class ListingHeld(Exception):
 
 @dataclass(slots=True)
 class Listing:
-    """What an engine lists, checked and ready to be compared with what we know."""
+    """A checked listing, ready to be compared with the stored workflows."""
 
     layers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The fields that upstream decides, by the engine's id and in the engine's order."""
+    """The upstream fields by the engine's id, in the engine's order."""
     skipped: list[dict[str, Any]] = field(default_factory=list)
     flagged: list[dict[str, Any]] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Why an object cannot be read, by the engine's id as far as it has one."""
+    """Reasons by the engine's id, as far as an object has one."""
 
 
 def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Listing:
-    """Check every object for itself; a bad one is skipped with its reason (A5.3, B6)."""
+    """Check each object separately; a bad one is skipped with its reason (A5.3, B6)."""
     listing = Listing()
     for position, item in enumerate(items):
         try:
@@ -135,12 +101,11 @@ def reconcile(
     by_hand: bool = False,
     by: Actor | None = None,
 ) -> None:
-    """Add, update, hold, bring back and mark missing, and count and name it all on the run.
+    """Add, update, hold, return and mark as missing, and record it all on the run.
 
-    A listing that is not the whole one leaves alone what it does not mention. `enable` decides on new
-    workflows in place of the source's policy. `by_hand`: somebody declared these workflows here, so that
-    nothing of it has to be reviewed; the history tells who (`by`), and the old and the new values. Raises
-    Superseded and ListingHeld, and changes nothing then.
+    A partial listing does not touch workflows that it does not mention. `enable` overrides the source's
+    policy for new workflows. `by_hand` is for declarations of this catalogue, which need no review; `by` is
+    the actor in the history. Raises Superseded and ListingHeld, and changes nothing then.
     """
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
@@ -151,7 +116,8 @@ def reconcile(
         raise
     run.added, run.updated, run.unchanged = len(changes.new), len(changes.updated), changes.unchanged
     run.returned = len(changes.returned) + len(changes.returned_as_accepted)
-    run.missing, run.held = len(changes.missing), changes.newly_held
+    returned = {workflow.pk for workflow in changes.returned_as_accepted}
+    run.missing, run.held = len(changes.missing), sum(row.pk not in returned for row in changes.held)
     run.flagged = listing.flagged[:RECORDED_OBJECTS]
     run.changes = _named(
         added=changes.new,
@@ -179,7 +145,7 @@ def _named(**changed: list[Workflow]) -> dict[str, list[dict[str, Any]]]:
 
 
 class _Skipped(Exception):
-    """The object cannot become a workflow; the message says why."""
+    """The object cannot become a workflow."""
 
 
 def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> None:
@@ -224,45 +190,39 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
 
 
 def _content_hash(layer: dict[str, Any]) -> str:
-    """Workflows without what was added later keep the hash that they had before."""
-    told = {name: value for name, value in layer.items() if value or name not in ADDED_LATER}
-    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    """Fields that were added later count only if set, so that older hashes stay valid."""
+    counted = {name: value for name, value in layer.items() if value or name not in ADDED_LATER}
+    canonical = json.dumps(counted, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class _Changes:
-    """What a listing changes, sorted by what has to be written."""
+    """The changes of a listing, by how they are written."""
 
     new: list[Workflow] = field(default_factory=list)
     updated: list[Workflow] = field(default_factory=list)
     returned: list[Workflow] = field(default_factory=list)
     returned_as_accepted: list[Workflow] = field(default_factory=list)
-    """What is offered of these instead is held, or was turned down."""
+    """The change that they returned with is held, or was turned down."""
     held: list[Workflow] = field(default_factory=list)
-    """Whose offers are held since this listing."""
+    """Held since this listing."""
     unchanged: int = 0
     missing: list[Workflow] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
-    """The engine's ids of known workflows that were enabled, and have come to look like another tool."""
+    """Ids of enabled workflows that have come to resemble another tool."""
     doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)
-    """Known workflows with what is offered, on which the source's policy has to decide."""
+    """Known workflows with offers that the source's policy has to decide."""
     to_review: list[Workflow] = field(default_factory=list)
-    """New ones, which have no key yet."""
+    """New workflows, which have no key yet."""
     reviews: list[Review] = field(default_factory=list)
-    """To be written over those that there are."""
+    """Replace existing ones."""
     settled: list[int] = field(default_factory=list)
-    """Keys of workflows about which there is nothing to decide any more."""
-
-    @property
-    def newly_held(self) -> int:
-        """Without those that returned, which are counted as that."""
-        returned = {workflow.pk for workflow in self.returned_as_accepted}
-        return sum(workflow.pk not in returned for workflow in self.held)
+    """Keys of workflows that need no review any more."""
 
     @property
     def show(self) -> bool:
-        """Whether agents may see something of it."""
+        """Whether agents may see some of it."""
         return bool(self.new or self.updated or self.returned or self.returned_as_accepted or self.missing)
 
 
@@ -314,8 +274,8 @@ def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Work
 
 
 def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
-    """What somebody declared, with the old and the new values of what engines say otherwise."""
-    told: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
+    """Record declarations with old and new values."""
+    entries: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
         (row, f"Declared: {Change.ADDED}.", {name: [None, value] for name, value in _declared(row) if value})
         for row in changes.new
     ]
@@ -327,9 +287,9 @@ def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> Non
                 for name, value in _declared(row)
                 if getattr(old, name) != value
             }
-            told.append((old, f"Declared: {what}.", values))
-    told += [(row, f"Declared: {Change.REMOVED}.", {}) for row in changes.missing]
-    record_values(by, told)
+            entries.append((old, f"Declared: {what}.", values))
+    entries += [(row, f"Declared: {Change.REMOVED}.", {}) for row in changes.missing]
+    record_values(by, entries)
 
 
 def _declared(workflow: Workflow) -> list[tuple[str, Any]]:
@@ -370,46 +330,48 @@ def _compare(
 
 
 def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
-    """What the engine lists, though not so that it can be read, is not gone."""
+    """A workflow whose object cannot be read is not missing."""
     for upstream_id in [upstream_id for upstream_id in listing.unreadable if upstream_id in known]:
         if (workflow := known[upstream_id]).missing_since is None:
             del known[upstream_id]
-            told = f"It is kept as it was, since its object cannot be read: {listing.unreadable[upstream_id]}"
-            listing.flagged.append({"id": upstream_id, "name": workflow.name, "reason": told})
+            message = (
+                f"It is kept as it was, since its object cannot be read: {listing.unreadable[upstream_id]}"
+            )
+            listing.flagged.append({"id": upstream_id, "name": workflow.name, "reason": message})
 
 
 def _guard(source: Source, listing: Listing, missing: list[Workflow], present: int) -> None:
-    """Raises ListingHeld where too much would vanish, unless somebody has confirmed exactly that."""
+    """Raises ListingHeld if too many are missing, unless exactly that was confirmed."""
     is_much = len(missing) >= FEWEST_GUARDED and 100 * len(missing) > source.vanishing_share_percent * present
     if not missing or (listing.layers and not is_much):
         return
-    told = json.dumps(sorted(workflow.upstream_id for workflow in missing))
-    digest = hashlib.sha256(told.encode()).hexdigest()
+    ids = json.dumps(sorted(workflow.upstream_id for workflow in missing))
+    digest = hashlib.sha256(ids.encode()).hexdigest()
     confirmed = DiscoveryRun.objects.confirmed_since_success(source).filter(vanishing_digest=digest)
     if not confirmed.exists():
         raise ListingHeld(missing, present, digest)
 
 
 def _look_at_overrides(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
-    """Tell of values that a curator has set, and that a change of the engine's schema makes useless."""
+    """Flag values that a curator has set and that no longer fit the engine's new schema."""
     if not workflow.argument_overrides or workflow.content_hash == upstream["content_hash"]:
         return
     problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
-    told = " ".join(f"{name}: {problem}" for name, problem in problems.items())
-    if told:
-        reason = f"What a curator has set for its arguments no longer fits. {told}"
+    misfits = " ".join(f"{name}: {problem}" for name, problem in problems.items())
+    if misfits:
+        reason = f"What a curator has set for its arguments no longer fits. {misfits}"
         listing.flagged.append({"id": workflow.upstream_id, "name": upstream["name"], "reason": reason})
 
 
 class _Names:
-    """Makes tool names; looks those of all sources up when the first new one is needed."""
+    """Makes tool names; reads those of all sources for the first new workflow."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     @cached_property
     def _taken(self) -> set[str]:
-        # A new workflow must not take over the calls by a name that another has just given up.
+        # A name that was just given up still serves as an alias.
         return {*Workflow.objects.values_list("tool_name", flat=True), *Workflow.objects.live_aliases()}
 
     def make(self, upstream: dict[str, Any]) -> str:
@@ -424,35 +386,34 @@ class _Names:
 
 
 def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
-    """Say of new and changed workflows which tool they can be mistaken for.
+    """Flag new and changed workflows that resemble another tool.
 
-    `hide`: nobody looks at what this source brings before agents do, so such a workflow waits for a curator,
-    who may enable it. It is hidden when it begins to look like the other, not again at every change.
+    `hide`: nothing of the source is reviewed before agents see it, so a workflow is hidden for a curator when
+    it begins to resemble the other tool, and not again at each change.
     """
     for position, workflow in enumerate([*changes.new, *changes.updated, *changes.returned]):
         before, workflow.resembles = workflow.resembles, looks.find(workflow)
         if not workflow.resembles or workflow.resembles == before:
             continue
-        told = f"Its name or title can be mistaken for {workflow.resembles}."
+        message = f"Its name or title can be mistaken for {workflow.resembles}."
         if hide and position < len(changes.new):
             workflow.enabled = False
             changes.to_review.append(workflow)
         elif hide and workflow.enabled:
             changes.hidden.append(workflow.upstream_id)
         if hide:
-            told += " It is hidden until a curator enables it."
-        listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": told})
+            message += " It is hidden until a curator enables it."
+        listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": message})
 
 
 class _Lookalikes:
-    """What the names and titles of built-in tools and of other sources' workflows look like."""
+    """The looks of the names and titles of built-in tools and of other sources' workflows."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     @cached_property
     def _by_look(self) -> dict[str, list[tuple[str, str]]]:
-        """Read when the first workflow is looked at."""
         known: dict[str, list[tuple[str, str]]] = defaultdict(list)
 
         def add(name: str, described: str, *texts: str) -> None:
@@ -470,10 +431,10 @@ class _Lookalikes:
         return known
 
     def find(self, workflow: Workflow) -> str:
-        """Of what it may be mistaken for, the first; empty if nothing.
+        """The first tool that it resembles; empty if none.
 
-        Two sources may well have a workflow of the very same name, such as two stages of one engine; the name
-        of their tools tells those apart.
+        A workflow of another source with the very same name does not count: two stages of one engine have
+        those.
         """
         texts = (workflow.name, workflow.upstream_title)
         for look in sorted(set().union(*map(looks_of, texts))):
@@ -495,8 +456,16 @@ def _compare_one(
     if workflow.content_hash == offer_hash:
         if change is not None:
             changes.settled.append(workflow.pk)
-        _note_same(workflow, upstream, changes)
-    elif change is not None and change.offer_hash == offer_hash and _stays_held(change, policy):
+        if workflow.missing_since is None:
+            changes.unchanged += 1
+        else:
+            changes.returned.append(_row(workflow, upstream, changed_at=workflow.changed_at))
+    elif (
+        change is not None
+        and change.offer_hash == offer_hash
+        # An offer that was turned down stays so under any policy.
+        and (change.kept_at is not None or policy != Source.ChangePolicy.FOLLOW)
+    ):
         if workflow.missing_since is None:
             changes.unchanged += 1
         else:
@@ -507,24 +476,12 @@ def _compare_one(
         _follow(workflow, upstream, review, changes)
 
 
-def _stays_held(review: Review, policy: Source.ChangePolicy) -> bool:
-    """What a curator has turned down is turned down whatever the policy becomes."""
-    return review.kept_at is not None or policy != Source.ChangePolicy.FOLLOW
-
-
 def _may_be_held(workflow: Workflow, review: Review | None, policy: Source.ChangePolicy) -> bool:
-    """Nobody has accepted what nobody has enabled; where everything is held, that is as well."""
+    """A workflow that is not enabled was never accepted; the policy `hold` holds its changes all the same."""
     if policy == Source.ChangePolicy.FOLLOW:
         return False
     is_new = review is not None and review.kind == Review.Kind.NEW
     return workflow.enabled or (policy == Source.ChangePolicy.HOLD and not is_new)
-
-
-def _note_same(workflow: Workflow, upstream: dict[str, Any], changes: _Changes) -> None:
-    if workflow.missing_since is None:
-        changes.unchanged += 1
-    else:
-        changes.returned.append(_row(workflow, upstream, changed_at=workflow.changed_at))
 
 
 def _follow(workflow: Workflow, upstream: dict[str, Any], review: Review | None, changes: _Changes) -> None:
@@ -538,7 +495,7 @@ def _follow(workflow: Workflow, upstream: dict[str, Any], review: Review | None,
 
 
 def _row(workflow: Workflow, upstream: dict[str, Any], *, changed_at: datetime) -> Workflow:
-    """Not the row itself, which was read in part: only UPSTREAM_FIELDS of this one are written."""
+    """A new instance, since the row was read in part; only UPSTREAM_FIELDS are written."""
     return Workflow(
         source=workflow.source,
         tool_name=workflow.tool_name,
@@ -552,7 +509,7 @@ def _row(workflow: Workflow, upstream: dict[str, Any], *, changed_at: datetime) 
 def _judge(
     source: Source, listing: Listing, changes: _Changes, looks: _Lookalikes, policy: Source.ChangePolicy
 ) -> None:
-    """Follow what is harmless, and hold the rest for a curator."""
+    """Follow harmless changes and hold the others."""
     placement = Placement()
     for start in range(0, len(changes.doubtful), BATCH):
         batch = changes.doubtful[start : start + BATCH]
@@ -571,18 +528,17 @@ def _judge(
 
 
 def layer_of(workflow: Workflow) -> dict[str, Any]:
-    """What is accepted of it."""
     return {name: getattr(workflow, name) for name in LAYER_FIELDS}
 
 
 CHOSEN_BY = ("name", "category", "tags")
-"""What filters and the rules of toolsets may read of an engine's words."""
+"""Upstream fields that filters and toolset rules may read."""
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """Between what is accepted of the workflow and what is offered, as the policy `careful` sees it.
+    """The differences between the accepted and the offered layer, by the policy `careful`.
 
-    What would show the workflow, hide it, or move it between toolsets is not harmless. Reads its source.
+    A change that exposes the workflow, hides it, or moves it between toolsets is not harmless.
     """
     by_metadata = starts_by_metadata(workflow.source.kind)
     differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
@@ -597,19 +553,19 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
     if not (moved := placement.tell_move(workflow, then)):
         return differences
     return [
-        replace(one, harmless=False, told=f"{one.told}, by which {moved}") if one.field in CHOSEN_BY else one
+        replace(one, harmless=False, text=f"{one.text}, by which {moved}") if one.field in CHOSEN_BY else one
         for one in differences
     ]
 
 
 def hash_layer(upstream_id: str, layer: Mapping[str, Any]) -> str:
-    """The content hash that a listing of exactly this would have."""
+    """The content hash of a listing with exactly this layer."""
     listed = {name: value for name, value in layer.items() if name not in ("content_hash", "resembles")}
     return _content_hash({"upstream_id": upstream_id, **listed})
 
 
 def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
-    """Accept of each workflow what its layer says, with queries per batch; the curator's decisions stay."""
+    """Accept the layers, in queries per batch; curators' decisions stay."""
     now = timezone.now()
     Workflow.objects.bulk_create(
         [
@@ -630,9 +586,9 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
 
 
 def judge_anew(source: Source) -> int:
-    """Decide by the source's policy on what is held of it; what a curator turned down stays turned down.
+    """Apply the source's policy to its held changes, except those that a curator turned down.
 
-    Returns how many of the changes are served now. Call it in a transaction that holds `Revision.lock`.
+    Returns how many are accepted. Call it in a transaction that holds `Revision.lock`.
     """
     served = 0
     held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
@@ -651,7 +607,7 @@ def judge_anew(source: Source) -> int:
 def _is_followed(review: Review, source: Source, placement: Placement) -> bool:
     workflow, offered = review.workflow, layer_of(Workflow()) | (review.offered or {})
     if source.change_policy == Source.ChangePolicy.FOLLOW:
-        # An imitation may have to be hidden, which the next listing decides.
+        # The next listing decides whether to hide an imitation.
         return not offered["resembles"] or offered["resembles"] == workflow.resembles
     if source.change_policy == Source.ChangePolicy.CAREFUL:
         return not workflow.enabled or is_harmless(judge_offer(workflow, offered, placement))
@@ -670,12 +626,12 @@ def _hold(
         changes.returned_as_accepted.append(workflow)
     kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
     changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
-    told = f"The change is held for review: {tell_differences(differences)}."
-    listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": told})
+    message = f"The change is held for review: {tell_differences(differences)}."
+    listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": message})
 
 
 def _review_new(source: Source, changes: _Changes) -> None:
-    """Agents choose by the description: without one nothing is exposed by itself."""
+    """Agents choose by the description, so a workflow without one is not exposed automatically."""
     for workflow in changes.new:
         if source.new_workflows == Source.NewWorkflows.HELD:
             changes.to_review.append(workflow)
@@ -704,7 +660,7 @@ def _write(source: Source, changes: _Changes) -> None:
 
 
 def _write_workflows(source: Source, changes: _Changes) -> None:
-    # An upsert for both: `bulk_update` writes a CASE per field and row, and takes six times as long.
+    # One upsert: `bulk_update` writes a CASE for each field and row, and takes six times as long.
     Workflow.objects.bulk_create(
         [*changes.new, *changes.updated, *changes.returned],
         update_conflicts=True,
@@ -723,3 +679,33 @@ def _set_missing(workflows: list[Workflow], *, since: datetime | None) -> None:
     for start in range(0, len(workflows), BATCH):
         keys = [workflow.pk for workflow in workflows[start : start + BATCH]]
         Workflow.objects.filter(pk__in=keys).update(missing_since=since)
+
+
+class Change(StrEnum):
+    ADDED = "added"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    RETURNED = "returned"
+    """Listed again after it was missing."""
+    REMOVED = "removed"
+    """Removed from the list; its executions stay on record."""
+    KEPT = "kept"
+    """Declared earlier, and not mentioned this time."""
+
+
+def foresee_changes(source: Source | None, listing: Listing) -> dict[str, Change]:
+    """By the engine's ids: listed workflows in order, followed by those missing from a whole listing."""
+    rows = source.workflows.values_list("upstream_id", "content_hash", "missing_since") if source else ()
+    known = {upstream_id: (content_hash, missing) for upstream_id, content_hash, missing in rows}
+    changes = {}
+    for upstream_id, layer in listing.layers.items():
+        content_hash, missing = known.pop(upstream_id, (None, None))
+        if content_hash is None:
+            changes[upstream_id] = Change.ADDED
+        elif missing is not None:
+            changes[upstream_id] = Change.RETURNED
+        else:
+            same = content_hash == layer["content_hash"]
+            changes[upstream_id] = Change.UNCHANGED if same else Change.UPDATED
+    gone = sorted(upstream_id for upstream_id, (_, missing) in known.items() if missing is None)
+    return changes | dict.fromkeys(gone, Change.REMOVED)

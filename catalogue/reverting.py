@@ -1,4 +1,4 @@
-"""Taking back a change that the history tells of: a new change, which is checked like any other."""
+"""Reverting a change of the history by a new change, with all its checks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,15 +34,15 @@ from catalogue.toolsets import UnknownPicks, write_toolset
 
 SHOWN_CHARACTERS = 60
 DECLARED = frozenset(LAYER_FIELDS)
-"""Of workflows that are declared here."""
+"""Fields of declared workflows."""
 
 
 class RevertRefused(Exception):
-    """Nothing was changed; the message says why."""
+    """Nothing was changed."""
 
 
 def why_not_revertible(entry: HistoryEntry) -> str:
-    """By what the entry itself says; empty where it can be tried."""
+    """The reason found in the entry itself; empty if a revert can be tried."""
     model = recorded_model(entry.model)
     if model is None or not entry.changes:
         return "The entry does not say from what value to what value it changed anything."
@@ -60,7 +60,7 @@ def why_not_revertible(entry: HistoryEntry) -> str:
 
 
 def permission_to_revert(entry: HistoryEntry) -> str:
-    """What takes this back is itself a change, a deletion or an addition: `catalogue.delete_toolset`."""
+    """Reverting is a change, a deletion or an addition itself: `catalogue.delete_toolset`."""
     kinds = HistoryEntry.Kind
     verb = {kinds.ADDED: "delete", kinds.DELETED: "add"}.get(kinds(entry.kind), "change")
     app, _, model = entry.model.partition(".")
@@ -69,9 +69,9 @@ def permission_to_revert(entry: HistoryEntry) -> str:
 
 @transaction.atomic
 def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
-    """Give back the values from before, what was deleted, or nothing for what was added.
+    """Restore the old values or the deleted object, or delete the added one.
 
-    Returns the entry that tells of it. Raises RevertRefused where others have changed it since.
+    Returns the new entry. Raises RevertRefused if the object has changed since.
     """
     model = recorded_model(entry.model)
     if (problem := why_not_revertible(entry)) or model is None:
@@ -104,22 +104,23 @@ def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
 
 
 def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:
-    """What somebody has worked on since is not thrown away."""
+    """Later work is not thrown away."""
     added = {name: new for name, (_, new) in entry.changes.items()}
     now = values_of(row)
     differing = sorted(name for name in added.keys() | now.keys() if added.get(name) != now.get(name))
     if differing:
-        told = f"{', '.join(differing)} of {entry.object_name} changed since it was added"
-        raise RevertRefused(f"{told}. Revert that change first, or delete it by hand.")
+        message = f"{', '.join(differing)} of {entry.object_name} changed since it was added"
+        raise RevertRefused(f"{message}. Revert that change first, or delete it by hand.")
 
 
 def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
     present = row.related_as_read or {}
+    columns = {field.name: field.attname for field in row._meta.concrete_fields}
     for name, (_, new) in entry.changes.items():
-        now = present[name] if name in present else plain(getattr(row, _attribute(row, name), None))
+        now = present[name] if name in present else plain(getattr(row, columns.get(name, name), None))
         if now != new:
-            told = f"{name} is {_shown(now)} now and not {_shown(new)} any more"
-            raise RevertRefused(f"{told}: somebody has changed it since. Revert that change first.")
+            message = f"{name} is {_shown(now)} now and not {_shown(new)} any more"
+            raise RevertRefused(f"{message}: somebody has changed it since. Revert that change first.")
 
 
 def _shown(value: Any) -> str:
@@ -127,14 +128,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def _attribute(row: models.Model, name: str) -> str:
-    return next((field.attname for field in row._meta.concrete_fields if field.name == name), name)
-
-
 def _old_values(model: type[models.Model], entry: HistoryEntry) -> dict[str, Any]:
-    """As the model has them."""
+    """By the model's types."""
     fields = {field.name: field for field in model._meta.concrete_fields}
-    # What is no text is JSON already.
+    # Values other than texts are JSON already.
     return {
         name: fields[name].to_python(old) if name in fields and isinstance(old, str) else old
         for name, (old, _) in entry.changes.items()
@@ -183,14 +180,14 @@ reverters: dict[type[models.Model], Reverter] = {
     Toolset: _write_toolset,
     ProductSettings: _write_settings,
 }
-"""What is written otherwise than field by field; the rooms above add theirs."""
+"""Models that are not written field by field; rooms above register theirs."""
 
 
-# What was added and deleted
+# Added and deleted objects
 
 
 def _restore(key: str, values: dict[str, Any]) -> Any:
-    """Under the key that it had, by which its history and links know it."""
+    """Under its old key, which history and links refer to."""
     rule = WorkflowFilter(pk=int(key), **values)
     rule.full_clean()
     rule.save(force_insert=True)
@@ -202,7 +199,7 @@ def _restore_toolset(key: str, values: dict[str, Any]) -> Any:
 
 
 def _restore_source(key: str, values: dict[str, Any]) -> Any:
-    """Its workflows come with its next listing; what was curated of them went with it."""
+    """Its next listing brings its workflows; their curation is lost."""
     known = {name: value for name, value in values.items() if name in ("name", "kind", "config", *UPDATABLE)}
     return create_source(**{"credentials": {}, "config": {}} | known)
 
@@ -233,4 +230,4 @@ restorers: dict[type[models.Model], Callable[[str, dict[str, Any]], Any]] = {
     Toolset: _restore_toolset,
     Source: _restore_source,
 }
-"""By the object's key and its values; a source with secrets is refused before."""
+"""By the object's key and its values."""

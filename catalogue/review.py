@@ -1,6 +1,6 @@
-"""Deciding on changed and new workflows that are held, and on held listings, for every door.
+"""Reviewing held changes, new workflows and held listings.
 
-Whoever decides says which offer they saw: an engine that changes its mind meanwhile is looked at again.
+A decision names the offer that it is about: if the engine has changed it since, it is not decided.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -29,58 +29,56 @@ from catalogue.reconciliation import (
 )
 
 Offers = Mapping[int, str]
-"""By the workflow's key the hash of the offer that was seen."""
+"""By the workflow's key, the hash of the offer that was seen."""
 
 
 RUN_BY = ("name", "input_schema", "metadata")
-"""By these a run is started where an engine's metadata says how."""
+"""The fields that start a run, for engines that start by metadata."""
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
-"""What was found out about a field goes with it."""
+"""Findings that are accepted together with the field."""
 ACCEPTABLE = tuple(
     name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
 )
-"""The fields that can be accepted alone, as differences name them."""
+"""The fields that can be accepted alone."""
 
 
 class UnknownFields(ValueError):
-    """Nothing was changed."""
-
     def __init__(self, names: list[str]) -> None:
         super().__init__(f"No such fields: {', '.join(names)}. There are {', '.join(ACCEPTABLE)}.")
 
 
 class ReviewRefused(Exception):
-    """There is nothing to decide any more; the message says why."""
+    """There is nothing left to decide."""
 
 
 @dataclass(slots=True)
 class Decided:
-    """What became of the decisions, by the tools' names."""
+    """The tools' names by the result of the decision."""
 
     done: list[str] = field(default_factory=list)
     changed_again: list[str] = field(default_factory=list)
-    """The engine says something else than what was seen: look again."""
+    """The engine offers something else now."""
     nothing_held: list[str] = field(default_factory=list)
-    """Somebody else decided, or the engine says again what was accepted."""
+    """Decided by someone else, or withdrawn by the engine."""
     only_whole: list[str] = field(default_factory=list)
-    """New workflows, of which fields were to be accepted."""
+    """New workflows, which cannot be accepted by field."""
 
     def tell_refused(self) -> str:
-        """Empty where everything was decided."""
-        told = []
+        """Empty if everything was decided."""
+        sentences = []
         if self.changed_again:
-            told.append(f"Changed again, look at it once more: {_named(self.changed_again)}.")
+            sentences.append(f"Changed again, look at it once more: {_named(self.changed_again)}.")
         if self.nothing_held:
-            told.append(f"Nothing is held any more: {_named(self.nothing_held)}.")
+            sentences.append(f"Nothing is held any more: {_named(self.nothing_held)}.")
         if self.only_whole:
-            told.append(f"New workflows are accepted as a whole: {_named(self.only_whole)}.")
-        return " ".join(told)
+            sentences.append(f"New workflows are accepted as a whole: {_named(self.only_whole)}.")
+        return " ".join(sentences)
 
 
 def differences_of(review: Review, placement: Placement | None = None) -> list[Difference]:
-    """Between what agents see and what the engine says now; none for a new workflow.
+    """Between the accepted and the offered layer; none for a new workflow.
 
-    Reads the workflow with its source, unless they were selected. `placement` is shared between several.
+    Select the workflow and its source beforehand. `placement` is shared between several calls.
     """
     if review.offered is None:
         return []
@@ -89,20 +87,19 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
 
 
 def fields_together(field: str, source: Source) -> tuple[str, ...]:
-    """What is accepted with this field: a call made by one schema must not be sent as another demands."""
+    """Fields that are accepted together: a call made by one schema must not be sent by another's rules."""
     return RUN_BY if field in RUN_BY and starts_by_metadata(source.kind) else (field,)
 
 
 def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
-    """What is offered at this moment, for whoever decides on all of it unseen."""
+    """The current offers, to decide on all of them unseen."""
     return dict(reviews.order_by("pk").values_list("pk", "offer_hash"))
 
 
 def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) -> Decided:
-    """Serve what the engine says now; a new workflow is enabled.
+    """Accept the offers; new workflows are enabled.
 
-    `fields`: of each change these alone, and what goes together with them; the rest stays held. Raises
-    UnknownFields.
+    `fields` accepts only these of each change, and those that go with them. Raises UnknownFields.
     """
     if unknown := sorted(set(fields) - set(ACCEPTABLE)):
         raise UnknownFields(unknown)
@@ -110,7 +107,7 @@ def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) ->
 
 
 def keep_accepted(offers: Offers, *, by: Actor) -> Decided:
-    """Go on serving what was accepted, until the engine says something else again; a new one stays hidden."""
+    """Keep the accepted layer until the engine offers another one; new workflows stay hidden."""
     return _decide(offers, by, _keep)
 
 
@@ -123,7 +120,7 @@ def _decide(
     decided, placement = Decided(), Placement()
     for keys in _batches(offers):
         with transaction.atomic():
-            # As listings do: so neither works on what the other is about to write.
+            # The same lock as for listings, so that neither overwrites the other.
             Revision.lock()
             names = dict(Workflow.objects.filter(pk__in=keys).values_list("pk", "tool_name"))
             held = (
@@ -161,15 +158,15 @@ def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: C
         Revision.bump()
     _record(by, whole, placement, "Accepted the engine's change: {}.")
     _record(by, new, placement, "Accepted as a new workflow, and enabled.")
-    told = "Accepted of the engine's change: {}. Still held: {}."
-    parts = [(one.workflow, told.format(*map(tell_differences, split))) for one, split in in_part.items()]
+    message = "Accepted of the engine's change: {}. Still held: {}."
+    parts = [(one.workflow, message.format(*map(tell_differences, split))) for one, split in in_part.items()]
     record_changes(by, parts)
 
 
 def _split(
     review: Review, fields: Collection[str], placement: Placement
 ) -> tuple[list[Difference], list[Difference]]:
-    """The differences that go with the fields, and the others."""
+    """The differences in the fields, and the others."""
     source = review.workflow.source
     chosen = {one for field in fields for one in fields_together(field, source)}
     accepted, held = list[Difference](), list[Difference]()
@@ -179,7 +176,7 @@ def _split(
 
 
 def _layer_in_part(review: Review, fields: Collection[str]) -> dict[str, Any]:
-    """What is accepted, with the chosen fields as they are offered, and the hash of exactly that."""
+    """The accepted layer with the chosen fields of the offer, and its hash."""
     workflow, offered = review.workflow, layer_of(Workflow()) | (review.offered or {})
     chosen = {one for field in fields for one in fields_together(field, workflow.source)}
     columns = [column for field in chosen for column in (field, *NOTED_WITH.get(field, ()))]
@@ -188,18 +185,18 @@ def _layer_in_part(review: Review, fields: Collection[str]) -> dict[str, Any]:
 
 
 def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
-    """The changes, and the new workflows."""
+    """Changed workflows, and new ones."""
     changed = [review for review in reviews if review.kind == Review.Kind.CHANGED]
     return changed, [review for review in reviews if review.kind == Review.Kind.NEW]
 
 
 def _record(by: Actor, reviews: list[Review], placement: Placement, message: str) -> None:
-    """After the change, with the workflows as they were before it."""
-    told = [
+    """Call it after the change, with the workflows as read before it."""
+    entries = [
         (review.workflow, message.format(tell_differences(differences_of(review, placement))))
         for review in reviews
     ]
-    record_changes(by, told)
+    record_changes(by, entries)
 
 
 def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
@@ -211,10 +208,10 @@ def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
-    """Say that the workflows which this held listing has lost are gone, and list the source anew.
+    """Confirm that the workflows missing from a held listing are gone, and list the source again.
 
-    Returns the new listing, which is held as well if it has lost others. None where the source cannot be
-    listed now: then the listing that is under way, or the next one, is taken over. Raises ReviewRefused.
+    Returns the new listing, held again if it misses others. None if the source cannot be listed now; the
+    listing in progress or the next one applies then. Raises ReviewRefused.
     """
     with transaction.atomic():
         Revision.lock()

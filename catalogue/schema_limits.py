@@ -1,7 +1,7 @@
-"""What a stranger's schema may cost us: its size, its depth, and the work that its references multiply.
+"""Limits for schemas of engines: their size, their depth, and the work that references multiply.
 
-A validator follows every reference anew, so that forty short definitions, each naming the one before it
-twice, keep it busy for years. What a schema demands is therefore counted as a validator meets it.
+A validator follows each reference every time: forty short definitions that each refer twice to the one before
+keep it busy for years. The demand of a schema therefore counts nodes as a validator meets them.
 """
 
 import json
@@ -11,12 +11,14 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
+from connectors.formats.json_schema import child_of, steps_of
+
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40
 MAX_NODES = 5_000
 MAX_DEPTH_OF_REFERENCES = 200
 MAX_EXPANDED = 100_000
-"""Parts with every reference followed; a validator needs about a millisecond for as many."""
+"""Nodes with references followed; a validator takes about a millisecond for as many."""
 DIALECTS = tuple(
     f"{scheme}://json-schema.org/{path}"
     for scheme in ("http", "https")
@@ -29,37 +31,37 @@ DIALECTS = tuple(
     )
 )
 LITERALS = frozenset({"enum", "const", "default", "examples", "example"})
-"""Keywords whose values are data: what looks like a reference in there is none."""
+"""Keywords with data, in which references mean nothing."""
 DEFINITIONS = frozenset({"$defs", "definitions"})
 NAMED = DEFINITIONS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
-"""Keywords with an object whose keys are names, and so no keywords whatever they look like."""
+"""Keywords with an object by names, which are not keywords."""
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 ANCHORS = frozenset({"$anchor", "$dynamicAnchor"})
 MCP_HEADER = "x-mcp-header"
-"""An annotation with which an engine could make clients copy arguments into HTTP headers; clients drop
-tools whose annotations are invalid, so none is passed on."""
+"""An engine could make clients copy arguments into HTTP headers with it, and clients drop tools with invalid
+annotations, so it is removed."""
 
 
 class UnsafeSchema(ValueError):
-    """A schema that must not be served, nor be replaced in silence; the message says why."""
+    """The schema must neither be served nor replaced silently."""
 
 
 class BrokenSchema(ValueError):
-    """A schema that means nothing; the message says why."""
+    """The schema is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How much a schema asks of a validator at one place of the arguments."""
+    """The cost of validating one place of the arguments."""
 
     expanded: int
-    """Its parts, counted as often as references lead to them."""
+    """Nodes, counted each time a reference leads to them."""
     recursive: int
-    """References that lead back to where they came from; each level of arguments may multiply by these."""
+    """Recursive references; each level of arguments can multiply by these."""
 
 
 def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
-    """A copy without annotations that are not the engine's to give. Raises UnsafeSchema or BrokenSchema."""
+    """A copy without `x-mcp-header`. Raises UnsafeSchema or BrokenSchema."""
     if (dialect := raw.get("$schema")) is not None and str(dialect).rstrip("#") not in DIALECTS:
         raise UnsafeSchema(f"The schema's dialect {str(dialect)[:200]!r} is not supported.")
     schema: dict[str, Any] = _Copier().of(raw, depth=0)
@@ -70,9 +72,9 @@ def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_demand(schema: dict[str, Any]) -> Demand:
-    """Follow every reference once.
+    """Follow each reference once.
 
-    Raises UnsafeSchema for what leads outside or to too much work, BrokenSchema for what leads nowhere.
+    Raises UnsafeSchema for external references and excessive work, BrokenSchema for dangling references.
     """
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
@@ -88,8 +90,6 @@ def _is_literal(key: str, *, named: bool) -> bool:
 
 @dataclass(slots=True)
 class _Copier:
-    """Copies a schema while counting what it holds."""
-
     nodes: int = 0
 
     def of(self, value: Any, *, depth: int, named: bool = False, literal: bool = False) -> Any:
@@ -119,10 +119,10 @@ Schema = dict[str, Any]
 
 @dataclass(slots=True)
 class Places:
-    """Where the references of a schema can lead; places are told apart by their identity."""
+    """The targets of a schema's references; nodes are compared by identity."""
 
     identifier: str
-    """The keyword that starts a resource of its own, to which the pointers within it are relative."""
+    """The keyword that starts a resource, the base of the pointers within."""
     resources: dict[str, Schema] = field(default_factory=dict)
     anchors: dict[str, Schema] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class Places:
         if isinstance(name := node.get(self.identifier), str):
             kind, name = (self.anchors, name[1:]) if name.startswith("#") else (self.resources, name)
             _add(kind, name.rstrip("#"), node)
-        # A dynamic anchor usually doubles a plain one on the same node.
+        # A dynamic anchor usually repeats a plain one on the same node.
         for name in {node[key] for key in ANCHORS if isinstance(node.get(key), str)}:
             _add(self.anchors, name, node)
 
@@ -150,7 +150,7 @@ class Places:
         return isinstance(name, str) and not name.startswith("#")
 
     def find(self, reference: str, resource: Schema) -> tuple[Any, Schema]:
-        """The place and the resource that it belongs to. Raises BrokenSchema where there is none."""
+        """The target and its resource. Raises BrokenSchema if there is none."""
         base, _, fragment = reference.partition("#")
         start = self.resources[base] if base else resource
         fragment = unquote(fragment)
@@ -164,11 +164,12 @@ class Places:
 
     def _follow_pointer(self, pointer: str, resource: Schema, reference: str) -> tuple[Any, Schema]:
         place: Any = resource
-        for step in pointer.split("/")[1:]:
-            place = _child(place, step.replace("~1", "/").replace("~0", "~"))
-            if place is None:
-                raise _nowhere(reference)
-            resource = place if self.starts_resource(place) else resource
+        try:
+            for step in steps_of(pointer):
+                place = child_of(place, step)
+                resource = place if self.starts_resource(place) else resource
+        except (LookupError, ValueError):
+            raise _nowhere(reference) from None
         return place, resource
 
 
@@ -185,14 +186,8 @@ def _references(node: Schema) -> Iterator[str]:
     return (node[key] for key in REFERENCES if isinstance(node.get(key), str))
 
 
-def _child(place: Any, step: str) -> Any:
-    if isinstance(place, list) and step.isascii() and step.isdigit() and len(step) < 6:
-        return place[int(step)] if int(step) < len(place) else None
-    return place.get(step) if isinstance(place, dict) else None
-
-
 def subschemas(schema: Any) -> list[Schema]:
-    """Every object that is, or may be, a subschema, in order; not those that hold them by name."""
+    """All objects that may be subschemas, in order."""
     found: list[Schema] = []
     waiting: list[tuple[Any, bool]] = [(schema, False)]
     while waiting:
@@ -212,7 +207,7 @@ def subschemas(schema: Any) -> list[Schema]:
 
 @dataclass(slots=True)
 class _Expansion:
-    """Counts the parts of a schema with its references followed; each place is expanded once."""
+    """Counts nodes with references followed; each target is expanded once."""
 
     places: Places
     recursive: int = 0
@@ -220,7 +215,7 @@ class _Expansion:
     _sizes: dict[int, int] = field(default_factory=dict)
 
     def size_at(self, place: Any, *, resource: Schema, depth: int) -> int:
-        """The size of a place that something refers to (or of the whole)."""
+        """The size of a reference's target, or of the whole schema."""
         key = id(place)
         if key in self._open:
             self.recursive += 1

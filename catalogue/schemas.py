@@ -1,12 +1,13 @@
-"""What an engine's JSON Schema is worth: used as it is, replaced by the generic one, or refused.
+"""Checking engines' JSON Schemas, and arguments against them.
 
-Compiled by jsonschema-rs without retrieval and with the linear-time regular expression engine, so that no
-schema can hang us or make us fetch anything. Patterns that engine does not know are `catalogue.patterns`'.
+A schema is used as it is, replaced by the generic one, or refused. jsonschema-rs compiles it without
+retrieval and with linear-time regular expressions, so no schema can hang the process or fetch anything; other
+patterns are in `catalogue.patterns`.
 """
 
 import copy
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -15,33 +16,30 @@ import jsonschema_rs
 
 from catalogue.patterns import BOUNDED, LINEAR, Searches, leave_out_patterns, use_bounded_search
 from catalogue.schema_limits import BrokenSchema, Demand, UnsafeSchema, bounded_copy, measure_demand
-from catalogue.schema_words import words_for_demand
-from catalogue.validation_messages import describe_validation_error
+from connectors.formats.json_schema import pointer_of
 from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50
 MAX_NULL_ROUNDS = 100
-"""How often arguments are looked at again for null; once for all, unless only one problem can be afforded."""
+"""Rounds of leaving out null; more than one only if a round can afford just one problem."""
 MAX_ARGUMENT_DEPTH = 128
-"""Recursive schemas make the validator recurse with the arguments, until its stack is full."""
+"""For recursive schemas the validator's stack grows with the arguments."""
 AFFORDABLE = 50_000
-"""Errors that may come of one call; each takes some microseconds and kilobytes."""
+"""Possible errors of one call, at some microseconds and kilobytes each."""
 KINDS = jsonschema_rs.ValidationErrorKind
 COMPOSED = (KINDS.AnyOf, KINDS.OneOfNotValid)
 Place = tuple[str | int, ...]
-"""The names and numbers that lead to a value."""
+"""Keys and indexes that lead to a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSchema:
-    """A schema that can be served, and what was wrong with the engine's own."""
-
     schema: dict[str, Any]
     problem: str = ""
-    """Why the generic schema stands in its place; empty where it is the engine's own."""
+    """Why the generic schema replaces the engine's; empty if it does not."""
     left_out: str = ""
-    """What of the engine's own cannot be used, where the rest of it is."""
+    """What of the engine's schema cannot be used."""
 
     @property
     def remark(self) -> str:
@@ -50,10 +48,10 @@ class CheckedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """One offending place in the arguments."""
+    """One fault in the arguments."""
 
     path: str
-    """JSON Pointer; empty for the arguments as a whole."""
+    """JSON Pointer; empty for the whole."""
     message: str
 
     def __str__(self) -> str:
@@ -61,7 +59,7 @@ class ArgumentProblem:
 
 
 def check_input_schema(raw: Any) -> CheckedSchema:
-    """Decide on an engine's input schema (A3.5, A6.3). Raises UnsafeSchema."""
+    """Use, replace or refuse an engine's input schema (A3.5, A6.3). Raises UnsafeSchema."""
     if raw is None:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
@@ -83,7 +81,7 @@ def check_input_schema(raw: Any) -> CheckedSchema:
 
 
 def check_output_schema(raw: Any) -> dict[str, Any] | None:
-    """The schema that results may be promised to follow, or None when it is none or unusable."""
+    """The schema that results can promise to follow; None if there is none or it cannot be used."""
     if not isinstance(raw, dict) or raw.get("type") != "object":
         return None
     return _usable_output(json.dumps(raw))
@@ -91,7 +89,7 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=500)
 def _usable_output(text: str) -> dict[str, Any] | None:
-    """Remembered, since many operations of an API answer the same."""
+    """Cached, because many operations of an API have the same output."""
     try:
         schema = bounded_copy(json.loads(text))
     except (UnsafeSchema, BrokenSchema):
@@ -103,7 +101,7 @@ def _usable_output(text: str) -> dict[str, Any] | None:
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
-    """Why this is no JSON Schema that can be used; empty for one that is, whatever it describes."""
+    """Why this cannot be used as JSON Schema; empty if it can."""
     try:
         return _compile_problem(bounded_copy(raw))
     except (UnsafeSchema, BrokenSchema) as error:
@@ -112,16 +110,16 @@ def find_schema_problem(raw: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedArguments:
-    """Arguments as they are meant, and what is wrong with them."""
+    """Arguments as the engine gets them, and their faults."""
 
     arguments: dict[str, Any]
     problems: list[ArgumentProblem] = field(default_factory=list)
 
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> CheckedArguments:
-    """Find every problem (A2.5). null for what is optional, and cannot be null, counts as left out.
+    """Find all faults (A2.5). null counts as left out where a member is optional and cannot be null.
 
-    Many clients and models write null for every argument that they leave out, at any depth.
+    Many clients and models write null for whatever they leave out, at any depth.
     """
     problems = find_argument_problems(schema, arguments)
     if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
@@ -134,16 +132,15 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
 
 
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:
-    """Every offending path of the arguments, at most 50; empty when they are valid (A2.5).
-
-    Of arguments too large to be searched for every problem only the first one is told.
-    """
+    """All faults of the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
     try:
         found = _compiled(json.dumps(schema)).check(arguments)
     except TooDeep:
         return [ArgumentProblem("", f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")]
     except UnicodeEncodeError:
         return [ArgumentProblem("", "a text contains half of a surrogate pair, which is no character")]
+    if not found.errors and found.are_all:
+        return []
     problems = [problem for error in found.errors for problem in _argument_problems(error)]
     if not found.are_all:
         problems.append(
@@ -153,12 +150,12 @@ def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[Argum
 
 
 class TooDeep(Exception):
-    """The arguments are nested deeper than a validator can follow them."""
+    """The arguments are nested too deep for a validator."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """What a validator finds, as far as finding it out is affordable."""
+    """The errors that the validator can afford to find."""
 
     errors: list[jsonschema_rs.ValidationError]
     are_all: bool = True
@@ -170,20 +167,20 @@ class _Compiled:
     demand: Demand
 
     def check(self, arguments: Any) -> _Errors:
-        """Raises TooDeep, and UnicodeEncodeError for what is no text.
+        """Raises TooDeep, and UnicodeEncodeError for lone surrogates.
 
-        The library makes a list of all errors before it gives the first, so their number has to be foreseen.
+        The library collects all errors before it returns the first, so their number is estimated beforehand.
         """
         parts, depth = _extent(arguments)
         if depth > MAX_ARGUMENT_DEPTH:
             raise TooDeep
-        with Searches.limited():
-            if self.validator.is_valid(arguments):
-                return _Errors([])
-            recursive, expanded = self.demand.recursive, self.demand.expanded
-            if expanded * max(parts, recursive**depth) <= AFFORDABLE:
-                return _Errors(list(self.validator.iter_errors(arguments)))
-            return _Errors(self._first_error(arguments) if recursive < 2 else [], are_all=False)
+        Searches.begin()
+        if self.validator.is_valid(arguments):
+            return _Errors([])
+        recursive, expanded = self.demand.recursive, self.demand.expanded
+        if expanded * max(parts, recursive**depth) <= AFFORDABLE:
+            return _Errors(list(self.validator.iter_errors(arguments)))
+        return _Errors(self._first_error(arguments) if recursive < 2 else [], are_all=False)
 
     def _first_error(self, arguments: Any) -> list[jsonschema_rs.ValidationError]:
         try:
@@ -194,7 +191,7 @@ class _Compiled:
 
 
 class _Nulls:
-    """The members of arguments that are null, and whether they stand for nothing."""
+    """The members that are null, and whether they count as left out."""
 
     def __init__(self, compiled: _Compiled, arguments: dict[str, Any]) -> None:
         self._compiled = compiled
@@ -203,7 +200,7 @@ class _Nulls:
         self._required: set[Place] = set()
 
     def left_out(self) -> dict[str, Any]:
-        """The arguments without those that the schema refuses and does not require."""
+        """The arguments without the null members that the schema refuses and does not require."""
         for _ in range(MAX_NULL_ROUNDS):
             errors = self._compiled.check(self._arguments).errors
             if not (self._put_back(errors) or self._leave_out(errors)):
@@ -211,7 +208,7 @@ class _Nulls:
         return self._arguments
 
     def _put_back(self, errors: Iterable[jsonschema_rs.ValidationError]) -> bool:
-        """Those that turn out to be required: what is wrong with these is that they are null."""
+        """Restore members that turn out to be required; their fault is that they are null."""
         missing = {
             (*error.instance_path, error.kind.property)
             for error in _each(errors)
@@ -232,7 +229,7 @@ class _Nulls:
         return bool(refused)
 
     def _cure(self, error: jsonschema_rs.ValidationError) -> set[Place] | None:
-        """The places without which there would be no such error; None if there is no help."""
+        """The members whose removal prevents the error; None if nothing does."""
         place = tuple(error.instance_path)
         if error.instance is None and place and isinstance(place[-1], str):
             return None if place in self._required else {place}
@@ -246,7 +243,7 @@ class _Nulls:
 
 
 def _each(errors: Iterable[jsonschema_rs.ValidationError]) -> Iterator[jsonschema_rs.ValidationError]:
-    """They, and those of the alternatives within them."""
+    """The errors, with those of their alternatives."""
     for error in errors:
         yield error
         if isinstance(error.kind, COMPOSED):
@@ -265,23 +262,27 @@ def _has_null_member(arguments: Any) -> bool:
     while level:
         if any(isinstance(value, dict) and None in value.values() for value in level):
             return True
-        level = [inner for value in level for inner in _inside(value)]
+        level = _below(level)
     return False
 
 
 def _extent(arguments: Any) -> tuple[int, int]:
-    """How many values there are, and how deep they are nested (counted no further than allowed)."""
+    """The number of values and their depth, counted up to the limit."""
     parts, depth, level = 0, 0, [arguments]
     while level and depth <= MAX_ARGUMENT_DEPTH:
         parts, depth = parts + len(level), depth + 1
-        level = [inner for value in level for inner in _inside(value)]
+        level = _below(level)
     return parts, depth
 
 
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+def _below(level: list[Any]) -> list[Any]:
+    below: list[Any] = []
+    for value in level:
+        if isinstance(value, dict):
+            below.extend(value.values())
+        elif isinstance(value, list):
+            below.extend(value)
+    return below
 
 
 @lru_cache(maxsize=2048)
@@ -301,7 +302,7 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 
 
 def _with_properties(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without `properties` the library does not name those that `additionalProperties: false` forbids."""
+    """Without `properties` the library does not name members that `additionalProperties: false` forbids."""
     return {"properties": {}} | schema if schema.get("additionalProperties") is False else schema
 
 
@@ -309,26 +310,110 @@ def _compile_problem(schema: dict[str, Any]) -> str:
     try:
         _validator(json.dumps(schema))
     except jsonschema_rs.ValidationError as error:
-        return printable(f"{_pointer(error.instance_path) or '/'}: {error.message}")[:300]
+        return printable(f"{pointer_of(error.instance_path) or '/'}: {error.message}")[:300]
     except ValueError as error:
         return str(error)[:300]
     return ""
 
 
 def _argument_problems(error: jsonschema_rs.ValidationError) -> list[ArgumentProblem]:
-    """Missing and unknown properties are named by their own paths."""
-    path, kind = _pointer(error.instance_path), error.kind
+    """Missing and unknown members have paths of their own."""
+    path, kind = pointer_of(error.instance_path), error.kind
     if isinstance(kind, KINDS.Required):
-        return [ArgumentProblem(f"{path}{_pointer([kind.property])}", "required, but missing")]
+        return [ArgumentProblem(f"{path}{pointer_of([kind.property])}", "required, but missing")]
     if isinstance(kind, (KINDS.AdditionalProperties, KINDS.UnevaluatedProperties)):
         return [
-            ArgumentProblem(f"{path}{_pointer([name])}", "no such argument")
+            ArgumentProblem(f"{path}{pointer_of([name])}", "no such argument")
             for name in kind.unexpected[:MAX_PROBLEMS]
         ]
-    if isinstance(kind, KINDS.Not) and (told := words_for_demand(kind.schema)):
-        return [ArgumentProblem(path, told)]
+    if isinstance(kind, KINDS.Not) and (demand := words_for_demand(kind.schema)):
+        return [ArgumentProblem(path, demand)]
     return [ArgumentProblem(path, describe_validation_error(error))]
 
 
-def _pointer(path: list[str | int]) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+LONGEST_VALUE = 200
+"""Characters of the offending value in a message."""
+LONGEST_ENUMERATION = 10_000
+"""Characters of allowed values in a message."""
+LONGEST_REASON = 1_000
+"""Characters of the end of a long message, where the validator states the reason."""
+MOST_ALTERNATIVES = 10
+
+
+def describe_validation_error(error: jsonschema_rs.ValidationError) -> str:
+    """The message without the path."""
+    kind = error.kind
+    if isinstance(kind, KINDS.Enum):
+        return f"{_shown(error.instance)} is not one of {_listed(kind.options)}"
+    if isinstance(kind, (KINDS.AnyOf, KINDS.OneOfNotValid)) and (
+        reasons := _alternatives(error, kind.context)
+    ):
+        return f"{_shown(error.instance)} fits no alternative: {reasons}"
+    message = error.message
+    if len(message) <= LONGEST_VALUE + LONGEST_REASON:
+        return message
+    return f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+
+
+def _alternatives(error: jsonschema_rs.ValidationError, context: Any) -> str:
+    """Why no alternative fits, if each has a reason about the value itself."""
+    reasons = []
+    for problems in context[:MOST_ALTERNATIVES]:
+        own = [problem for problem in problems if problem.instance_path == error.instance_path]
+        if not own:
+            return ""
+        reasons.append(describe_validation_error(own[0]))
+    if left := len(context) - len(reasons):
+        reasons.append(f"and {left} alternatives more")
+    return "; ".join(reasons)
+
+
+def _listed(allowed: Sequence[Any]) -> str:
+    listed: list[str] = []
+    room = LONGEST_ENUMERATION
+    for value in allowed:
+        text = _written(value)
+        room -= len(text) + len(", ")
+        if listed and room < 0:
+            return f"{', '.join(listed)} and {len(allowed) - len(listed):,} more, which the schema lists"
+        listed.append(_cut(text, LONGEST_ENUMERATION))
+    return ", ".join(listed)
+
+
+def _shown(value: Any) -> str:
+    return _cut(_written(value), LONGEST_VALUE)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def words_for_demand(broken: Any) -> str:
+    """The members that `not` demands: `at least one of a, b`; empty for other schemas.
+
+    The OpenAPI importer writes the conditions of a body this way.
+    """
+    match broken:
+        case {"properties": dict() as absent, **others} if not others and all(
+            schema is False for schema in absent.values()
+        ):
+            return f"at least one of {', '.join(absent)} has to be given"
+        case {"not": {"anyOf": list() as groups}}:
+            return _words_for_groups("one or more", groups)
+        case {"not": {"oneOf": list() as groups}}:
+            return _words_for_groups("exactly one", groups)
+        case {"anyOf": list() as several}:
+            demands = [words_for_demand(one) for one in several]
+            return "; ".join(demands) if all(demands) else ""
+    return ""
+
+
+def _words_for_groups(how_many: str, groups: list[Any]) -> str:
+    if not all(isinstance(group, dict) and group.keys() == {"required"} for group in groups):
+        return ""
+    alternatives = " / ".join(" with ".join(map(str, group["required"])) for group in groups)
+    return f"{how_many} of these has to be given: {alternatives}"

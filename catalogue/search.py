@@ -9,44 +9,112 @@ from __future__ import annotations
 import math
 import re
 import threading
+import unicodedata
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
-from catalogue.words import split_name, split_words
+
+MARKS = "\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0981-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
+"""Vowels and tones of Hebrew, Arabic, Indian scripts and Thai, which are no letters to Python."""
+WORD = re.compile(rf"(?:[^\W_]|[{MARKS}])+")
+HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Word boundaries of camelCase and HTTPServer."""
+ACCENTS = re.compile("[\u0300-\u036f]")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+MOST_JOINED = 4
+PLURALS = (
+    (re.compile(r"(?<=[^ea])ies$"), "y"),
+    (re.compile(r"(?<=ss|sh)es$|(?<=tch)es$|(?<=x)es$"), ""),
+    (re.compile(r"(?<=[^aeo])es$"), "e"),
+    (re.compile(r"(?<=[^us])s$"), ""),
+)
+"""English only; other languages rely on beginnings of words."""
+
+
+def split_words(text: str) -> list[str]:
+    """`sendInvoices_toÜnits` -> send, invoice, to, unit."""
+    composed = HUMPS.sub(" ", fold(text))
+    return [part for word in WORD.findall(composed) for part in _parts(word)]
+
+
+def split_name(name: str) -> list[str]:
+    """Short names also as one word, for queries without separators."""
+    words = split_words(name)
+    if not 1 < len(words) <= MOST_JOINED:
+        return words
+    return [*words, "".join(WORD.findall(fold(name))).casefold()]
+
+
+def fold(text: str) -> str:
+    """Without accents, wide forms and ligatures; capitals stay."""
+    if text.isascii():
+        return text
+    decomposed = unicodedata.normalize("NFKD", text)
+    return unicodedata.normalize("NFC", ACCENTS.sub("", decomposed))
+
+
+@lru_cache(maxsize=50_000)
+def _parts(word: str) -> tuple[str, ...]:
+    word = word.casefold()
+    if word.isascii():
+        return (_singular(word),)
+    if not UNSPACED.search(word):
+        return (word,)
+    stretches = filter(None, re.split(f"({UNSPACED.pattern})", word))
+    return tuple(part for stretch in stretches for part in _pairs(stretch))
+
+
+def _singular(word: str) -> str:
+    if len(word) < 4:
+        return word
+    for ending, instead in PLURALS:
+        if ending.search(word):
+            return ending.sub(instead, word)
+    return word
+
+
+def _pairs(piece: str) -> list[str]:
+    """Overlapping pairs of characters in scripts without word boundaries."""
+    if not UNSPACED.fullmatch(piece) or len(piece) < 3:
+        return [piece]
+    return [piece[start : start + 2] for start in range(len(piece) - 1)]
+
 
 LONGEST_QUERY = 1_000
-"""Characters; what is beyond does not count."""
+"""Characters; the rest is ignored."""
 MOST_QUERY_WORDS = 24
 NAME_WEIGHT, TAG_WEIGHT, TEXT_WEIGHT = 4, 2, 1
 K1, B = 1.2, 0.6
 SHORTEST_BEGINNING = 3
-"""Bytes of a query's word from which it also stands for all words that begin with it: three letters, or
-one syllable or ideograph of the scripts in which that says as much."""
+"""Bytes of a query's word from which it also matches as a beginning: three letters, or one syllable or
+ideograph of scripts in which that says as much."""
 MOST_ENDINGS = 50
 SHORTEST_INFLECTED = 5
-"""Letters from which it also stands for all words that share most of its beginning: approval, approve."""
+"""Letters from which it also matches words that share most of its beginning: approval, approve."""
 STEM = 0.6
-"""How much of the word that is."""
+"""The share of the word that counts as most."""
 BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3
-"""Against the word itself."""
+"""Relative to the word itself."""
 NEEDED_SHARE = 0.5
-"""Of the query's words, by their weight: who has less of them is not found."""
+"""Of the weight of the query's words; results with less are dropped."""
 NAMED_WORTH = 1.0
-"""How much more a tool is worth all of whose name's words sentences have."""
+"""The bonus of a tool whose name's words all occur in the sentences."""
 QUOTED = re.compile(
     r"\"[^\"\n]{1,300}\"|\u201c[^\u201d\n]{1,300}\u201d|`[^`\n]{1,300}`"
     r"|(?<!\w)['\u2018][^'\u2019\n]{1,300}['\u2019](?!\w)"
 )
 OF_VALUES = re.compile(r"[/@#_\\\d]")
-"""Digits, and signs of addresses: what has one is the value of an argument."""
+"""Digits and signs of addresses, which mark values of arguments."""
 LONGEST_INSTRUCTIONS = 4_000
-"""Characters; what is beyond does not count."""
+"""Characters; the rest is ignored."""
 PUNCTUATION = ".,;:!?()'\""
 SMALL_WORDS = frozenset({
     "a", "about", "again", "all", "also", "am", "an", "and", "any", "are", "as", "ask", "at", "be",
@@ -59,27 +127,27 @@ SMALL_WORDS = frozenset({
     "was", "we", "were", "what", "when", "where", "which", "who", "whom", "whose", "why", "will",
     "with", "would", "you", "your"
 })  # fmt: skip
-"""English ones, and verbs with which everything is asked for; those of other languages no tool has."""
+"""English function words, and verbs of requests; tools have none of other languages."""
 
 
 def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | None = None) -> list[str]:
-    """Tool names of what the query finds among what the toolset shows, the best first.
+    """Tool names that match the query within the toolset, the best first.
 
-    A query is words, in any order; those that nothing has do not count. Nothing in it is an operator.
+    Words may be in any order; unknown ones are ignored. There are no operators.
     """
     return search_among(catalogue, query, catalogue.seen_through(toolset))
 
 
 def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) -> list[str]:
-    """The same among these tools; what is not exposed is not found."""
+    """The same among these tools; unexposed ones are ignored."""
     return _remembered.index_of(catalogue).search(query, among=names)
 
 
 def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
-    """All of these tools that the sentences have anything in common with, the likeliest first.
+    """Those of these tools that share a word with the sentences, the likeliest first.
 
-    Sentences have much that no query has: what is in quotes, numbers and addresses are values of arguments,
-    and small words say nothing. On the other hand few tools have most of their words, so none is needed.
+    Quotes, numbers and addresses are values of arguments and do not count, nor do small words. Few tools have
+    most of the sentences' words, so none is required.
     """
     kept = (
         word
@@ -91,15 +159,13 @@ def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names:
 
 
 class _Match(NamedTuple):
-    """How a document has a word of the query."""
-
     worth: float
     weight: float
 
 
 @dataclass(slots=True)
 class _Postings:
-    """Where a word occurs, and how much it weighs there; in arrays, since there are many."""
+    """The documents of a word and its weight in each; arrays, since there are many."""
 
     documents: array[int] = field(default_factory=lambda: array("I"))
     weights: array[float] = field(default_factory=lambda: array("f"))
@@ -113,7 +179,7 @@ class _Postings:
 
 
 class SearchIndex:
-    """The words of some workflows. Immutable once built, so that threads may share it."""
+    """Immutable, so that threads may share it."""
 
     def __init__(self, workflows: Iterable[Workflow]) -> None:
         self._names: list[str] = []
@@ -132,13 +198,13 @@ class SearchIndex:
         self._vocabulary = sorted(postings)
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
-        """Ranked names; equally good ones in alphabetical order."""
-        scores, shares = self._weigh(_query_words(query), self._numbers_of(among))
+        words = list(dict.fromkeys(split_words(query[:LONGEST_QUERY])))[:MOST_QUERY_WORDS]
+        scores, shares = self._weigh(words, self._numbers_of(among))
         needed = NEEDED_SHARE * max(shares.values(), default=0.0)
         return self._ordered({number: scores[number] for number, share in shares.items() if share >= needed})
 
     def rank(self, words: Collection[str], *, among: Iterable[str]) -> list[str]:
-        """The same of everything that has any of the words; by its name above all."""
+        """All documents with any of the words; a match of the name counts most."""
         scores, _ = self._weigh(words, self._numbers_of(among))
         return self._ordered(
             {
@@ -148,7 +214,7 @@ class SearchIndex:
         )
 
     def _named_by(self, words: Collection[str], number: int) -> float:
-        """How many of the words of its name are said, from 0 to 1."""
+        """The share of its name's words that are said, from 0 to 1."""
         own = split_words(self._names[number])
         stems = {word[:SHORTEST_INFLECTED] for word in words}
         return sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
@@ -161,19 +227,21 @@ class SearchIndex:
         return [self._names[number] for number in sorted(scores, key=lambda n: (-scores[n], self._names[n]))]
 
     def _weigh(self, words: Iterable[str], documents: set[int]) -> tuple[dict[int, float], dict[int, float]]:
-        """By document: how good it is, and how much of the words it has."""
+        """By document: its score, and the share of the words' weight that it has."""
         scores: defaultdict[int, float] = defaultdict(float)
         shares: defaultdict[int, float] = defaultdict(float)
         for word in words:
             matches = self._matches(word, documents)
-            rarity = _rarity(sum(match.worth for match in matches.values()), len(documents))
+            having = sum(match.worth for match in matches.values())
+            # Always above 0, so that a word of all documents finds them.
+            rarity = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
             for document, match in matches.items():
                 scores[document] += rarity * match.worth * match.weight
                 shares[document] += rarity * match.worth
         return scores, shares
 
     def _matches(self, word: str, allowed: set[int]) -> dict[int, _Match]:
-        """How well each document has the word, by the closest of its readings that it has."""
+        """How well each document matches the word, by the closest reading."""
         matches: dict[int, _Match] = {}
         for worth, read_as in self._readings(word):
             closer = set(matches)
@@ -199,17 +267,7 @@ class SearchIndex:
         return [word for word in candidates if word.startswith(start)]
 
 
-def _query_words(query: str) -> list[str]:
-    return list(dict.fromkeys(split_words(query[:LONGEST_QUERY])))[:MOST_QUERY_WORDS]
-
-
-def _rarity(having: float, of: int) -> float:
-    """Always above 0, so that a word that all have finds them all."""
-    return math.log(1 + (of - having + 0.5) / (having + 0.5))
-
-
 def _count_words(workflow: Workflow) -> Counter[str]:
-    """What agents are shown of it, and nothing else."""
     counts: Counter[str] = Counter()
     fields = (
         # The title is usually the name in other letters, which says nothing twice.
@@ -224,7 +282,7 @@ def _count_words(workflow: Workflow) -> Counter[str]:
 
 
 class _Remembered:
-    """The index of the last catalogue that was searched, built when it is first asked for."""
+    """The index of the last searched catalogue, built on first use."""
 
     def __init__(self) -> None:
         self._building = threading.Lock()
@@ -238,3 +296,77 @@ class _Remembered:
 
 
 _remembered = _Remembered()
+
+
+MOST_KNOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkflowQuery:
+    """The criteria of a list; empty ones do not narrow it."""
+
+    tags: Sequence[str] = ()
+    """A workflow has to carry all of them."""
+    source: str = ""
+    query: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The workflows found; where there are none, a hint and alternatives."""
+
+    workflows: list[Workflow]
+    """The best first with a query, else by name."""
+    hint: str = ""
+    known_tags: Sequence[str] = ()
+    """The most used first."""
+    known_sources: Sequence[str] = ()
+
+
+def select_workflows(
+    catalogue: ExposedCatalogue, wanted: WorkflowQuery, *, toolset: str | None = None
+) -> Selection:
+    shown = catalogue.seen_through(toolset)
+    names = search_workflows(catalogue, wanted.query, toolset=toolset) if wanted.query else shown
+    source = wanted.source.casefold()
+    found = [
+        workflow
+        for workflow in tagged(map(shown.__getitem__, names), wanted.tags)
+        if source in ("", workflow.source.name.casefold())
+    ]
+    return Selection(workflows=found) if found else _nothing_found(wanted, list(shown.values()))
+
+
+def tagged(workflows: Iterable[Workflow], tags: Iterable[str]) -> list[Workflow]:
+    """Those that carry every one of the tags, in any case of letters, in their order (D3)."""
+    wanted = set(map(str.casefold, tags))
+    return [workflow for workflow in workflows if wanted <= set(map(str.casefold, workflow.shown_tags))]
+
+
+def _nothing_found(wanted: WorkflowQuery, shown: Sequence[Workflow]) -> Selection:
+    if not shown:
+        return Selection(workflows=[], hint="No workflow is shown here at present.")
+    tags = _most_used(tag for workflow in shown for tag in workflow.shown_tags)
+    sources = _most_used(workflow.source.name for workflow in shown)
+    unknown = [f"tag {tag!r}" for tag in wanted.tags if tag.casefold() not in map(str.casefold, tags)]
+    if wanted.source and wanted.source.casefold() not in map(str.casefold, sources):
+        unknown.append(f"source {wanted.source!r}")
+    return Selection(
+        workflows=[],
+        hint=_hint(wanted, unknown),
+        known_tags=tags[:MOST_KNOWN] if wanted.tags or wanted.query else (),
+        known_sources=sources[:MOST_KNOWN] if wanted.source else (),
+    )
+
+
+def _most_used(words: Iterable[str]) -> list[str]:
+    used = Counter(words)
+    return sorted(used, key=lambda word: (-used[word], word))
+
+
+def _hint(wanted: WorkflowQuery, unknown: Sequence[str]) -> str:
+    if unknown:
+        return f"No workflow has the {' or the '.join(unknown)[:500]}."
+    if wanted.query and not (wanted.tags or wanted.source):
+        return "Nothing has these words: try fewer or other ones, or list all without a query."
+    return "No workflow has all of that: ask for less."

@@ -1,4 +1,4 @@
-"""Credentials at rest: encrypted with keys derived from SECRET_KEY, newest first."""
+"""Credentials at rest, encrypted with keys derived from SECRET_KEY, the newest first."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ PURPOSE = b"workflow-catalogue source credentials v1"
 
 
 class CredentialsUnreadable(Exception):
-    """The credentials were encrypted with another SECRET_KEY; they have to be entered again."""
+    """The credentials were encrypted with another SECRET_KEY and have to be entered again."""
 
 
 @cache
@@ -31,12 +31,12 @@ def _current_cipher() -> MultiFernet:
 
 
 def encrypt_credentials(credentials: dict[str, str]) -> str:
-    """The text to store; empty for no credentials."""
+    """Empty for no credentials."""
     return _current_cipher().encrypt(json.dumps(credentials).encode()).decode() if credentials else ""
 
 
 def decrypt_credentials(stored: str) -> dict[str, str]:
-    """What `encrypt_credentials` was given. Raises CredentialsUnreadable after a change of SECRET_KEY."""
+    """Raises CredentialsUnreadable after a change of SECRET_KEY."""
     if not stored:
         return {}
     try:

@@ -1,33 +1,127 @@
-"""Schemas as clients read them: the engine's own, written so that every client can.
+"""Input and output schemas as clients read them, and the type words of their parts.
 
-MCP wants an object for every property, and many clients fail on what is valid JSON Schema besides: `true` and
-`false` in a schema's place, a root without `type` or `properties`, members that only its alternatives name,
-patterns with look-arounds. Arguments are checked with the engine's own.
+Many clients fail on valid JSON Schema: on `true` and `false` as schemas, a root without `type` or
+`properties`, members that only alternatives name, and look-arounds. Arguments are checked with the engine's
+own.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from catalogue.patterns import is_linear
 from catalogue.schema_limits import NAMED, subschemas
-from catalogue.schema_words import Place
+from connectors.formats.json_schema import JSON_TYPES, value_at
 
-EVERYTHING: dict[str, Any] = {}
-NOTHING: dict[str, Any] = {"not": {}}
+ANYTHING = "any"
+NOTHING = "never"
+TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
+MOST_HOPS = 4
+"""Nested references and alternatives that are followed for one word."""
+MOST_ALTERNATIVES = 4
+HINTS = {
+    "object": ("properties", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""Keywords that apply to one type only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A subschema, and the root that its references point into."""
+
+    schema: Any
+    root: dict[str, Any]
+
+    def at(self, schema: Any) -> "Place":
+        return Place(schema, self.root)
+
+    def each(self, keyword: str) -> list["Place"]:
+        """The subschemas in a keyword's list."""
+        parts = self.schema.get(keyword) if isinstance(self.schema, dict) else None
+        return [self.at(part) for part in parts] if isinstance(parts, list) else []
+
+    def target(self) -> "Place | None":
+        """The target of its reference; None without one, or if it dangles."""
+        reference = self.schema.get("$ref") if isinstance(self.schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        try:
+            return self.at(value_at(self.root, reference[1:]))
+        except (LookupError, ValueError):
+            return None
+
+    def chain(self) -> Iterator[dict[str, Any]]:
+        """The schema and the targets of its references in turn."""
+        place: Place | None = self
+        for _ in range(MOST_HOPS):
+            if place is None or not isinstance(place.schema, dict):
+                return
+            yield place.schema
+            place = place.target() if "$ref" in place.schema else None
+
+
+def word_for_type(place: Place, *, hops: int = MOST_HOPS) -> str:
+    """`string`, `string or null`, `any`."""
+    if place.schema is False:
+        return NOTHING
+    if not isinstance(place.schema, dict) or not hops:
+        return ANYTHING
+    stated = place.schema.get("type")
+    if isinstance(stated, str) and stated in TYPES:
+        return stated
+    listed = [word for word in stated if word in TYPES] if isinstance(stated, list) else []
+    if words := listed or _of_values(place.schema):
+        return _joined(words)
+    if (target := place.target()) is not None:
+        return word_for_type(target, hops=hops - 1)
+    hinted = (word for word, keywords in HINTS.items() if not place.schema.keys().isdisjoint(keywords))
+    return _of_parts(place, hops - 1) or next(hinted, ANYTHING)
+
+
+def _of_values(schema: dict[str, Any]) -> list[str]:
+    """The types of the enumerated values."""
+    if "const" in schema:
+        return [JSON_TYPES[type(schema["const"])]]
+    values = schema.get("enum")
+    return [JSON_TYPES[type(value)] for value in values] if isinstance(values, list) else []
+
+
+def _of_parts(place: Place, hops: int) -> str:
+    for keyword in ("anyOf", "oneOf"):
+        if parts := place.each(keyword):
+            words = [word_for_type(part, hops=hops) for part in parts[: MOST_ALTERNATIVES + 1]]
+            return _joined(word for word in words if word != NOTHING)
+    words = [word_for_type(part, hops=hops) for part in place.each("allOf")[:MOST_ALTERNATIVES]]
+    return next((word for word in words if word != ANYTHING), "")
+
+
+def _joined(words: Iterable[str]) -> str:
+    """Each once; `any` if there are too many."""
+    different = list(dict.fromkeys(part for word in words for part in word.split(" or ")))
+    if ANYTHING in different or not 0 < len(different) <= MOST_ALTERNATIVES:
+        return ANYTHING
+    return " or ".join(different)
+
+
+TRUE: dict[str, Any] = {}
+FALSE: dict[str, Any] = {"not": {}}
 SINGLE = ("items", "contains", "not", "if", "then", "else", "propertyNames", "additionalItems")
-"""Keywords with one schema. In `additionalProperties` and its like `false` is usual, and clients know it."""
+"""Keywords with one schema. `additionalProperties: false` stays, since clients know it."""
 SEVERAL = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
-"""Keywords with a list of schemas; `items` had one in older dialects."""
+"""Keywords with a list of schemas; `items` takes one in older dialects."""
 
 
 def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy for clients, of an object's schema: arguments, or a structured result."""
+    """A copy for clients, of the schema of an object."""
     served = copy.deepcopy(schema)
     for node in subschemas(served):
         _spell_out(node)
         _say_pattern(node)
-    # Some clients allow what is named here, and nothing else.
+    # Some clients allow only the members that are named here.
     members = members_of_parts(served) | served.get("properties", {})
     return {"type": "object"} | served | {"properties": members}
 
@@ -45,16 +139,16 @@ def _spell_out(node: dict[str, Any]) -> None:
 
 
 def _say_pattern(node: dict[str, Any]) -> None:
-    """pydantic, and so most clients in Python, refuses the schema for it."""
+    """pydantic, and so most clients in Python, refuses such a pattern."""
     if isinstance(pattern := node.get("pattern"), str) and not is_linear(pattern):
         del node["pattern"]
         said = node.get("description")
-        told = f"Must match the regular expression {pattern}"
-        node["description"] = f"{said} {told}" if isinstance(said, str) and said else told
+        addition = f"Must match the regular expression {pattern}"
+        node["description"] = f"{said} {addition}" if isinstance(said, str) and said else addition
 
 
 def members_of_parts(schema: dict[str, Any]) -> dict[str, Any]:
-    """What the root's references and alternatives name; of several schemas for one name, any may be meant."""
+    """The members that the root's references and alternatives name; several for one name become `anyOf`."""
     found: dict[str, list[Any]] = {}
     for name, inner in _named_by_parts(Place(schema, schema), {id(schema)}):
         known = found.setdefault(name, [])
@@ -64,7 +158,7 @@ def members_of_parts(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_by_parts(place: Place, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Each part once, though many references may lead to it, or back."""
+    """Each part once, also if references recur."""
     target = place.target()
     parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in place.each(keyword)]
     for part in parts if target is None else [target, *parts]:
@@ -77,5 +171,5 @@ def _named_by_parts(place: Place, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 def _spelled_out(schema: Any) -> Any:
     if isinstance(schema, bool):
-        return dict(EVERYTHING if schema else NOTHING)
+        return dict(TRUE if schema else FALSE)
     return schema

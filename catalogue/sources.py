@@ -1,8 +1,8 @@
-"""Adding and changing connections to engines, for every door."""
+"""Creation and changes of sources, for every door."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -15,7 +15,6 @@ from catalogue.connections import addresses_in, connector_for, make_connector, s
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source
-from catalogue.models.source import TOLERATED_LOSS
 from catalogue.reconciliation import judge_anew
 from catalogue.secrets import CredentialsUnreadable
 from connectors.errors import ConnectorError, Misconfigured
@@ -33,31 +32,9 @@ UPDATABLE = (
 )
 
 
-def create_source(
-    *,
-    name: str,
-    kind: str,
-    config: dict[str, Any],
-    credentials: dict[str, str],
-    enabled: bool = True,
-    new_workflows: str = Source.NewWorkflows.HIDDEN,
-    change_policy: str = Source.ChangePolicy.CAREFUL,
-    vanishing_share_percent: int = TOLERATED_LOSS,
-    refresh_interval: int | None = None,
-    max_concurrent: int | None = None,
-) -> Source:
-    """Add a source; its first listing is due at once. Raises ValidationError keyed by field."""
-    source = Source(
-        name=name,
-        kind=kind,
-        config=config,
-        enabled=enabled,
-        new_workflows=new_workflows,
-        change_policy=change_policy,
-        vanishing_share_percent=vanishing_share_percent,
-        refresh_interval=refresh_interval,
-        max_concurrent=max_concurrent,
-    )
+def create_source(*, credentials: dict[str, str], **fields: Any) -> Source:
+    """`fields` are the model's; the first listing is due at once. Raises ValidationError keyed by field."""
+    source = Source(**fields)
     source.credentials = credentials
     check_settings(source)
     source.full_clean()
@@ -80,7 +57,7 @@ def configure_source(
     if credentials is not None:
         source.credentials = credentials
     check_settings(source)
-    # A listing with the old settings loses its hold on the source; how often they failed no longer counts.
+    # A listing with the old settings loses its lease, and their failures no longer count.
     source.next_refresh_at = source.configured_at = timezone.now()
     source.refresh_lease_expires_at, source.failures = None, 0
     # Not the whole row: a listing that ends meanwhile writes its own part of it.
@@ -99,7 +76,7 @@ def configure_source(
 
 
 def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
-    """Stored secrets go where they were meant to go: to have them sent elsewhere, one has to know them.
+    """Refuse to send stored secrets to another address: its author has to enter them again.
 
     Raises ValidationError where the new settings name another address.
     """
@@ -108,10 +85,10 @@ def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
 
 
 def reencrypt_credentials() -> tuple[int, list[str]]:
-    """Encrypt all credentials with the present key: how many, and the sources whose key is not known."""
+    """Re-encrypt with the present key. Returns how many, and the names of sources with an unknown key."""
     done, unreadable = 0, []
     for source in Source.objects.exclude(encrypted_credentials="").order_by("name"):
-        # Not over credentials that somebody enters at this moment, which have the present key already.
+        # Keeps credentials that are entered meanwhile, which have the present key already.
         before = Source.objects.filter(pk=source.pk, encrypted_credentials=source.encrypted_credentials)
         try:
             source.credentials = source.credentials
@@ -124,10 +101,10 @@ def reencrypt_credentials() -> tuple[int, list[str]]:
 
 
 def update_source(source: Source, **changes: Any) -> Source:
-    """Change what is ours to say about a source, which UPDATABLE names.
+    """Change fields of UPDATABLE. Raises ValidationError keyed by field.
 
-    Switched on, or with another interval, it is due at once unless it is refreshed by hand only. By another
-    policy for changes, what is held is judged anew. Raises ValidationError keyed by field.
+    An enabled source or one with a new interval is due at once, unless it is refreshed by hand only. A new
+    policy for changes judges held ones anew.
     """
     if unknown := set(changes) - set(UPDATABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
@@ -146,39 +123,29 @@ def update_source(source: Source, **changes: Any) -> Source:
     return source
 
 
-@transaction.atomic
 def enable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
-    """List them again, at once, and expose their workflows. Returns how many were off."""
-    Revision.lock()
-    before = list(sources.filter(enabled=False))
-    switched = [source.pk for source in before]
-    Source.objects.filter(pk__in=switched).update(enabled=True)
-    Source.objects.filter(pk__in=switched).exclude(refresh_interval=0).update(next_refresh_at=timezone.now())
-    _bump_if(switched)
-    _record_if(by, before, "Switched on.")
-    return len(switched)
+    """They are due at once. Returns how many were off."""
+    return _switch(sources, by=by, enabled=True)
+
+
+def disable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
+    """Returns how many were on."""
+    return _switch(sources, by=by, enabled=False)
 
 
 @transaction.atomic
-def disable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
-    """Neither list nor expose nor run anything of theirs. Returns how many were on."""
+def _switch(sources: QuerySet[Source], *, by: Actor | None, enabled: bool) -> int:
     Revision.lock()
-    before = list(sources.filter(enabled=True))
-    switched = [source.pk for source in before]
-    Source.objects.filter(pk__in=switched).update(enabled=False)
-    _bump_if(switched)
-    _record_if(by, before, "Switched off.")
-    return len(switched)
-
-
-def _record_if(by: Actor | None, before: list[Source], told: str) -> None:
-    if by is not None:
-        record_change(by, before, told)
-
-
-def _bump_if(switched: list[int]) -> None:
-    if switched:
+    before = list(sources.filter(enabled=not enabled))
+    switched = Source.objects.filter(pk__in=[source.pk for source in before])
+    switched.update(enabled=enabled)
+    if enabled:
+        switched.exclude(refresh_interval=0).update(next_refresh_at=timezone.now())
+    if before:
         Revision.bump()
+    if by is not None:
+        record_change(by, before, "Enabled." if enabled else "Disabled.")
+    return len(before)
 
 
 def check_settings(source: Source) -> None:
@@ -204,32 +171,23 @@ def _check_is_object(config: object) -> None:
 
 
 def check_source(source: Source) -> Health:
-    """Try to talk to the engine now. Never raises for what the engine or the settings do wrong."""
-    return run_without_connection(_check(connector_for(source)))
+    """Connect to the engine now. Failures of engine and settings are part of the result."""
+    return run_without_connection(_check(lambda: connector_for(source)))
 
 
 def check_candidate(source: Source) -> Health:
-    """The same with settings that are not stored, by a connector that nobody else uses."""
-    return run_without_connection(_check(_connector_of_candidate(source)))
+    """The same with settings that are not stored, by a connector of its own."""
+    return run_without_connection(_check(lambda: aclosing(make_connector(source))))
 
 
-@asynccontextmanager
-async def _connector_of_candidate(source: Source) -> AsyncIterator[Connector]:
-    connector = make_connector(source)
+async def _check(open_connector: Callable[[], AbstractAsyncContextManager[Connector]]) -> Health:
     try:
-        yield connector
-    finally:
-        await connector.aclose()
-
-
-async def _check(opened: AbstractAsyncContextManager[Connector]) -> Health:
-    try:
-        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), opened as connector:
+        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), open_connector() as connector:
             return await connector.check()
     except TimeoutError:
         return Health(ok=False, message=f"No answer within {CHECK_TIMEOUT_SECONDS:g} s.")
     except ConnectorError as error:
         return Health(ok=False, message=error.message)
-    except Exception:  # noqa: BLE001 - a connector's own mistake is told like an engine's
+    except Exception:  # noqa: BLE001 - a connector's bug is reported like an engine's failure
         logger.exception("A connector failed in a way of its own")
         return Health(ok=False, message="An error of ours, not of the engine; the log has the details.")

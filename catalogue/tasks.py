@@ -1,4 +1,4 @@
-"""Celery's door to discovery."""
+"""Celery tasks of discovery."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ MESSAGE_LIFETIME_SECONDS = 60
 
 @shared_task(name="catalogue.refresh_due_sources")
 def refresh_due_sources() -> None:
-    """Give every due source a task of its own, so that a slow engine delays no other."""
+    """One task per due source, so that a slow engine delays no other."""
     _enqueue(due_sources(), DiscoveryRun.Trigger.SCHEDULE)
 
 

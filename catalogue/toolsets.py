@@ -1,4 +1,4 @@
-"""Making and changing toolsets, for every door but the admin's own forms."""
+"""Creation and changes of toolsets, for every door but the admin's own forms."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -16,8 +16,6 @@ POSITIONS_APART = 10
 
 
 class UnknownPicks(Exception):
-    """Some of the workflows that were to be picked do not exist."""
-
     def __init__(self, names: list[str]) -> None:
         super().__init__(f"No such workflow: {', '.join(names)}")
         self.names = names
@@ -31,9 +29,9 @@ def write_toolset(
     rules: Iterable[Mapping[str, Any]] | None = None,
     **fields: Any,
 ) -> Toolset:
-    """Make or change one. `picked` (tool names) and `rules` (in their order) are each replaced as a whole.
+    """Create or change one. `picked` (tool names) and `rules` (in order) are each replaced as a whole.
 
-    What is not given stays. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then.
+    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then.
     """
     if unknown := set(fields) - set(CHANGEABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
@@ -42,7 +40,10 @@ def write_toolset(
     toolset.full_clean()
     toolset.save()
     if picked is not None:
-        toolset.picked.set(_find_workflows(picked))
+        keys = dict(Workflow.objects.filter(tool_name__in=picked).values_list("tool_name", "pk"))
+        if missing := [name for name in picked if name not in keys]:
+            raise UnknownPicks(missing)
+        toolset.picked.set(keys.values())
     if rules is not None:
         _replace_rules(toolset, rules)
     return toolset
@@ -50,7 +51,7 @@ def write_toolset(
 
 @transaction.atomic
 def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor) -> int:
-    """Pick them by hand. Returns how many were not picked before."""
+    """Returns how many were not picked before."""
     Revision.lock()
     keys = set(workflows.values_list("pk", flat=True))
     added = Workflow.objects.filter(pk__in=keys - set(toolset.picked.values_list("pk", flat=True)))
@@ -61,13 +62,6 @@ def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor
         record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
         record_change(by, chosen, f"Added to the toolset {toolset}.")
     return len(chosen)
-
-
-def _find_workflows(names: Collection[str]) -> list[int]:
-    keys = dict(Workflow.objects.filter(tool_name__in=names).values_list("tool_name", "pk"))
-    if unknown := [name for name in names if name not in keys]:
-        raise UnknownPicks(unknown)
-    return list(keys.values())
 
 
 def _replace_rules(toolset: Toolset, rules: Iterable[Mapping[str, Any]]) -> None:

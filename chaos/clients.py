@@ -24,7 +24,7 @@ class Story:
     """Attempts without an answer, by what was seen of the reason."""
     refusals: list[str] = field(default_factory=list)
     cancelled: bool | None = None
-    """Whether the product said that the run was cancelled; None where nobody asked for it."""
+    """Whether the product said that the run was cancelled; None without a cancellation."""
 
     @property
     def attempts(self) -> int:

@@ -38,7 +38,7 @@ class Call:
     """What one client wants. All times are seconds."""
 
     mark: str
-    """Found in the arguments of this call only, so that the engine's runs can be told apart."""
+    """Found in the arguments of this call only, so that the engine's runs can be distinguished."""
     at: float
     source: str
     workflow: str

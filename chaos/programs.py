@@ -56,7 +56,7 @@ class Program:
             self._process.wait()
 
     async def wait_until_up(self) -> None:
-        """Until it answers; a program that answers nobody is up when it runs. Raises RuntimeError."""
+        """Wait until it answers, or runs if it answers no requests. Raises RuntimeError."""
         deadline = time.monotonic() + START_SECONDS
         async with httpx2.AsyncClient(timeout=5, trust_env=False) as client:
             while time.monotonic() < deadline and self.exit_code is None:
@@ -75,7 +75,7 @@ class Program:
     async def be_away(self, *, seconds: float) -> None:
         """Hang for the first half of the time, wake up for a moment, be dead for the second half.
 
-        What comes while it hangs it carries out when it wakes up, and nobody waits for the answer any more.
+        Requests that arrive meanwhile run when it resumes, and no caller waits for their answers any more.
         """
         async with self._turn:
             self._signal(signal.SIGSTOP)

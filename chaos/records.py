@@ -33,7 +33,7 @@ class Execution:
     error: str = ""
     cancel_requested: bool = False
     story: str = field(default="", repr=False)
-    """The timeline, for whoever has to find out what went wrong."""
+    """The timeline, for finding out what went wrong."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,30 +131,30 @@ def mark_of(arguments: Any) -> str:
     return found[0] if found else ""
 
 
-def _execution(told: dict[str, Any]) -> Execution:
-    lines = [f"{event['at']} {event['kind']}: {event['message']}" for event in told["events"]]
+def _execution(row: dict[str, Any]) -> Execution:
+    lines = [f"{event['at']} {event['kind']}: {event['message']}" for event in row["events"]]
     return Execution(
-        id=told["id"],
-        mark=mark_of(told["input"]),
-        source=told["source"],
-        state=told["state"],
-        run_id=told["run_id"],
-        output=told["output"],
-        error=(told["error"] or {}).get("message", ""),
-        cancel_requested=told["cancel_requested_at"] is not None,
+        id=row["id"],
+        mark=mark_of(row["input"]),
+        source=row["source"],
+        state=row["state"],
+        run_id=row["run_id"],
+        output=row["output"],
+        error=(row["error"] or {}).get("message", ""),
+        cancel_requested=row["cancel_requested_at"] is not None,
         story="\n".join(lines),
     )
 
 
-def _run(source: str, told: dict[str, Any]) -> Run:
+def _run(source: str, row: dict[str, Any]) -> Run:
     return Run(
         source=source,
-        run_id=told["run_id"],
-        mark=mark_of(told["input"]),
-        key=(told["idempotency_key"] or "") if source != PLAIN else "",
-        status=told["status"],
-        output=told["output"],
-        error=told["error"] or "",
-        started_at=told["create_time"],
-        ended_at=told["end_time"] or 0,
+        run_id=row["run_id"],
+        mark=mark_of(row["input"]),
+        key=(row["idempotency_key"] or "") if source != PLAIN else "",
+        status=row["status"],
+        output=row["output"],
+        error=row["error"] or "",
+        started_at=row["create_time"],
+        ended_at=row["end_time"] or 0,
     )

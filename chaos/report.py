@@ -41,8 +41,8 @@ class Report:
 
     def _clients(self) -> Iterator[str]:
         reasons = sum((story.breaks for story in self.stories), Counter[str]())
-        told = ", ".join(f"{reason} x{count}" for reason, count in reasons.most_common())
-        yield f"Attempts without an answer: {told or 'none'}"
+        counted = ", ".join(f"{reason} x{count}" for reason, count in reasons.most_common())
+        yield f"Attempts without an answer: {counted or 'none'}"
         for persistence in Persistence:
             broken = [
                 story for story in self.stories if story.breaks and story.call.persistence is persistence

@@ -1,4 +1,4 @@
-"""What was lost, done twice or told wrongly: the product's record against the engines' and the callers'."""
+"""What was lost, repeated or reported wrongly: the product's record against those of engines and callers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class Verdict:
     violations: list[Violation]
     unconfirmed: list[Unconfirmed]
     second_executions: int
-    """Of repeated calls without a key, whose callers cannot be told from ones that mean it."""
+    """Of repeated calls without a key, which cannot be distinguished from intended ones."""
     states: Counter[str]
 
     def count(self, kind: Kind) -> int:
@@ -115,18 +115,18 @@ class _Case:
         """As many executions as the call allows: one for a key, at most one for each attempt without."""
         planned = {story.call.mark: story for story in self.stories}
         for mark in self._by_mark.keys() - planned.keys():
-            yield Violation(Kind.WRONG, mark, "an execution that nobody called for")
+            yield Violation(Kind.WRONG, mark, "an execution without a call")
         for mark, story in planned.items():
             count, allowed = len(self._by_mark[mark]), _most_executions(story)
             if count > allowed:
                 ids = ", ".join(execution.id for execution in self._by_mark[mark])
-                told = f"{count} executions, {allowed} allowed: {ids} ({_tell(story.call)})"
-                yield Violation(Kind.DOUBLED, mark, told)
+                words = f"{count} executions, {allowed} allowed: {ids} ({_tell(story.call)})"
+                yield Violation(Kind.DOUBLED, mark, words)
             if story.answer is not None and not count:
                 yield Violation(Kind.LOST, mark, f"answered, but there is no execution ({_tell(story.call)})")
 
     def check_answers(self) -> Iterator[Violation]:
-        """What clients were told is on record."""
+        """Answers to clients are on record."""
         for story in self.stories:
             for refusal in story.refusals:
                 yield Violation(Kind.WRONG, story.call.mark, f"refused ({_tell(story.call)}): {refusal}")
@@ -152,7 +152,7 @@ class _Case:
             yield Violation(Kind.WRONG, mark, f"execution {answer.execution_id} was said to be cancelled")
 
     def check_limit(self, limit: int) -> Iterator[Violation]:
-        """Where nobody can be in doubt about what runs; a run that ended in the same ms made room."""
+        """Only of runs whose state is certain; a run that ended in the same ms made room."""
         doubtful = {run.run_id for run in self._unnamed_runs.values()}
         runs = [run for run in self.runs if run.source == KEYED and run.run_id not in doubtful]
         moments = sorted([(run.started_at, 1) for run in runs] + [(run.ended_at, -1) for run in runs])

@@ -1,8 +1,8 @@
-"""The embedded broker: kombu's transport on files, made safe for several processes at once.
+"""The embedded broker: kombu's transport on files, made safe for several processes.
 
 kombu's own lets a reader take a message that is still being written, which ends the reading worker, and
-passes each one through the machine's folder for temporary files. Here a file gets its name when it is
-complete, and is taken by renaming it, which only one process can do.
+passes each through the machine's temporary folder. Here a file gets its name when it is complete, and is
+taken by renaming, which only one process can do.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ DEFAULT_QUEUE = "celery"
 
 
 class Channel(filesystem.Channel):
-    """One message is one file `<time>_<unique>.<queue>.msg`."""
+    """A message is a file `<time>_<unique>.<queue>.msg`."""
 
     def _put(self, queue: str, payload: Any, **_: Any) -> None:  # type: ignore[override]  # two stubs disagree
         file = Path(self.data_folder_out, f"{time_ns():020}_{uuid.uuid4().hex}.{queue}.msg")
@@ -40,16 +40,16 @@ class Transport(filesystem.Transport):
 
 
 def queue_name(secret_key: str) -> str:
-    """The queue of one deployment, whose processes have their secret key in common.
+    """A deployment's queue, derived from the secret key that its processes share.
 
-    So deployments, and others who use Celery, may share a broker without taking each other's messages.
+    So deployments and other users of Celery can share a broker.
     """
     digest = hmac.new(secret_key.encode(), b"workflow-catalogue queue", hashlib.sha256).hexdigest()
     return f"workflow-catalogue-{digest[:12]}"
 
 
 def embedded_broker_options(folder: Path) -> dict[str, Any]:
-    """The options for `filesystem://` with everything below `folder`, which is made ready for it."""
+    """Options for `filesystem://` below `folder`, which is prepared for it."""
     TRANSPORT_ALIASES[SCHEME] = "config.broker:Transport"
     messages, control = folder / "messages", folder / "control"
     for made in (messages, control):
@@ -74,7 +74,7 @@ def _write_whole(file: Path, text: str) -> None:
 
 
 def _take(file: Path) -> str:
-    """The file's text, for the one process that gets it; empty for all others."""
+    """The text, for the one process that gets the file; empty for all others."""
     ours = file.with_name(f"{file.name}.taken")
     try:
         file.rename(ours)

@@ -1,4 +1,4 @@
-"""Celery. All work is recorded in the database; messages only make it happen sooner."""
+"""Celery. The database records all work; messages only make it happen sooner."""
 
 import os
 from typing import Any
@@ -15,38 +15,27 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 UNUSED_QUEUE_SECONDS = 3600
-"""After which RabbitMQ forgets a queue that no worker listens to; nothing depends on what it held."""
+"""RabbitMQ then deletes a queue without workers; nothing depends on its messages."""
 
 app = Celery("workflow_catalogue")
 
 
 @setup_logging.connect
 def _keep_our_logging(**_: Any) -> None:
-    """Celery sets up its own logging unless this signal has a receiver."""
-
-
-def _broker_options(url: str) -> dict[str, Any]:
-    from django.conf import settings
-
-    return embedded_broker_options(settings.DATA_DIR / "broker") if url.startswith(f"{SCHEME}:") else {}
-
-
-def _queue(url: str) -> Queue:
-    from django.conf import settings
-
-    name = DEFAULT_QUEUE if url.startswith(f"{SCHEME}:") else queue_name(settings.SECRET_KEY)
-    exchange = Exchange(name, auto_delete=True)
-    return Queue(name, exchange, routing_key=name, expires=UNUSED_QUEUE_SECONDS)
+    """Celery configures logging itself unless this signal has a receiver."""
 
 
 def _configure() -> None:
     from django.conf import settings
 
     broker_url = settings.CELERY_BROKER_URL.get_secret_value()
-    queue = _queue(broker_url)
+    is_embedded = broker_url.startswith(f"{SCHEME}:")
+    name = DEFAULT_QUEUE if is_embedded else queue_name(settings.SECRET_KEY)
+    exchange = Exchange(name, auto_delete=True)
+    queue = Queue(name, exchange, routing_key=name, expires=UNUSED_QUEUE_SECONDS)
     app.conf.update(
         broker_url=broker_url,
-        broker_transport_options=_broker_options(broker_url),
+        broker_transport_options=embedded_broker_options(settings.DATA_DIR / "broker") if is_embedded else {},
         broker_connection_retry_on_startup=True,
         task_queues=[queue],
         task_default_queue=queue.name,

@@ -1,6 +1,6 @@
-"""Every environment variable that the product reads, with its type, default and meaning.
+"""Every environment variable of the product, with type, default and meaning.
 
-The README's table of settings shows exactly these fields (a test compares them).
+A test compares the README's table of settings with these fields.
 """
 
 import difflib
@@ -27,10 +27,12 @@ BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 BASE_DIR = Path(__file__).resolve().parent.parent
+GROUP = "live"
+"""Marks a changeable field, with its heading."""
 
 
 def _variable(name: str, default: Any, description: str, *, live: str = "", **bounds: Any) -> Any:
-    """`live`: it can be changed while the product runs, under this heading."""
+    """`live`: the heading under which it can be changed while the product runs."""
     extra: Any = {"live": live} if live else None
     alias = AliasChoices(name)
     return Field(
@@ -200,7 +202,8 @@ class Environment(BaseSettings):
     status_check_interval: float = _variable(
         "CATALOGUE_STATUS_CHECK_INTERVAL",
         5.0,
-        "Seconds between two polls of a young run that nobody waits for.",
+        "Seconds between two polls of a young run for which no request waits, until runs of its workflow "
+        "have taught better.",
         ge=1,
         le=3600,
         live="Runs",
@@ -371,8 +374,13 @@ class Environment(BaseSettings):
 
 
 def read_environment() -> Environment:
-    """The validated environment; ends the process with one sentence per mistake."""
-    problems, environment = _unknown_variables(), None
+    """Exits with one sentence per mistake."""
+    problems: list[str] = []
+    environment, known = None, variable_names()
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
+        close = difflib.get_close_matches(name, known, n=1)
+        suggestion = f"; did you mean {close[0]}?" if close else ""
+        problems.append(f"{name}: no such setting{suggestion}.")
     try:
         environment = Environment()
     except ValidationError as error:
@@ -383,55 +391,26 @@ def read_environment() -> Environment:
 
 
 def variable_names() -> list[str]:
-    """The variables in the order of the fields."""
+    """In the order of the fields."""
     return [str(field.validation_alias.choices[0]) for field in Environment.model_fields.values()]  # type: ignore[union-attr]
 
 
-def _unknown_variables() -> list[str]:
-    known = variable_names()
-    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
-    return [f"{name}: no such setting{_suggestion(name, known)}." for name in unknown]
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def _sentence(name: str, complaint: str) -> str:
-    return f"{name}: {complaint.removeprefix('Value error, ')} (got {_shown(name)})"
-
-
-def _shown(name: str) -> str:
+    fields = zip(variable_names(), Environment.model_fields.values(), strict=True)
+    secret = {variable for variable, field in fields if field.annotation is SecretStr}
     value = os.environ.get(name, "")
-    # An address may have a password in it.
-    return "a hidden value" if name in _secret_names() or "@" in value else repr(value)
-
-
-def _secret_names() -> set[str]:
-    fields = Environment.model_fields.values()
-    return {
-        name for name, field in zip(variable_names(), fields, strict=True) if field.annotation is SecretStr
-    }
-
-
-GROUP = "live"
-"""The mark of a field that can be changed, with the heading under which that is done."""
-
-
-def _no_overrides() -> Mapping[str, Any]:
-    return {}
+    # An address may contain a password.
+    shown = "a hidden value" if name in secret or "@" in value else repr(value)
+    return f"{name}: {complaint.removeprefix('Value error, ')} (got {shown})"
 
 
 class LiveSettings(dict[str, Any]):
-    """Read by name, one at a time; a copy has the environment's values only."""
+    """Values by name, with changes applied at each reading; a copy has the environment's values."""
 
-    def __init__(
-        self, values: Mapping[str, Any], overrides: Callable[[], Mapping[str, Any]] = _no_overrides
-    ) -> None:
+    def __init__(self, values: Mapping[str, Any], overrides: Callable[[], Mapping[str, Any]] = dict) -> None:
         super().__init__(values)
         self.overrides = overrides
-        """Asked at each reading of what can be changed; `catalogue.product_settings` knows."""
+        """Current changes; `catalogue.product_settings` provides them."""
 
     def __getitem__(self, name: str) -> Any:
         if name in LIVE_SETTINGS and name in (changed := self.overrides()):
@@ -475,5 +454,5 @@ LIVE_SETTINGS: dict[str, dict[str, Any]] = {
     for name, field in Environment.model_fields.items()
     if isinstance(field.json_schema_extra, dict) and GROUP in field.json_schema_extra
 }
-"""What can be changed, in the order of the fields: `{name, variable, group, type, description, minimum,
-above, maximum}`."""
+"""Changeable settings in the order of the fields: `{name, variable, group, type, description,
+minimum,\nabove, maximum}`."""

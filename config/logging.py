@@ -1,4 +1,4 @@
-"""Logging: everything, Django's and the libraries' included, goes through loguru to stderr."""
+"""Logging: Django's and the libraries' entries, too, go through loguru to stderr."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from typing import Any
 from loguru import logger
 
 CONTINUED = "    "
-"""Before each line of a traceback, which may quote what an engine sent: an entry begins with its time."""
+"""Indents tracebacks, which may quote engines: only an entry begins with its time."""
 
 QUIET_LOGGERS = {
     "httpx2": "WARNING",
@@ -29,36 +29,35 @@ QUIET_LOGGERS = {
     "kombu.connection": "ERROR",
     "amqp": "WARNING",
 }
-"""These would log a line per request, task and tick; the product logs what matters."""
+"""They would log a line per request, task and tick."""
 
 
 OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
-"""These were given handlers of their own before our settings were read."""
+"""These got handlers before our settings were read."""
 
 
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)
-"""Network scans trigger these, and their message is sufficient."""
+"""Network scans trigger these; the message suffices."""
 
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class _ToLoguru(logging.Handler):
-    """Hands records of the standard library's logging over, keeping where they came from."""
+    """Passes records of the standard library on, with their origin."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
         exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
-        origin = logger.opt(exception=exception).patch(lambda entry: _set_origin(entry, record))
-        origin.log(level, "{}", record.getMessage())
 
+        def set_origin(entry: Any) -> None:
+            """Otherwise every line would seem to come from this file."""
+            entry.update(name=record.name, function=record.funcName, line=record.lineno)
 
-def _set_origin(entry: Any, record: logging.LogRecord) -> None:
-    """Otherwise every line would seem to come from this file."""
-    entry.update(name=record.name, function=record.funcName, line=record.lineno)
+        logger.opt(exception=exception).patch(set_origin).log(level, "{}", record.getMessage())
 
 
 def configure_logging(*, level: str, log_format: str) -> None:
-    """Set up loguru as the one sink; safe to call twice."""
+    """Make loguru the only sink; may be called again."""
     logger.remove()
     logger.configure(extra={"process": process_name(sys.argv), "fields": ""}, patcher=_show_fields)
     if log_format == "json":
@@ -74,7 +73,7 @@ def configure_logging(*, level: str, log_format: str) -> None:
 
 
 def _as_text(record: Any) -> str:
-    """One line, whose message cannot start another one, and the lines of a traceback below it."""
+    """One line for the message, and indented ones for a traceback."""
     time, level, extra = record["time"], record["level"].name, record["extra"]
     origin = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} {level:<7} {extra['process']}"
     line = f"{origin} {record['name']}: {_in_one_line(record['message'] + extra['fields'])}"
@@ -86,18 +85,19 @@ def _as_text(record: Any) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Line breaks, escape sequences and characters that change the direction are spelled out."""
+    """Escapes line breaks, control sequences and characters that change the direction."""
     if text.isprintable():
         return text
-    return "".join(char if _can_be_shown(char) else char.encode("unicode_escape").decode() for char in text)
-
-
-def _can_be_shown(char: str) -> bool:
-    return char.isprintable() or unicodedata.category(char) == "Zs"
+    return "".join(
+        char
+        if char.isprintable() or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def _as_json(record: Any) -> str:
-    """One flat object a line, with the bound values beside the message."""
+    """One flat object per line, with the bound values beside the message."""
     bound = {key: value for key, value in record["extra"].items() if key not in ("process", "fields")}
     line = {
         "time": record["time"].isoformat(),
@@ -114,7 +114,7 @@ def _as_json(record: Any) -> str:
 
 
 def process_name(command: list[str]) -> str:
-    """What a process is for, as its lines are to show it: web, worker, beat or the name of a command."""
+    """web, worker, beat or the name of a command."""
     program, words = Path(command[0]), command[1:]
     name = program.parent.name if program.stem == "__main__" else program.stem
     if name == "uvicorn" or (name == "manage" and words[:1] == ["serve"]):

@@ -1,4 +1,4 @@
-"""Files that only the account that runs the product may read, whatever the folder around them allows."""
+"""Files that only the product's account may read, whatever the folder around them allows."""
 
 import os
 import uuid
@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 OTHERS = 0o007
-"""An operator may have let a group in."""
+"""A group may have been granted access on purpose."""
 COMPANIONS = ("", "-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database; it makes these with the database's own permissions."""
+"""Files that SQLite makes beside a database, with its permissions."""
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -17,7 +17,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def write_secret_once(path: Path, text: str) -> None:
-    """The same, but an existing file stays. The new one appears complete."""
+    """Like `write_secret`, but an existing file stays."""
     fresh = _write_beside(path, text)
     try:
         path.hardlink_to(fresh)
@@ -38,7 +38,7 @@ def _write_beside(path: Path, text: str) -> Path:
 
 
 def keep_private(folder: Path) -> None:
-    """Make the folder, for its owner alone; from one that there is, shut everybody else out."""
+    """Make the folder for its owner alone, or withdraw others' access to an existing one."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
     _shut_others_out(folder)

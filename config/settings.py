@@ -28,7 +28,7 @@ try:
 except OSError as error:
     sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be made: {error.strerror}")
 
-# A folder that was there already may be open to everybody.
+# An existing folder may be open to other accounts.
 keep_private(DATA_DIR / "broker")
 
 configure_logging(level=ENVIRONMENT.log_level, log_format=ENVIRONMENT.log_format)
@@ -36,9 +36,9 @@ LOGGING_CONFIG = None
 
 
 def _secret_keys(path: Path) -> list[str]:
-    """The key and the former ones that still count.
+    """The key, then former ones that still count.
 
-    From the environment, else from a file beside the database with a key a line; the first start makes it.
+    From the environment, else from a file with a key a line, which the first start makes.
     """
     former = [
         key.strip() for key in ENVIRONMENT.secret_key_fallbacks.get_secret_value().split(",") if key.strip()
@@ -83,11 +83,11 @@ INSTALLED_APPS = [
     "executions",
     "mcp_bridge",
     "orchestration",
-    "config.apps.ProductConfig",
+    "config.ProductConfig",
 ]
 
 MIDDLEWARE = [
-    "config.security_headers.SecurityHeaders",
+    "config.web_server.SecurityHeaders",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -182,13 +182,13 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["catalogue.permissions.AccessRequired"],
-    "DEFAULT_PARSER_CLASSES": ["catalogue.rest.bodies.BoundedJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["catalogue.rest.base.BoundedJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_FILTER_BACKENDS": ["catalogue.rest.lists.StrictFilterBackend"],
-    "DEFAULT_PAGINATION_CLASS": "catalogue.rest.lists.Pages",
+    "DEFAULT_FILTER_BACKENDS": ["catalogue.rest.base.StrictFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "catalogue.rest.base.Pages",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_METADATA_CLASS": None,
-    "EXCEPTION_HANDLER": "catalogue.rest.errors.answer_with_problem",
+    "EXCEPTION_HANDLER": "catalogue.rest.base.answer_with_problem",
     "URL_FORMAT_OVERRIDE": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
@@ -237,14 +237,14 @@ SPECTACULAR_SETTINGS = {
         "ReviewKind": "catalogue.models.Review.Kind",
         "HistoryDoor": "catalogue.models.HistoryEntry.Door",
         "HistoryKind": "catalogue.models.HistoryEntry.Kind",
-        "RequestFailure": "orchestration.stages.Failure",
-        "RequestStage": "orchestration.stages.Stage",
+        "RequestFailure": "orchestration.models.Failure",
+        "RequestStage": "orchestration.models.Stage",
         "RequestStatus": "orchestration.models.WorkflowRequest.Status",
-        "StageState": "orchestration.stages.StageState",
+        "StageState": "orchestration.models.StageState",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "catalogue.rest.description.describe_errors",
+        "catalogue.rest.root.describe_errors",
     ],
 }
 
@@ -253,7 +253,7 @@ CELERY_BROKER_URL = ENVIRONMENT.celery_broker_url
 
 
 class CatalogueSettings(TypedDict):
-    """What the rooms need to know of the environment; `config.environment` says what each one means."""
+    """Settings for the rooms; `config.environment` documents them."""
 
     discovery_enabled: bool
     discovery_interval: int
@@ -293,14 +293,14 @@ CATALOGUE = cast(
 LIVE_SETTINGS = {
     name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
-"""What of them administrators can change; `is_given`: the environment names it."""
+"""Those that administrators can change; `is_given`: the environment sets it."""
 
 
 FAVICON = "config/favicon.svg"
 
 
 def _page(title: str, icon: str, app: str, model: str) -> dict[str, Any]:
-    """A line of the admin's sidebar, for those who may look at the page."""
+    """A line of the admin's sidebar, for users who may view the page."""
     return {
         "title": title,
         "icon": icon,

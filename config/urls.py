@@ -1,4 +1,4 @@
-"""URLs of the Django part; `/mcp` is mounted beside it in `config.asgi`."""
+"""Django's URLs; `config.asgi` adds `/mcp`."""
 
 from django.conf import settings
 from django.contrib import admin
@@ -7,30 +7,29 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
-from catalogue.http_tools.api import RootToolViewSet, ToolViewSet
-from catalogue.openapi.api import OpenApiImportViewSet
-from catalogue.rest.catalogue import NAME, DiscoveryRunViewSet, SourceViewSet, WorkflowViewSet
 from catalogue.rest.configuration import ConfigurationViewSet
-from catalogue.rest.docs import ApiDocs
+from catalogue.rest.discovery_runs import DiscoveryRunViewSet
+from catalogue.rest.filters import FilterViewSet
 from catalogue.rest.history import HistoryViewSet
-from catalogue.rest.kinds import ConnectorViewSet
-from catalogue.rest.nowhere import NoSuchEndpoint
+from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
 from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
-from catalogue.rest.root import ApiRoot
-from catalogue.rest.temporal_imports import TemporalImportViewSet
-from catalogue.rest.workflow_filters import FilterViewSet
+from catalogue.rest.root import ApiDocs, ApiRoot, NoSuchEndpoint
+from catalogue.rest.sources import ConnectorViewSet, SourceViewSet
+from catalogue.rest.tools import RootToolViewSet, ToolViewSet
+from catalogue.rest.views import NAME
+from catalogue.rest.workflows import WorkflowViewSet
 from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
 from mcp_bridge.rest import TokenViewSet, ToolsetViewSet
-from orchestration.rest.requests import WorkflowRequestViewSet
-from orchestration.rest.requests import WorkflowViewSet as RequestInWords
+from orchestration.rest import WorkflowRequestViewSet
+from orchestration.rest import WorkflowViewSet as RequestInWords
 
 
 class Router(SimpleRouter):
-    """The slash at the end is optional: redirecting a POST there would turn it into a GET."""
+    """With an optional trailing slash, since redirecting a POST would turn it into a GET."""
 
     def __init__(self) -> None:
         super().__init__()

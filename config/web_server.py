@@ -1,56 +1,100 @@
-"""The web server: uvicorn, with bounds on how long a client may keep it waiting and how much it has us keep.
+"""The web server: uvicorn with bounds for each connection, Django behind it in threads, and security headers.
 
-docs/decisions/0019-endpoint-limits.md has the bounds, what happens beyond each, and why uvicorn needs them.
+docs/decisions/0019-endpoint-limits.md has the bounds and what happens beyond each,
+docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own.
 """
 
 import asyncio
 import resource
 import socket
 import struct
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar
+from tempfile import SpooledTemporaryFile
+from typing import Any, ClassVar, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from anyio import CapacityLimiter, to_thread
+from django.conf import settings
+from django.core import signals
+from django.core.exceptions import RequestAborted, RequestDataTooBig
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.handlers.base import BaseHandler
+from django.http import (
+    FileResponse,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    JsonResponse,
+    StreamingHttpResponse,
+)
+from django.urls import set_script_prefix
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from config.compat import AnnouncingProtocol, note_handler
 
 APPLICATION = "config.asgi:application"
 KEEP_ALIVE_SECONDS = 75
-"""Longer than proxies and clients keep an idle connection: not closed under their next request."""
+"""Longer than proxies and clients keep idle connections, so none is closed under a request."""
 MOST_CONNECTIONS = 5_000
-"""Of one process, most of them clients that wait for a run."""
+"""Per process, mostly of clients that wait for a run."""
 FEWEST_CONNECTIONS = 100
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: end the connection at once, and drop what is still to be sent."""
+"""SO_LINGER: close at once and drop unsent data."""
 OTHER_FILES = 1_200
-"""What a process has open beside its clients: two for each thread with SQLite, engines, the broker."""
+"""Open besides connections: two per thread with SQLite, engines, the broker."""
+THREADS = 256
+"""Concurrent requests, of which some wait for a run."""
+BYTES_IN_MEMORY = 65_536
+"""Of a body; the rest, from known callers only, goes to disk."""
+Known = Callable[[dict[str, Any]], Awaitable[bool]]
+"""Whether a request's headers identify a caller."""
+PAGES = "; ".join(
+    (
+        "default-src 'self'",
+        # Alpine, which the admin's pages are made with, compiles what stands in their attributes.
+        "script-src 'self' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Only our own scripts run, never what engines, agents and clients sent."""
+DOCUMENTS = "default-src 'none'; frame-ancestors 'none'"
+PRIVATE = ("/api", "/tools", "/workflow")
+"""REST's paths, whose answers no cache may keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one connection."""
+    """For one connection."""
 
     head_bytes: int = 64 * 1024
     """Request line and headers together."""
     head_seconds: float = 20
     """From the connection, or the request's first byte, to the last header."""
     body_seconds: float = 30
-    """Within which the body has to end, or `body_bytes` more of it to arrive, as long as we take them."""
+    """For the rest of the body, or for `body_bytes` more of it, while we read."""
     body_bytes: int = 32 * 1024
     unread_seconds: float = 60
-    """Within which the client has to take something of an answer."""
+    """For the client to read some of an answer."""
 
 
 class Phase(Enum):
-    """What of a request is arriving."""
+    """The part of a request that is arriving."""
 
     NOTHING = auto()
     HEAD = auto()
     BODY = auto()
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """A connection that does not wait for ever: uvicorn itself bounds only how long it is idle."""
+class BoundedProtocol(AnnouncingProtocol):
+    """A connection with time limits; uvicorn itself limits only how long it is idle."""
 
     bounds: ClassVar[Bounds] = Bounds()
 
@@ -81,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._phase is Phase.HEAD and self._head_bytes > self.bounds.head_bytes:
-            self._give_up(431, b"Request line and headers are too large.")
+            self._abort(431, b"Request line and headers are too large.")
         elif self._incoming is None and (self._phase is not Phase.NOTHING or self._is_idle):
             self._await_input()
 
@@ -107,17 +151,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_awaiting_reader()
         super().resume_writing()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def answer_begins(self, cycle: RequestResponseCycle) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
 
     @property
     def _is_idle(self) -> bool:
-        """Whether there is nothing to answer."""
         return self._answering is None or self._answering.response_complete
 
     def _note_disconnect(self) -> None:
-        """Uvicorn tells only the last of several requests, and the one that is answered fails at writing."""
+        """Uvicorn informs only the last of several requests; the answered one would fail at writing."""
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -132,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.flow.read_paused or (self._phase is Phase.BODY and self._received >= enough):
             self._await_input()
         else:
-            self._give_up(408, b"The request did not arrive in time.")
+            self._abort(408, b"The request did not arrive in time.")
 
     def _stop_awaiting_input(self) -> None:
         if self._incoming is not None:
@@ -156,24 +198,24 @@ class BoundedProtocol(HttpToolsProtocol):
             self._outgoing.cancel()
             self._outgoing = None
 
-    def _give_up(self, status: int, reason: bytes) -> None:
-        """End the connection; say why, where no answer is on its way."""
+    def _abort(self, status: int, reason: bytes) -> None:
+        """Close the connection, with the reason if no answer has begun."""
         self._stop_awaiting_input()
         if self._phase is Phase.HEAD and self._is_idle:
-            self._say(status, reason)
+            self._write_response(status, reason)
         if self._phase is Phase.BODY and self._answering is self.cycle and not self.cycle.response_started:
-            self._say(status, reason)
+            self._write_response(status, reason)
         self._note_disconnect()
         self.transport.close()
 
-    def _say(self, status: int, reason: bytes) -> None:
+    def _write_response(self, status: int, reason: bytes) -> None:
         length = b"content-length: %d\r\n" % len(reason)
         headers = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n" + length
         self.transport.write(STATUS_LINE[status] + headers + b"\r\n" + reason)
 
 
 def configure_server(application: Any, **options: Any) -> uvicorn.Config:
-    """The configuration of every web process; the options are uvicorn's."""
+    """Every web process's configuration; options as uvicorn's."""
     usual: dict[str, Any] = {
         "http": BoundedProtocol,
         "ws": "none",
@@ -189,7 +231,7 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
 
 
 def serve(*, host: str, port: int, graceful_seconds: int) -> None:
-    """Until a signal ends it."""
+    """Runs until a signal."""
     config = configure_server(
         APPLICATION,
         host=host,
@@ -201,7 +243,7 @@ def serve(*, host: str, port: int, graceful_seconds: int) -> None:
 
 
 def _most_connections() -> int:
-    """As many as there may be, and no more than the system lets us have open beside everything else."""
+    """As many as the limit on open files allows beside everything else."""
     wanted = MOST_CONNECTIONS + OTHER_FILES
     soft, hard = (
         wanted if limit == resource.RLIM_INFINITY else limit
@@ -210,3 +252,128 @@ def _most_connections() -> int:
     if soft < (allowed := min(wanted, hard)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return max(min(wanted, hard) - OTHER_FILES, FEWEST_CONNECTIONS)
+
+
+class _UnknownCaller(Exception):
+    """A large body from an unauthenticated caller."""
+
+
+class ThreadHandler(ASGIHandler):
+    """Runs a request's synchronous views and middleware in one thread.
+
+    Django's handler starts a thread with a database connection per request and hops there and back for every
+    middleware; docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the
+    client has gone.
+    """
+
+    def __init__(self, *, largest_body: int, is_known: Known) -> None:
+        BaseHandler.__init__(self)
+        self._largest_body, self._is_known = largest_body, is_known
+        self.load_middleware(is_async=False)
+        self._threads = CapacityLimiter(THREADS)
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        try:
+            body = await self._read_body(scope, receive)
+        except RequestAborted:
+            return
+        except RequestDataTooBig:
+            await self.send_response(_problem(413, "The body is too large."), send)
+            return
+        with body:
+            try:
+                response = await to_thread.run_sync(self._respond, scope, body, limiter=self._threads)
+            except CancelledError:
+                # The process ends and waits no longer; the thread it cannot stop.
+                response = _problem(
+                    503, "This server is shutting down. Running work is on record: ask again."
+                )
+                response["Retry-After"] = "5"
+            if not isinstance(response, StreamingHttpResponse):
+                await self.send_response(response, send)
+                return
+            try:
+                parts = cast(Iterator[bytes], response.streaming_content)
+                response.streaming_content = self._read_in_threads(parts)
+                await self.send_response(response, send)
+            finally:
+                await to_thread.run_sync(response.close, limiter=self._threads)
+
+    async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
+        """On disk if large. Raises RequestAborted, RequestDataTooBig.
+
+        An unauthenticated caller's body is discarded, so that the answer is a refusal.
+        """
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._largest_body:
+            raise RequestDataTooBig
+        body = SpooledTemporaryFile(max_size=BYTES_IN_MEMORY)  # noqa: SIM115 - the caller closes it
+        try:
+            async for part in self._receive_parts(scope, receive):
+                body.write(part)
+                if body.tell() > self._largest_body:
+                    raise RequestDataTooBig
+        except _UnknownCaller:
+            body.truncate(0)
+        except BaseException:
+            body.close()
+            raise
+        body.seek(0)
+        return body
+
+    async def _receive_parts(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]
+    ) -> AsyncIterator[bytes]:
+        """Raises RequestAborted, and _UnknownCaller for the first part beyond the memory limit."""
+        taken, known, more = 0, False, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestAborted
+            part, more = message.get("body", b""), message.get("more_body", False)
+            taken += len(part)
+            if taken > BYTES_IN_MEMORY and not known:
+                known = await self._is_known(scope)
+                if not known:
+                    raise _UnknownCaller
+            yield part
+
+    def _respond(self, scope: dict[str, Any], body: Any) -> HttpResponseBase:
+        """Leaves the thread's database connection free."""
+        set_script_prefix(get_script_prefix(scope))
+        signals.request_started.send(sender=self.__class__, scope=scope)
+        request, problem = self.create_request(scope, body)
+        response: Any = problem if request is None else self.get_response(request)
+        note_handler(response, self.__class__)
+        if isinstance(response, FileResponse):
+            response.block_size = self.chunk_size
+        if not response.streaming:
+            response.close()
+        return response  # type: ignore[no-any-return]
+
+    async def _read_in_threads(self, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while (part := await to_thread.run_sync(next, parts, None, limiter=self._threads)) is not None:
+            yield part
+
+
+def _problem(status: int, words: str) -> HttpResponse:
+    """In REST's format, as most large bodies are for REST."""
+    return JsonResponse({"detail": words}, status=status)
+
+
+class SecurityHeaders:
+    """The outermost middleware."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self._get_response(request)
+        # Django's own error pages have scripts in them.
+        if settings.DEBUG and response.status_code >= 400:
+            return response
+        is_page = response.get("Content-Type", "").startswith("text/html")
+        response.setdefault("Content-Security-Policy", PAGES if is_page else DOCUMENTS)
+        if request.path.startswith(PRIVATE):
+            response.setdefault("Cache-Control", "no-store")
+        return response

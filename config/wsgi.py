@@ -1,4 +1,4 @@
-"""WSGI entry point: admin and REST only. MCP needs the ASGI one."""
+"""The WSGI application: admin and REST without MCP, which needs ASGI."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for synchronous callers."""
+"""An event loop in a thread, for synchronous callers."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,12 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run the coroutine on the process's background loop and wait for its result.
-
-    Clients that live on that loop keep their connections from one call to the next.
-    """
+    """Wait for the coroutine on the process's loop, on which clients keep their connections between calls."""
     return asyncio.run_coroutine_threadsafe(coroutine, _background_loop()).result()
 
 
 def finish_in_background_loop(finish: Callable[[], Coroutine[Any, Any, None]], *, seconds: float) -> None:
-    """Run a coroutine on the loop before the process ends, if the loop was ever used."""
+    """Run a last coroutine before the process ends, unless the loop was never used."""
     if _background_loop.cache_info().currsize:
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(finish(), _background_loop()).result(seconds)

@@ -1,4 +1,4 @@
-"""Pauses between attempts at what keeps failing."""
+"""Exponential backoff with jitter."""
 
 import random
 
@@ -10,5 +10,5 @@ def backoff_seconds(repeated: int, *, first: float, longest: float) -> float:
 
 
 def spread(seconds: float) -> float:
-    """Half of it at least, so that callers who were turned away together do not come back together."""
+    """At least half of it, so that callers that were refused together return at different times."""
     return seconds * random.uniform(0.5, 1)  # noqa: S311

@@ -1,21 +1,25 @@
-"""A workflow as an engine describes it (A6.1), checked one object at a time."""
+"""A workflow definition as an engine lists it (A6.1), validated one object at a time."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from connectors.formats.json import TooDeep
+from connectors.formats.json import TooDeep, is_number
 
 LINES = str.maketrans("", "", "\n\t")
+MAX_SECONDS = 2_592_000
+"""30 days."""
+OptionalObject = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
+LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
+OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
+TOO_DEEP = "nested too deep to be read"
 
 
 def _printable(value: Any) -> Any:
-    """Drop what no database column or terminal should get: NUL, other controls, lone surrogates."""
+    """Drop NUL, other control characters and lone surrogates, which databases and terminals refuse."""
     if not isinstance(value, str):
         return value
-    if value.isprintable():
-        return value.strip()
     if value.translate(LINES).isprintable():
         return value.strip()
     kept = (
@@ -27,16 +31,8 @@ def _printable(value: Any) -> Any:
 
 
 def _number_as_text(value: Any) -> Any:
-    """Engines number their workflows and versions; a bool is an int to Python, but not an id."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _none_as_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
-def _text_or_nothing(value: Any) -> Any:
-    return value[:255] if isinstance(value, str) else ""
+    """Engines number workflows and versions; bool is a subclass of int but no id."""
+    return str(value) if is_number(value) else value
 
 
 def _seconds_or_none(value: Any) -> Any:
@@ -44,13 +40,9 @@ def _seconds_or_none(value: Any) -> Any:
     return value if usable else None
 
 
-MAX_SECONDS = 2_592_000
-"""30 days."""
 Text = Annotated[str, BeforeValidator(_printable)]
 Identifier = Annotated[str, BeforeValidator(_printable), BeforeValidator(_number_as_text)]
-
-
-OptionalText = Annotated[Text, BeforeValidator(_text_or_nothing)]
+OptionalText = Annotated[Text, BeforeValidator(lambda value: value[:255] if isinstance(value, str) else "")]
 OptionalSeconds = Annotated[int | None, BeforeValidator(_seconds_or_none)]
 
 
@@ -76,77 +68,62 @@ class WorkflowDefinition(BaseModel):
     id: Identifier = Field(min_length=1, max_length=255)
     name: Text = Field(min_length=1, max_length=255)
     title: OptionalText = ""
-    """For people; empty: the name is good enough."""
+    """For people; empty: the name."""
     description: Text = Field(max_length=20_000)
-    """Empty: it is listed all the same, and has to be described here."""
+    """Empty: the workflow is listed, and a curator has to describe it."""
     category: Text = Field(default="workflow", max_length=100)
     version: Identifier = Field(default="1.0.0", max_length=100)
     input_schema: Any = Field(default=None, validation_alias=AliasChoices("inputSchema", "input_schema"))
     output_schema: Any = Field(default=None, validation_alias=AliasChoices("outputSchema", "output_schema"))
-    """Only where the engine vouches for it: clients validate results against it."""
+    """Only if the engine guarantees it, since clients validate results against it."""
     execution_type: Literal["sync", "async"] = Field(
         default="async", validation_alias=AliasChoices("executionType", "execution_type")
     )
     tags: list[Text] = Field(default_factory=list)
     author: Text = Field(default="", max_length=255)
     annotations: Any = None
-    """MCP's hints, unchecked as well; those and the icons never make a workflow unusable."""
+    """MCP's hints, unchecked; neither they nor the icons make a workflow unusable."""
     icons: Any = None
     timeout_seconds: OptionalSeconds = None
-    """As upstream proposes; None: the product's default."""
+    """The engine's suggestion; None: the product's default."""
     cache_seconds: OptionalSeconds = None
-    """How long a result may answer the same arguments again; None: not at all."""
+    """How long a result answers calls with the same arguments; None: not at all."""
     queries: list[Interaction] = Field(default_factory=list)
     signals: list[Interaction] = Field(default_factory=list)
-    metadata: Annotated[dict[str, Any], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
+    metadata: OptionalObject = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedDefinition:
-    """An object in a listing that is no usable workflow, and why."""
+    """An entry of a listing that is no usable workflow, and why."""
 
     position: int
-    """Where in the listing, from 0."""
+    """Index in the listing, from 0."""
     id: str
-    """As far as it could be read; empty otherwise."""
+    """Empty if it could not be read."""
     name: str
     reason: str
 
 
-LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
-OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
-
-
-TOO_DEEP = "nested too deep to be read"
-
-
 def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | RejectedDefinition:
-    """Read one object of a listing; a null optional field counts as absent (A3.3)."""
+    """Optional fields that are null count as absent (A3.3)."""
     if not isinstance(raw, dict):
         return RejectedDefinition(
             position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
         )
-    if isinstance(raw, TooDeep):
-        return RejectedDefinition(
-            position=position,
-            id=_readable(raw.get("id")),
-            name=_readable(raw.get("name")),
-            reason=TOO_DEEP,
-        )
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
-    try:
-        return WorkflowDefinition.model_validate(_with_listed_metadata(present))
-    except ValidationError as error:
-        return RejectedDefinition(
-            position=position,
-            id=_readable(raw.get("id")),
-            name=_readable(raw.get("name")),
-            reason=_reason(error),
-        )
+    reason = TOO_DEEP
+    if not isinstance(raw, TooDeep):
+        try:
+            return WorkflowDefinition.model_validate(_with_listed_metadata(present))
+        except ValidationError as error:
+            reason = _reason(error)
+    identifier, name = _readable(raw.get("id")), _readable(raw.get("name"))
+    return RejectedDefinition(position=position, id=identifier, name=name, reason=reason)
 
 
 def _with_listed_metadata(raw: dict[str, Any]) -> dict[str, Any]:
-    """What A6.1 has no field for may stand in `metadata`, the only free one that it knows."""
+    """Take fields that A6.1 does not define from `metadata`, its only free one."""
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict):
         return raw

@@ -16,12 +16,12 @@ from typing import Any
 
 
 class ConnectorError(Exception):
-    """Base of all; `details` is the engine's own answer, redacted, for the record."""
+    """`details` is the engine's own answer, redacted, for the record."""
 
     needs_operator = False
-    """No other arguments help, only other settings, such as credentials."""
+    """Only other settings help, such as credentials."""
     depends_on_arguments = True
-    """Other arguments may help; False where surely none do."""
+    """False: no other arguments can help."""
 
     def __init__(self, message: str, *, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -30,10 +30,7 @@ class ConnectorError(Exception):
 
 
 class Unreachable(ConnectorError):
-    """Nothing was changed at the engine, so trying again is safe.
-
-    `retry_after` is the number of seconds the engine asked for, or None.
-    """
+    """Nothing changed at the engine, so retrying is safe, after `retry_after` seconds if it named any."""
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, details: dict[str, Any] | None = None
@@ -61,7 +58,7 @@ class Rejected(ConnectorError):
 
 
 class NotFound(ConnectorError):
-    """No such workflow or run at the engine."""
+    """The engine knows no such workflow or run."""
 
     depends_on_arguments = False
 
@@ -73,6 +70,6 @@ class Unsupported(ConnectorError):
 
 
 class Misconfigured(ConnectorError):
-    """The source's settings cannot work; an admin has to change them."""
+    """An administrator has to change the source's settings."""
 
     needs_operator = True

@@ -1,4 +1,4 @@
-"""The protocol that every engine connector speaks, and the values that cross it."""
+"""The protocol of engine connectors, and the values that cross it."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,43 +16,41 @@ from connectors.errors import ConnectorError, Unsupported
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """What an engine can do with the settings at hand."""
+    """What an engine can do with the source's settings."""
 
     idempotent_start: bool = False
-    """Starting twice with one key starts one run."""
+    """Two starts with one key start one run."""
     can_cancel: bool = False
     can_find_runs: bool = False
-    """Runs can be looked up by the key that they were started with."""
+    """Runs can be looked up by the key of their start."""
     min_poll_seconds: float = 1.0
-    """Never ask for one run's status more often than this."""
+    """The shortest interval between two polls of one run."""
     status_is_optional: bool = False
-    """The engine's API may lack a way to ask about runs: "not found" need not mean that the run is gone."""
+    """The API may have no status request: "not found" need not mean that the run is gone."""
     can_wait: bool = False
-    """`wait` hears of a run's end as it happens."""
-    starts_can_be_broken_off: bool = False
+    """`wait` returns as soon as a run ends."""
+    cancellable_start: bool = False
     """The answer to a start is the run's result, and cancelling the task that awaits it cancels the run."""
     terminates_after_seconds: float | None = None
-    """A run that goes on so long after it was to be cancelled is ended by `terminate`; None: never."""
+    """How long after its cancellation a running run is ended by `terminate`; None: never."""
     can_query: bool = False
     can_signal: bool = False
     can_list_runs: bool = False
     lists_workflows: bool = True
-    """`discover` asks the engine; False: the workflows are declared here, and `discover` yields nothing."""
+    """False: workflows are declared in the catalogue, and `discover` yields none."""
     keeps_runs: bool = True
-    """A run can be asked about later; False: the answer to its start was all that there is."""
-    tells_of_changes: bool = False
-    """The engine says by itself when its listing has changed."""
+    """False: the answer to a start is all that the engine reports of a run."""
+    reports_listing_changes: bool = False
+    """The engine announces changes of its listing."""
     differ_by_workflow: bool = False
-    """What is said here of runs holds for some workflows only: `capabilities_for` says for which."""
+    """These hold for some workflows only: ask `capabilities_for`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """The answer to "can we talk to this engine?"."""
-
     ok: bool
     message: str
-    """One sentence for the admin: what answered, or the engine's own words of refusal."""
+    """A sentence for administrators: what answered, or the engine's reason for refusing."""
     latency_seconds: float | None = None
 
 
@@ -66,13 +64,11 @@ class WorkflowRef:
     metadata: dict[str, Any] = field(default_factory=dict)
     """The engine-specific part of the definition, as discovered."""
     timeout_seconds: float | None = None
-    """How long a run of it may take; who starts it sees to that, engines may do so as well."""
+    """How long a run may take. The caller enforces it; an engine may, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRef:
-    """One run at the engine."""
-
     workflow: WorkflowRef
     run_id: str
     key: UUID
@@ -80,7 +76,7 @@ class RunRef:
 
 
 class RunState(StrEnum):
-    """The states that engines' own states map to."""
+    """The states to which connectors map those of their engines."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -90,82 +86,80 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSnapshot:
-    """A run as the engine showed it at one moment."""
+    """A run's state at one moment."""
 
     state: RunState
     output: Any = None
-    """Any JSON value; meaningful once the run is completed (some engines also fill it on failure)."""
+    """Any JSON value of a completed run; some engines also fill it on failure."""
     error: str = ""
-    """The engine's words for a failure or cancellation, fit for a user."""
+    """The engine's reason for a failure or cancellation, fit for a user."""
     content: Sequence[dict[str, Any]] | None = None
-    """MCP's content blocks, from engines that answer with such; `output` is then what programs read."""
+    """MCP's content blocks, if the engine answers with them; `output` is then for programs."""
     needs_operator: bool = False
-    """The credentials or settings made it fail, so that no other arguments would help."""
+    """Credentials or settings made it fail: no other arguments help."""
     depends_on_arguments: bool = True
-    """Other arguments may help; False where surely none do."""
+    """False: no other arguments can help."""
     may_have_effect: bool = False
-    """It failed after it may have taken effect, so that repeating it could have that effect twice."""
+    """It failed after a possible effect, which a repetition could cause twice."""
     progress: float | None = None
-    """Percent, 0 to 100; None when the engine does not say."""
+    """Percent, 0 to 100; None: unknown."""
     progress_message: str = ""
     created_at: datetime | None = None
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
     raw: dict[str, Any] = field(default_factory=dict)
-    """The engine's whole answer, kept for the record."""
+    """The engine's whole answer, for the record."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """The engine took the start."""
-
     run_id: str
     correlation_id: str = ""
     snapshot: RunSnapshot | None = None
-    """The run's state, where the answer to the start has it; terminal for synchronous workflows."""
+    """The run's state, if the answer has it; terminal for synchronous workflows."""
     raw: dict[str, Any] = field(default_factory=dict)
 
 
 ReportProgress = Callable[[RunSnapshot], None]
-"""Receives a run's progress. Cheap, and never raises: call it for each message of the engine."""
+"""Receives a run's progress; cheap and never raises, so call it for each of the engine's messages."""
 
 
 def ignore_progress(snapshot: RunSnapshot) -> None:
-    """For callers that need no progress."""
+    """The default of callers that need no progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFilter:
-    """Which of an engine's runs to list; what is left empty does not matter."""
+    """Which of an engine's runs to list; empty fields match all."""
 
     workflow: str = ""
-    """The engine's name or id of the workflow."""
+    """The engine's name or id."""
     run: str = ""
-    """What the run's id begins with."""
+    """A prefix of the run's id."""
     states: frozenset[RunState] = frozenset()
     started_after: datetime | None = None
     started_before: datetime | None = None
     engine_query: str = ""
-    """A condition in the engine's own query language, in addition."""
+    """A further condition in the engine's query language."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedRun:
-    """A run in the engine's own list, also one that was not started by this product."""
+    """A run in the engine's list, started by any client."""
 
     run_id: str
     workflow: str
-    """The engine's name or id of the workflow."""
+    """The engine's name or id."""
     state: RunState
     told_state: str
-    """The engine's own word for the state."""
+    """The engine's name of the state."""
     key: UUID | None = None
-    """The key that the run was started with, where the list has it."""
+    """The key of the start, if the list has it."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     details: dict[str, Any] = field(default_factory=dict)
-    """Everything else in the list, as JSON values."""
+    """Other JSON values of the list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,23 +170,21 @@ class RunPage:
 
 
 class Connector(Protocol):
-    """One engine behind one small async protocol.
+    """An engine behind one async protocol.
 
-    A connector is made once per source and event loop and serves many concurrent calls.
-    Every method raises only `connectors.errors.ConnectorError` subclasses for what the engine or the
-    network did; nothing it raises, logs or shows in its repr contains a secret.
+    Make one per source and event loop; it serves concurrent calls. Methods raise only ConnectorError for what
+    the engine or the network did, and no error, log entry or repr contains a secret.
     """
 
     kind: ClassVar[str]
     label: ClassVar[str]
-    """What an admin reads in the list of kinds."""
+    """The admin's name of the kind."""
     Config: ClassVar[type[BaseModel]]
-    """The source's settings.
+    """The source's settings: titles, descriptions, defaults and bounds make the admin's form.
 
-    Titles, descriptions, defaults and bounds make the admin's form. Fields of type SecretStr are stored
-    encrypted and never shown again. `connectors.settings` has what else can be said of a field: above all
-    that it is an `address`, to which those secrets are sent; changing one requires entering them again.
-    """
+    SecretStr fields are stored encrypted and never shown again. Mark fields that decide where those secrets
+    are sent as `address` (`connectors.settings`): changing one requires entering the secrets again.
+"""
 
     def __init__(self, config: Any) -> None: ...
 
@@ -200,14 +192,13 @@ class Connector(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     async def check(self) -> Health:
-        """Try the cheapest call that proves address and credentials; never raises for a bad engine."""
+        """Make the cheapest call that proves address and credentials; never raises for a bad engine."""
         ...
 
     def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        """Yield every object of the engine's listing, in its order.
+        """Yield every entry of the engine's listing, in its order, also one that is listed twice.
 
-        One that is no usable workflow is yielded as rejected and never ends it; one that is listed twice is
-        yielded twice.
+        An unusable entry is yielded as rejected and does not end the listing.
         """
         ...
 
@@ -221,81 +212,73 @@ class Connector(Protocol):
     ) -> Started:
         """Start one run. Raises OutcomeUnknown whenever the run may have been started.
 
-        `report` is for engines whose answer to the start is the result: it hears of the run meanwhile.
+        `report`: for the run's progress, from engines whose answer to the start is the result.
         """
         ...
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        """The run as it is now.
+        """The run's state now.
 
-        Raises NotFound for a run that the engine does not know, Unsupported where it reports no runs;
-        without details that is final.
+        Raises NotFound for a run that the engine does not know, Unsupported if it reports no runs; without
+        details that is final.
         """
         ...
 
     async def cancel(self, run: RunRef) -> None:
-        """Ask the engine to cancel; the state that results is learnt by polling.
-
-        Raises Rejected when the run has already ended.
-        """
+        """Request cancellation; polling shows the result. Raises Rejected for a run that has ended."""
         ...
 
     async def aclose(self) -> None:
-        """Close all connections; no other method is called after this."""
+        """Close all connections; no other method is called afterwards."""
         ...
 
     # The rest is for connectors whose capabilities say so; the others may leave it out.
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        """For connectors that run some workflows in one way and some in another."""
+        """For connectors whose workflows run in different ways."""
         return self.capabilities
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
-        """The run as soon as it has ended, or as it is after `seconds`. Raises what `poll` raises.
-
-        It may be cancelled at any time.
-        """
-        raise Unsupported("This engine does not say by itself when a run ends.")
+        """The run once it has ended, or after `seconds`; may be cancelled. Raises what `poll` raises."""
+        raise Unsupported("This engine does not report the end of a run.")
 
     async def terminate(self, run: RunRef) -> None:
-        """End a run that does not follow its cancellation. Raises what `cancel` raises."""
+        """End a run that ignores its cancellation. Raises what `cancel` raises."""
         raise Unsupported("This engine cannot terminate a run.")
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        """The answer of a run, running or ended, to a query: any JSON value. Changes nothing."""
-        raise Unsupported("This engine's runs cannot be asked anything.")
+        """A run's answer, also after its end: any JSON value. Changes nothing."""
+        raise Unsupported("This engine's runs answer no queries.")
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         """Send a signal to a running run. Raises OutcomeUnknown whenever it may have been delivered."""
-        raise Unsupported("This engine's runs cannot be told anything.")
+        raise Unsupported("This engine's runs accept no signals.")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        """Runs of the engine, the latest first, by any client. Raises Rejected for a bad filter."""
+        """The engine's runs by any client, the latest first. Raises Rejected for a bad filter."""
         raise Unsupported("This engine cannot list its runs.")
 
-    def tell_of_changes(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, on the loop of the connector, whenever the listing may have changed."""
-        raise Unsupported("This engine does not say when its listing changes.")
+    def on_listing_changed(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the connector's loop whenever the listing may have changed."""
+        raise Unsupported("This engine does not announce changes of its listing.")
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        """The run that was started with this key and these arguments, None where the engine has none.
+        """The run that was started with this key, and with these arguments if run ids derive from them.
 
-        `arguments` are those of the start, for engines whose run ids are derived from them. None only if the
-        engine confirms that there is none: the caller may then start the run again.
+        None only if the engine confirms that there is none: the caller may then start the run again.
         """
         raise Unsupported("This engine cannot look a run up by the key of its start.")
 
 
 def capabilities_for(connector: Connector, workflow: WorkflowRef) -> Capabilities:
-    """What holds for the runs of this workflow."""
     of_all = connector.capabilities
     return connector.capabilities_for(workflow) if of_all.differ_by_workflow else of_all
 
 
 async def health_of(answer: Awaitable[str]) -> Health:
-    """Await a sentence about the engine, and time it; an error's message is that of the Health."""
+    """Await a sentence about the engine and time it; an error becomes an unhealthy answer."""
     started = time.perf_counter()
     try:
         message = await answer

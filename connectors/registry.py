@@ -1,4 +1,4 @@
-"""Which connector serves which kind of source; other packages add theirs through an entry point."""
+"""Connectors by the kind of source; other packages add theirs through an entry point."""
 
 import inspect
 from functools import cache
@@ -20,21 +20,23 @@ BUILT_IN = {
     "prefect": "connectors.prefect.connector:PrefectConnector",
     "http": "connectors.http_tools.connector:HttpConnector",
 }
+METHODS = ("check", "start", "poll", "cancel", "aclose")
+"""Coroutines of every connector."""
 
 
 def connector_kinds() -> list[str]:
-    """Every kind that this installation declares, sorted, whether its connector can be used or not."""
+    """All kinds, sorted, including those whose connector cannot be used."""
     return sorted({*BUILT_IN, *_added_kinds()})
 
 
 def usable_connectors() -> dict[str, type[Connector]]:
-    """The connectors of all kinds that a source can have, by kind, sorted."""
+    """By kind, sorted."""
     found = {kind: _find(kind) for kind in connector_kinds()}
     return {kind: connector for kind, connector in found.items() if not isinstance(connector, str)}
 
 
 def connector_problems() -> list[str]:
-    """What keeps connectors of other packages from being used, each in a sentence that names the package."""
+    """Why connectors of other packages cannot be used, a sentence each that names the package."""
     clashes = [
         f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
         "the built-in one is used. The package has to choose another name."
@@ -45,7 +47,7 @@ def connector_problems() -> list[str]:
 
 
 def connector_class(kind: str) -> type[Connector]:
-    """The connector for a kind. Raises Misconfigured, saying why, where there is none that can be used."""
+    """Raises Misconfigured with the reason for a kind without a usable connector."""
     found = _find(kind)
     if isinstance(found, str):
         raise Misconfigured(found)
@@ -53,13 +55,13 @@ def connector_class(kind: str) -> type[Connector]:
 
 
 def forget_connectors() -> None:
-    """Look for connectors anew, for tests that install some."""
+    """For tests that install connectors."""
     _find.cache_clear()
 
 
 @cache
 def _find(kind: str) -> type[Connector] | str:
-    """The connector for a kind, or why it cannot be used, which is logged once."""
+    """The connector, or why it cannot be used, which is logged once."""
     built_in = [EntryPoint(kind, path, ENTRY_POINT_GROUP)] if (path := BUILT_IN.get(kind)) else []
     points = built_in or [point for point in _added() if point.name == kind]
     if not points:
@@ -99,10 +101,6 @@ def _package(point: EntryPoint) -> str:
     """`its-package 1.0 (its.module:Connector)`."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "this product"
     return f"{package} ({point.value})"
-
-
-METHODS = ("check", "start", "poll", "cancel", "aclose")
-"""Coroutines that every connector has."""
 
 
 def objection_to(connector: Any, kind: str) -> str:

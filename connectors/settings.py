@@ -1,24 +1,78 @@
-"""Settings that several connectors have, and what a Config says of its fields for forms and scripts.
+"""Settings that several connectors share, and metadata of fields for forms and scripts.
 
-verify_tls: VerifyTls = Field(default=True, json_schema_extra=hint(group="TLS"))
+verify_tls: VerifyTls = True
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, JsonValue, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, SecretStr
 from pydantic.fields import FieldInfo
 
 from connectors.network.policy import endpoint_url, normalise_base_url
 
 
-def _address_or_nothing(text: str) -> str:
-    return normalise_base_url(text) if text.strip() else ""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hints:
+    address: bool = False
+    """Secrets are sent to it: changing it requires that they are entered again."""
+    group: str = ""
+    """The form's collapsed section; empty: the section that is always shown."""
+    multiline: bool = False
+    """For YAML, PEM and other texts or secrets of several lines."""
+    only_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Fields, and the values with which this one matters."""
 
 
-def _endpoint_or_nothing(text: str) -> str:
-    return endpoint_url(text) if text.strip() else ""
+def hint(
+    *,
+    address: bool = False,
+    group: str = "",
+    multiline: bool = False,
+    only_if: Mapping[str, str | Sequence[str]] | None = None,
+) -> dict[str, JsonValue]:
+    """A field's `json_schema_extra`; see `Hints`."""
+    said: dict[str, JsonValue] = {}
+    if address:
+        said["address"] = True
+    if group:
+        said["group"] = group
+    if multiline:
+        said["multiline"] = True
+    if only_if:
+        said["only_if"] = {name: list(_listed(values)) for name, values in only_if.items()}
+    return said
+
+
+def hints_of(info: FieldInfo) -> Hints:
+    said: dict[str, Any] = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    conditions = {name: list(_listed(values)) for name, values in (said.get("only_if") or {}).items()}
+    return Hints(
+        address=bool(said.get("address")),
+        group=str(said.get("group") or ""),
+        multiline=bool(said.get("multiline")),
+        only_if=conditions,
+    )
+
+
+def _listed(values: str | Sequence[str]) -> Sequence[str]:
+    return [values] if isinstance(values, str) else values
+
+
+class SourceConfig(BaseModel):
+    """The base of the connectors' settings."""
+
+    # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class FieldProblem(ValueError):
+    """Raised by validators of a whole Config for one field."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 def _fit_for_a_header(secret: SecretStr) -> SecretStr:
@@ -28,12 +82,11 @@ def _fit_for_a_header(secret: SecretStr) -> SecretStr:
     return SecretStr(value)
 
 
-OptionalUrl = Annotated[str, AfterValidator(_address_or_nothing)]
-"""A base URL, to which paths are appended; may be empty."""
-OptionalEndpoint = Annotated[str, AfterValidator(_endpoint_or_nothing)]
-"""The URL of one endpoint, kept as it was typed; may be empty."""
+OptionalUrl = Annotated[str, AfterValidator(lambda text: normalise_base_url(text) if text.strip() else "")]
+"""A base URL, to which paths are appended, or empty."""
+OptionalEndpoint = Annotated[str, AfterValidator(lambda text: endpoint_url(text) if text.strip() else "")]
+"""The URL of one endpoint, kept as typed, or empty."""
 HeaderSecret = Annotated[SecretStr, AfterValidator(_fit_for_a_header)]
-"""A key or token that is sent in a header."""
 
 OAuthUrl = Annotated[
     OptionalEndpoint,
@@ -67,6 +120,9 @@ OAuthScope = Annotated[
     ),
 ]
 
+REQUESTS = hint(group="Requests")
+TRUST = hint(address=True, group="TLS")
+"""TLS trust decides who receives the secrets."""
 MinPollSeconds = Annotated[
     float,
     Field(
@@ -74,10 +130,18 @@ MinPollSeconds = Annotated[
         le=3600,
         title="Shortest polling interval (s)",
         description="A run's status is never asked for more often than this.",
+        json_schema_extra=REQUESTS,
     ),
 ]
 RequestTimeoutSeconds = Annotated[
-    float, Field(gt=0, le=3600, title="Request timeout (s)", description="For one whole request.")
+    float,
+    Field(
+        gt=0,
+        le=3600,
+        title="Request timeout (s)",
+        description="For one whole request.",
+        json_schema_extra=REQUESTS,
+    ),
 ]
 MaxResponseBytes = Annotated[
     int,
@@ -86,6 +150,7 @@ MaxResponseBytes = Annotated[
         le=1_000_000_000,
         title="Largest answer (bytes)",
         description="Answers beyond this are cut off and refused.",
+        json_schema_extra=REQUESTS,
     ),
 ]
 VerifyTls = Annotated[
@@ -93,6 +158,7 @@ VerifyTls = Annotated[
     Field(
         title="Verify TLS",
         description="Switch off only for tests: without it anyone in between can read the credentials.",
+        json_schema_extra=TRUST,
     ),
 ]
 CaFile = Annotated[
@@ -100,62 +166,6 @@ CaFile = Annotated[
     Field(
         title="CA file",
         description="PEM file on this server with the company's own authorities, trusted in addition.",
+        json_schema_extra=TRUST,
     ),
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hints:
-    """Metadata of one field."""
-
-    address: bool = False
-    """An address to which secrets are sent: changing it requires that they are entered again."""
-    group: str = ""
-    """The collapsed section of the form; empty: the section that is always shown."""
-    multiline: bool = False
-    """A text or secret of several lines, such as YAML or PEM."""
-    only_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Other fields, and the values of theirs with which this one matters."""
-
-
-def hint(
-    *,
-    address: bool = False,
-    group: str = "",
-    multiline: bool = False,
-    only_if: Mapping[str, str | Sequence[str]] | None = None,
-) -> dict[str, JsonValue]:
-    """A field's `json_schema_extra`; `Hints` says what each means."""
-    said: dict[str, JsonValue] = {}
-    if address:
-        said["address"] = True
-    if group:
-        said["group"] = group
-    if multiline:
-        said["multiline"] = True
-    if only_if:
-        said["only_if"] = {name: list(_listed(values)) for name, values in only_if.items()}
-    return said
-
-
-def hints_of(info: FieldInfo) -> Hints:
-    said: dict[str, Any] = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    conditions = {name: list(_listed(values)) for name, values in (said.get("only_if") or {}).items()}
-    return Hints(
-        address=bool(said.get("address")),
-        group=str(said.get("group") or ""),
-        multiline=bool(said.get("multiline")),
-        only_if=conditions,
-    )
-
-
-def _listed(values: str | Sequence[str]) -> Sequence[str]:
-    return [values] if isinstance(values, str) else values
-
-
-class FieldProblem(ValueError):
-    """Raised by validators of a whole Config: which field is wrong, and why."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from catalogue.database import run_in_database
-from catalogue.http_tools.registry import store_tools
+from catalogue.imports.tools import store_tools
 from catalogue.models import Workflow
 from evaluation.instructions import Instruction, input_schemas, read_tools
 from executions.callers import Caller
+from orchestration.guard import Proposal, UnreadableProposal, read_proposal
 from orchestration.model.client import MeteredModel
 from orchestration.model.replies import Message, Reply
-from orchestration.proposals import Proposal, UnreadableProposal, read_proposal
+from orchestration.models import Failure, StageFailed
 from orchestration.retrieval import find_tools
 from orchestration.selection import choose_call
-from orchestration.stages import Failure, StageFailed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.attempts import Attempt
-from orchestration.stages import Failure
+from orchestration.models import Failure
 
 
 def line_of(attempt: Attempt) -> str:

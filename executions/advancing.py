@@ -1,38 +1,38 @@
-"""One step of one execution, for whoever holds its lease and so is alone at the engine."""
+"""Advances executions: one step of one, and the steps that are due."""
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Awaitable, Coroutine
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
-from executions.limits import is_waited_for
+from connectors.background import run_in_background_loop
 from executions.models import ErrorKind, Execution, State
-from executions.queue import give_places_soon
+from executions.queue import admit_soon, expected
 from executions.runner.engine_calls import log_of, next_try_after
 from executions.runner.follow import follow, record_timeout
-from executions.runner.lease import LEASE, keep
-from executions.runner.start import send_start, start, start_again
+from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
+from executions.runner.start import start, start_again
 
 LAST_STEPS_SECONDS = 8.0
-"""Supervisors kill what has not stopped after 10."""
+"""Supervisors kill after 10 s."""
 RUN_LOST = (
     "Its workflow was deleted with its source while it ran; it may go on at the engine. "
-    "Do not start it again before somebody has looked there."
+    "Do not start it again before it has been checked there."
 )
 
 _under_way: set[asyncio.Task[None]] = set()
-"""Keeps tasks alive until they are done; the loop alone holds them weakly."""
+"""Keeps tasks alive until they are done; the loop holds them weakly."""
 
 
 def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run them in a task of their own, not in that of a request.
-
-    Were a call cut off in the middle because the request was, only the engine would know what came of it.
-    """
+    """Run in a task that outlives a cancelled request: a call cut off half-way leaves an unknown run."""
     task = asyncio.create_task(steps)
     _under_way.add(task)
     task.add_done_callback(_forget)
@@ -40,33 +40,26 @@ def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def _forget(task: asyncio.Task[None]) -> None:
-    """Nobody may be left to hear of an error, so it is said here."""
+    """Log the error: the request that would have raised it may be gone."""
     _under_way.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.opt(exception=error).error("What was under way broke off")
 
 
 async def finish_steps(*, within: float = LAST_STEPS_SECONDS) -> None:
-    """Let what is under way on this loop come to its end before the loop, or its connectors, are closed.
-
-    A start that is cut off leaves a run that only the engine knows of.
-    """
+    """Wait for the tasks of this loop before the loop or its connectors are closed."""
     loop = asyncio.get_running_loop()
     last = loop.time() + within
-    # Again, because the last step of one may begin another.
-    while (mine := _unfinished(loop)) and (left := last - loop.time()) > 0:
+    # Repeated, because the last step of one may begin another.
+    while (left := last - loop.time()) > 0:
+        mine = [task for task in _under_way.copy() if task.get_loop() is loop and not task.done()]
+        if not mine:
+            return
         await asyncio.wait(mine, timeout=left)
 
 
-def _unfinished(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
-    return [task for task in _under_way.copy() if task.get_loop() is loop and not task.done()]
-
-
 def hold_and_read(execution: Execution, *, holder: str) -> Execution:
-    """Take or renew the lease where that is possible, then read the row; its `lease_holder` says if it was.
-
-    In this order: what is read before the lease is held may be old by then.
-    """
+    """Take or renew the lease if it is free, then read the row: one read earlier may be stale."""
     execution.hold(holder=holder, until=timezone.now() + LEASE)
     return read_execution(execution.pk)
 
@@ -76,64 +69,52 @@ def read_execution(execution_id: uuid.UUID) -> Execution:
 
 
 async def advance(execution: Execution, *, waited_for: bool = False) -> None:
-    """Start, poll, cancel or give up: whatever is due for an execution whose row was just read.
+    """Do the next step; with `waited_for`, poll as often as the engine allows."""
+    async with recorded_errors(execution):
+        if execution.workflow is None:
+            await run_in_database(_record_deleted_workflow, execution)
+        elif execution.state == State.PENDING:
+            await start(execution)
+        elif execution.state == State.STARTING:
+            await start_again(execution)
+        elif execution.state == State.RUNNING:
+            await follow(execution, waited_for=waited_for)
 
-    `waited_for` asks as often as the engine allows; otherwise the interval grows with the run's age.
-    """
-    await _survive(execution, _advance(execution, waited_for))
 
-
-async def advance_and_let_go(execution: Execution, *, waited_for: bool = False) -> None:
-    """One step under the lease that the row shows, which is given back afterwards."""
+async def advance_and_release(execution: Execution, *, waited_for: bool = False) -> None:
     holder = execution.lease_holder
     try:
         async with keep(execution.pk, holder=holder):
             await advance(execution, waited_for=waited_for)
     finally:
-        await let_go(execution, holder=holder)
-        pass_on_place(execution)
+        await release_lease(execution, holder=holder)
+        admit_next(execution)
 
 
-def pass_on_place(execution: Execution) -> None:
-    """An execution that has ended leaves a place: who waits for it gets it now and not at the next tick."""
-    if execution.is_settled and is_waited_for(execution):
-        begin(give_places_soon())
+def admit_next(execution: Execution) -> None:
+    """Admit a queued execution to the slot of one that has ended, without waiting for the tick."""
+    if execution.is_settled and expected.wants_place_of(execution):
+        begin(admit_soon())
 
 
-async def let_go(execution: Execution, *, holder: str) -> None:
-    """Give the lease back, unless what was recorded last has done so."""
+async def release_lease(execution: Execution, *, holder: str) -> None:
     if execution.lease_holder == holder:
-        await run_in_database(execution.let_go, holder=holder)
+        await run_in_database(execution.release_lease, holder=holder)
 
 
-async def launch(execution: Execution, arguments: dict[str, Any]) -> None:
-    """The first step of an execution that was created STARTING and ours."""
-    await _survive(execution, send_start(execution, arguments))
-
-
-async def _advance(execution: Execution, waited_for: bool) -> None:
-    if execution.workflow is None:
-        await run_in_database(_record_deleted_workflow, execution)
-    elif execution.state == State.PENDING:
-        await start(execution)
-    elif execution.state == State.STARTING:
-        await start_again(execution)
-    elif execution.state == State.RUNNING:
-        await follow(execution, waited_for=waited_for)
-
-
-async def _survive(execution: Execution, step: Awaitable[None]) -> None:
-    """A bug costs an execution a delay, and past its deadline its result; never the others their turn."""
+@contextlib.asynccontextmanager
+async def recorded_errors(execution: Execution) -> AsyncIterator[None]:
+    """Contain a bug: it delays this execution, or costs its result past the deadline, but stops no other."""
     try:
-        await step
+        yield
     except Exception:  # noqa: BLE001 - said in the next line
         log_of(execution).exception("Advancing the execution failed")
         await run_in_database(_record_internal_error, execution)
 
 
 def _record_internal_error(execution: Execution) -> None:
-    why = "An error of ours; the log has the details."
-    # One that is being started may be running: that is told by the next step.
+    why = "An internal error; the log has the details."
+    # A STARTING execution may be running; the next step finds out.
     if execution.state != State.STARTING and execution.deadline_at <= timezone.now():
         record_timeout(execution, f"and could not be followed. {why}")
     else:
@@ -149,4 +130,98 @@ def _record_deleted_workflow(execution: Execution) -> None:
             execution.mark_unconfirmed("Its workflow was deleted while it was being started.")
         case _:
             execution.lose_run(RUN_LOST)
-            log_of(execution).warning("Its workflow was deleted: nobody knows what becomes of its run")
+            log_of(execution).warning("Its workflow was deleted: its run cannot be followed")
+
+
+MAX_IN_FLIGHT = 1000
+"""Executions that one process advances at a time; it takes twenty dead engines to fill it."""
+CLAIM = 200
+REFILL = 25
+"""A claim costs milliseconds, so it waits for this many steps to end ..."""
+REFILL_SECONDS = 0.05
+"""... or for so long after the first."""
+
+
+class _Drain:
+    """Claims due executions and begins their steps, again as steps end, until none is left."""
+
+    def __init__(self) -> None:
+        self._in_flight: dict[asyncio.Task[None], Lane] = {}
+        self._ended = 0
+        self._stirred = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    async def stir(self) -> None:
+        self._stirred.set()
+        if self._running is None or self._running.done():
+            self._running = begin(self._run())
+
+    async def stop(self) -> None:
+        """Claim no more until the next `stir`; steps under way go on."""
+        self._is_stopped = True
+        self._stirred.set()
+        if self._running is not None:
+            await asyncio.wait({self._running})
+        self._is_stopped = False
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_stopped:
+                self._stirred.clear()
+                if not await self._begin_due() and not self._stirred.is_set():
+                    return
+                await self._stirred.wait()
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("Nothing could be claimed, the next tick tries again: {}", error)
+
+    async def _begin_due(self) -> bool:
+        """Returns whether due executions may be left for want of room."""
+        self._ended = 0
+        if (room := min(CLAIM, MAX_IN_FLIGHT - len(self._in_flight))) <= 0:
+            return True
+        busy = Counter(self._in_flight.values())
+        claimed = await run_in_database(claim_due_executions, limit=room, in_flight=busy)
+        for execution in claimed:
+            lane = Lane.of(execution.source_name, execution.state)
+            task = begin(advance_and_release(execution))
+            self._in_flight[task] = lane
+            task.add_done_callback(self._end_step)
+            busy[lane] += 1
+        if len(claimed) == room:
+            self._stirred.set()
+        # By the counts of the claim: steps may have ended meanwhile.
+        return any(count >= LANE_ROOM for count in busy.values())
+
+    def _end_step(self, task: asyncio.Task[None]) -> None:
+        del self._in_flight[task]
+        self._ended += 1
+        if self._ended == 1:
+            task.get_loop().call_later(REFILL_SECONDS, self._stirred.set)
+        elif self._ended == REFILL:
+            self._stirred.set()
+
+
+_drain = _Drain()
+
+
+def poll_due_executions() -> None:
+    """Begin to advance what is due, without waiting for it."""
+    run_in_background_loop(_drain.stir())
+
+
+def advance_due_executions() -> int:
+    """Advance what is due and wait for it. Returns the number of executions."""
+    return run_in_background_loop(_advance_due())
+
+
+async def finish_polling() -> None:
+    """Claim no more and wait for the steps under way."""
+    await _drain.stop()
+    await finish_steps()
+
+
+async def _advance_due() -> int:
+    claimed = await run_in_database(claim_due_executions, limit=MAX_IN_FLIGHT)
+    await asyncio.gather(*(advance_and_release(execution) for execution in claimed))
+    return len(claimed)

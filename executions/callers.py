@@ -1,17 +1,17 @@
-"""On whose behalf something is done."""
+"""The identity on whose behalf the product acts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Whoever knocks at one of the doors, after they were let in."""
+    """An authenticated client or person, at any door."""
 
     key: str
-    """Stable identity that executions are kept under, e.g. `token:7` or `user:1`."""
+    """Stable; executions are kept under it, e.g. `token:7` or `user:1`."""
     name: str
-    """For people: the token's or the user's name."""
+    """The token's or the user's name."""
     sees_everything: bool = False
-    """Administrators see every execution; others only those that they started."""
+    """Administrators see every execution; others only their own."""
     toolset: str | None = None
-    """The slug of the toolset that they come through: they see and run nothing else. None: no bounds."""
+    """Slug of the toolset whose address was called, which bounds what is visible. None: no bounds."""

@@ -1,4 +1,4 @@
-"""Cancelling an execution, and telling the truth about what came of it."""
+"""Cancelling an execution, and reporting how far that got."""
 
 import asyncio
 import uuid
@@ -8,7 +8,7 @@ from enum import StrEnum
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Unsupported
-from executions.advancing import advance_and_let_go, begin, hold_and_read
+from executions.advancing import advance_and_release, begin, hold_and_read
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
@@ -17,8 +17,6 @@ from executions.wakeups import wake
 
 
 class CancelOutcome(StrEnum):
-    """What a request to cancel came to, as far as is known when it is answered."""
-
     CANCELLED = "cancelled"
     REQUESTED = "cancel requested"
     ALREADY_FINISHED = "already finished"
@@ -33,11 +31,7 @@ class Cancellation:
 
 
 async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -> Cancellation:
-    """Ask for an execution to be cancelled, at once where nobody else is talking to the engine.
-
-    `by` is what the record names as the one who asked, instead of the caller. Raises UnknownExecution for
-    one that the caller may not see.
-    """
+    """Request the cancellation, at once if the lease is free; `by` is recorded instead of the caller."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)
@@ -45,7 +39,7 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
         if await run_in_database(execution.cancel_queued, by or caller.name):
             wake(execution.pk)
             return _told(execution)
-        # It has just got its place, or come to its end.
+        # It was admitted or ended in the meantime.
         return await cancel_execution(execution_id, caller=caller, by=by)
     if (why_not := await _why_not_cancellable(execution)) is not None:
         return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
@@ -56,14 +50,14 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
 
 
 async def _why_not_cancellable(execution: Execution) -> str | None:
-    """An execution that the engine has not got yet can always be cancelled."""
+    """An execution that no engine has yet can always be cancelled."""
     if execution.state == State.PENDING or execution.workflow is None:
         return None
     try:
         async with connector_for(execution.workflow.source) as connector:
             capabilities = capabilities_of(connector, execution)
             if capabilities.can_cancel or (
-                execution.state == State.STARTING and capabilities.starts_can_be_broken_off
+                execution.state == State.STARTING and capabilities.cancellable_start
             ):
                 return None
     except ConnectorError as error:
@@ -76,11 +70,11 @@ async def _why_not_cancellable(execution: Execution) -> str | None:
 
 
 async def _try_now(execution: Execution) -> None:
-    """Take one step ourselves unless somebody holds the execution; they will see the request then."""
+    """Take one step unless another process holds the lease; its holder will see the request."""
     holder = uuid.uuid4().hex
     fresh = await run_in_database(hold_and_read, execution, holder=holder)
     if fresh.lease_holder == holder:
-        await advance_and_let_go(fresh, waited_for=True)
+        await advance_and_release(fresh, waited_for=True)
 
 
 def _told(execution: Execution) -> Cancellation:
@@ -98,7 +92,7 @@ def _told(execution: Execution) -> Cancellation:
 def _finished_before(execution: Execution) -> Cancellation:
     message = f"Nothing to cancel: the execution is already {execution.get_state_display()}."
     if execution.state == State.UNCONFIRMED:
-        message = "Nothing was cancelled: whether there is a run at all, an administrator has to find out."
+        message = "Nothing was cancelled: an administrator has to find out whether it runs at all."
         if execution.run_id and execution.workflow_id is None:
-            message = "Nothing was cancelled: the run may go on, and nobody can ask the engine any more."
+            message = "Nothing was cancelled: the run may go on, and the engine can no longer be asked."
     return Cancellation(CancelOutcome.ALREADY_FINISHED, message, execution)

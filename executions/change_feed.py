@@ -1,7 +1,4 @@
-"""Watching executions: whoever waits for a change learns of it, whichever process made it.
-
-All watches of an event loop share one look at the database per second; while nobody watches there is none.
-"""
+"""Watching executions for changes by any process, with one query per second and event loop."""
 
 import asyncio
 import contextlib
@@ -18,45 +15,40 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from executions.callers import Caller
-from executions.dispatch import want_fresh
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.wakeups import woken_by
+from executions.wakeups import request_poll_if_stale, woken_by
 
 LOOK_SECONDS = 1.0
-"""Between two looks; a change that this process makes itself is looked at at once."""
+"""Between two queries; changes made by this process are seen at once."""
 LOOKS_PER_REFRESH = 2
-"""Every so many looks, workers are asked to poll those of the watched whose status has become old."""
+"""At every so many looks, workers are asked to poll watched executions with a stale status."""
 OLDEST = timedelta(seconds=10)
-"""A status may be as old as a twentieth of the run, but no older than this."""
+"""A status may be as old as a twentieth of the run, up to this."""
 AT_A_TIME = 500
-"""Databases bound the number of a query's parameters."""
+"""Databases limit the parameters of a query."""
 SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at")
-"""What a watcher wants to know of."""
+"""The fields whose changes count."""
 
 Look = tuple[Any, ...]
 
 
 class Watch:
-    """The executions that one watcher has an eye on, and how it saw each of them last.
-
-    At first all of them count as changed, so that nothing gets lost before the first look.
-    """
+    """The executions that one watcher observes. At first all count as changed, so that nothing is missed."""
 
     def __init__(self, executions: Iterable[uuid.UUID], *, stirred: asyncio.Event | None = None) -> None:
         self._seen: dict[uuid.UUID, Look | None] = dict.fromkeys(executions)
         self._changed = set(self._seen)
         self.stirred = stirred or asyncio.Event()
-        """Set when something has changed; others may set it too, to be heard by the same watcher."""
+        """Set on a change; the watcher's owner may set it for reasons of its own."""
         self.stirred.set()
 
     @property
     def executions(self) -> Iterable[uuid.UUID]:
-        """Those that are still watched."""
         return self._seen.keys()
 
     async def changes(self) -> list[uuid.UUID]:
-        """Those that have to be read again, as soon as there are some or `stirred` was set."""
+        """Wait for changes or for `stirred`. Returns the executions to read again."""
         await self.stirred.wait()
         self.stirred.clear()
         changed = [key for key in self._seen if key in self._changed]
@@ -64,7 +56,7 @@ class Watch:
         return changed
 
     def saw(self, execution: Execution) -> bool:
-        """Note what the watcher knows now; False where that is no news to it."""
+        """Note the watcher's present knowledge. Returns whether it is news."""
         look = _look_of(execution)
         self._changed.discard(execution.pk)
         known, self._seen[execution.pk] = self._seen.get(execution.pk), look
@@ -74,7 +66,7 @@ class Watch:
         self._seen.pop(execution_id, None)
 
     def compare(self, looks: dict[uuid.UUID, Look]) -> None:
-        """One that is gone counts as changed too: reading it will tell."""
+        """A deleted execution counts as changed too."""
         changed = {key for key, seen in self._seen.items() if looks.get(key) != seen}
         if changed:
             self._changed |= changed
@@ -83,8 +75,6 @@ class Watch:
 
 @dataclass(slots=True)
 class _Watcher:
-    """What is watched on one event loop."""
-
     watches: set[Watch] = field(default_factory=set)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Task[None] | None = None
@@ -97,11 +87,7 @@ _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 def watching(
     executions: Iterable[uuid.UUID], *, woken: bool = True, stirred: asyncio.Event | None = None
 ) -> Iterator[Watch]:
-    """Have an eye on them until the block ends. For code that runs on an event loop.
-
-    Without `woken`, what this process changes is seen at the next look only, unless the watcher hears of it.
-    `stirred`: an event by which the watcher hears of other things too; without it, one of its own.
-    """
+    """Watch until the block ends. Without `woken`, this process's own changes are seen at the next look."""
     loop, watch = asyncio.get_running_loop(), Watch(executions, stirred=stirred)
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)
@@ -126,10 +112,7 @@ async def watch_until_settled(
     seconds: float,
     on_progress: Callable[[Execution], Awaitable[None]] | None = None,
 ) -> Execution:
-    """The execution as soon as it is settled, or as it is when the time is up. Raises UnknownExecution.
-
-    `on_progress` hears of each change in between. Whoever is cancelled while waiting ends the wait only.
-    """
+    """Wait until it is settled or the time is up; `on_progress` gets each change. Raises UnknownExecution."""
     execution = await run_in_database(find_fresh_execution, execution_id, caller=caller)
     if execution.is_settled or seconds <= 0:
         return execution
@@ -146,9 +129,9 @@ async def watch_until_settled(
 
 
 def find_fresh_execution(execution_id: str, *, caller: Caller) -> Execution:
-    """As it is known now; a status that is old is asked for anew. Raises UnknownExecution."""
+    """Also has a worker poll it if its status is stale. Raises UnknownExecution."""
     execution = find_execution(execution_id, caller=caller)
-    want_fresh(execution)
+    request_poll_if_stale(execution)
     return execution
 
 
@@ -182,7 +165,7 @@ def _look_at(watched: list[uuid.UUID], *, refresh: bool) -> dict[uuid.UUID, Look
 def _refresh(execution: Execution) -> None:
     now, begun = timezone.now(), execution.started_at or execution.created_at
     if now - (execution.polled_at or begun) >= min((now - begun) / 20, OLDEST):
-        want_fresh(execution)
+        request_poll_if_stale(execution)
 
 
 def _look_of(execution: Execution) -> Look:

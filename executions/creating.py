@@ -1,4 +1,4 @@
-"""The first lines of every record: who called what, with which arguments."""
+"""A request to start a workflow, and the first rows of its record."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -14,30 +14,29 @@ from executions.models.transitions import Event
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartRequest:
-    """What a door wants to have run."""
+    """What a door asks to run."""
 
     tool_name: str
     arguments: dict[str, Any]
     caller: Caller
     door: Execution.Door
     idempotency_key: str = ""
-    """Requests of one caller with one key are one request; empty: none. See `read_idempotency_key`."""
+    """Requests of one caller with the same key are one request; empty: none."""
     may_reattach: bool = False
-    """Whether this may be a call that lost its connection and comes again."""
+    """Whether it may be a retry after a lost connection."""
     fresh: bool = False
-    """Whether the workflow has to run though a cached result could answer."""
+    """Whether a cached result may not answer."""
     may_be_hidden: bool = False
-    """Whether a workflow that agents do not see may run, as for a curator who tries it."""
+    """Whether a workflow may run that is hidden from agents, as for a curator who tries it."""
     client: dict[str, Any] = field(default_factory=dict)
-    """What the client says of itself, for the record."""
+    """The client's description of itself."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
-    """The execution's, unless the request turns out to belong to one that exists."""
+    """Of the execution, unless the request repeats an existing one."""
 
 
 def new_execution(
     request: StartRequest, workflow: Workflow, *, digest: str, now: datetime, **fields: Any
 ) -> Execution:
-    """Not saved yet."""
     timeout = workflow.effective_timeout_seconds
     return Execution(
         id=request.id,
@@ -63,7 +62,7 @@ def new_execution(
 def insert_execution(
     execution: Execution, request: StartRequest, workflow: Workflow, *events: Event, **payload: Any
 ) -> None:
-    """Within a transaction: the row with its payload and its first events."""
+    """Within a transaction: the row with its payload and first events."""
     execution.save(force_insert=True)
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
     if request.client:
@@ -74,5 +73,8 @@ def insert_execution(
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     ExecutionEvent.objects.bulk_create(
-        ExecutionEvent(execution=execution, kind=kind, message=message) for kind, message in (called, *events)
+        [
+            ExecutionEvent(execution=execution, kind=kind, message=message)
+            for kind, message in (called, *events)
+        ]
     )

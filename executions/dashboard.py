@@ -1,4 +1,4 @@
-"""The admin's first page: how to begin, what needs attention, what is used, and how it does."""
+"""The admin's first page: first steps, what needs attention, usage and totals."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -18,18 +18,10 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import HistoryEntry, Review, Source, Workflow
 from executions.admin.filters import UNDER_WAY, UNSUCCESSFUL
 from executions.admin.page import state_badge
-from executions.admin.usage import linked_calls, linked_failures, query_of
+from executions.admin.usage import query_of, shown_figures
 from executions.models import Execution, HourlyUsage, State
 from executions.models.usage import Outcome
-from executions.statistics import (
-    Figures,
-    Period,
-    Subject,
-    Use,
-    called_since,
-    figures_in,
-    usage_by,
-)
+from executions.statistics import Figures, Period, Subject, Use, called_since, figures_in, usage_by
 
 WINDOW = timedelta(hours=24)
 SHOWN_ROWS = 8
@@ -40,7 +32,6 @@ EXECUTIONS = "admin:executions_execution_changelist"
 
 
 def address(view: str, **query: str) -> str:
-    """Of a list, narrowed."""
     return f"{reverse(view)}?{urlencode(query)}" if query else reverse(view)
 
 
@@ -50,7 +41,7 @@ class Card:
     number: int
     url: str
     badges: list[tuple[str, str, str]] = field(default_factory=list)
-    """Text, kind, and the address of what is counted or nothing."""
+    """Text, kind, and an address or ""."""
 
     @property
     def told(self) -> str:
@@ -59,11 +50,8 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Something that a curator or operator should look at."""
-
     number: int
     words: str
-    """What the number is of."""
     url: str
     kind: str = "warning"
 
@@ -74,40 +62,37 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One of the first things to do; the page shows them until all are done."""
-
     title: str
     done: bool
     url: str
     permission: str
-    """Of who can do it."""
 
 
 further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}
-"""By permission: what the rooms above count; they add themselves."""
+"""By permission; the rooms above add theirs."""
 further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}
-"""By permission: what else needs attention; likewise. One of 0 is not shown."""
+"""By permission, likewise; a need of 0 is not shown."""
 further_steps: list[Callable[[], Step]] = []
-"""What has to be done between exposing a workflow and the first call."""
+"""Between exposing a workflow and the first call."""
 addresses: list[Callable[[], str]] = []
-"""Where clients connect to."""
+"""Where clients connect."""
 
 
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """What people may not look at, they get no numbers of."""
     allowed = request.user.has_perm
     chosen = request.GET.get("period", "")
     period = Period(chosen) if chosen in list(Period) else Period.DAY
     tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
-    needs = [need for need in _made(_needs(), request) if need.number]
+    needs = [need for permission, make in NEEDS.items() if allowed(permission) for need in make()]
+    needs += _made(further_needs, request)
     usage = _usage(period) if allowed("executions.view_execution") else {}
     return (
         context
         | usage
         | {
             "steps": _steps(request),
-            "needs": needs,
-            "may_see_needs": any(map(allowed, _needs())),
+            "needs": [need for need in needs if need.number],
+            "may_see_needs": any(map(allowed, (*NEEDS, *further_needs))),
             "addresses": [tell() for tell in addresses],
             "cards": _made(_cards(), request),
             "tables": [
@@ -123,143 +108,107 @@ def _made(makers: dict[str, tuple[Callable[[], Any], ...]], request: HttpRequest
     return [make() for permission, several in makers.items() if allowed(permission) for make in several]
 
 
-# How to begin
-
-
 def _steps(request: HttpRequest) -> list[tuple[Step, bool]]:
-    """With whether the person can do it; empty once all are done, and for people who see no sources."""
+    """With whether the person may take it; empty once all are done."""
     if not request.user.has_perm("catalogue.view_source"):
         return []
-    steps = [_connect(), _review(), _expose(), *(make() for make in further_steps), _call()]
+    decided = HistoryEntry.objects.filter(model=HistoryEntry.label_of(Workflow))
+    steps = [
+        Step(
+            title="Connect an engine",
+            done=Source.objects.exists(),
+            url=reverse("admin:catalogue_source_add"),
+            permission="catalogue.add_source",
+        ),
+        Step(
+            title="Review its workflows",
+            done=Workflow.objects.filter(enabled=True).exists() or decided.exists(),
+            url=reverse(WORKFLOWS),
+            permission="catalogue.view_workflow",
+        ),
+        Step(
+            title="Expose those that agents may use",
+            done=bool(current_catalogue().workflows),
+            url=address(WORKFLOWS, enabled__exact="0"),
+            permission="catalogue.change_workflow",
+        ),
+        *(make() for make in further_steps),
+        Step(
+            title="Call a tool for the first time",
+            done=HourlyUsage.objects.exists() or Execution.objects.exists(),
+            url=reverse(EXECUTIONS),
+            permission="executions.view_execution",
+        ),
+    ]
     if all(step.done for step in steps):
         return []
     return [(step, request.user.has_perm(step.permission)) for step in steps]
 
 
-def _connect() -> Step:
-    return Step(
-        title="Connect an engine",
-        done=Source.objects.exists(),
-        url=reverse("admin:catalogue_source_add"),
-        permission="catalogue.add_source",
-    )
+def _source_needs() -> list[Need]:
+    enabled = Source.objects.filter(enabled=True)
+    return [
+        Need(
+            number=enabled.filter(health_state=Source.HealthState.FAILING).count(),
+            words="Failing sources: their engine could not be listed",
+            url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
+            kind="danger",
+        ),
+        Need(
+            number=enabled.filter(health_state=Source.HealthState.HELD).count(),
+            words="Held listings: too many workflows were missing, or all of them",
+            url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
+        ),
+    ]
 
 
-def _review() -> Step:
-    """Somebody has decided something on one of them."""
-    workflows = HistoryEntry.label_of(Workflow)
-    decided = (
-        Workflow.objects.filter(enabled=True).exists()
-        or HistoryEntry.objects.filter(model=workflows).exists()
-    )
-    return Step(
-        title="Review its workflows",
-        done=decided,
-        url=reverse(WORKFLOWS),
-        permission="catalogue.view_workflow",
-    )
+def _workflow_needs() -> list[Need]:
+    missing = Workflow.objects.filter(missing_since__isnull=False)
+    return [
+        Need(
+            number=Review.objects.awaiting().changes().count(),
+            words="Changed workflows to review: agents see them as they were accepted",
+            url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
+        ),
+        Need(
+            number=Review.objects.awaiting().new_workflows().count(),
+            words="New workflows to review",
+            url=address(REVIEWS, kind__exact=Review.Kind.NEW.value),
+            kind="info",
+        ),
+        Need(
+            number=missing.filter(called_since(Period.MONTH.start())).count(),
+            words="Missing workflows that were called in the last 30 days",
+            url=address(WORKFLOWS, available="missing", use="called"),
+            kind="danger",
+        ),
+        Need(
+            number=Workflow.objects.present().exclude(resembles="").count(),
+            words="Look-alikes: their name or title can be mistaken for another tool's",
+            url=address(WORKFLOWS, available="present", lookalike="yes"),
+        ),
+    ]
 
 
-def _expose() -> Step:
-    return Step(
-        title="Expose those that agents may use",
-        done=bool(current_catalogue().workflows),
-        url=address(WORKFLOWS, enabled__exact="0"),
-        permission="catalogue.change_workflow",
-    )
+def _execution_needs() -> list[Need]:
+    return [
+        Need(
+            number=Execution.objects.filter(state=State.UNCONFIRMED).order_by().count(),
+            words="Unconfirmed executions: whether they ran is not known",
+            url=address(EXECUTIONS, state__exact="unconfirmed"),
+        )
+    ]
 
 
-def _call() -> Step:
-    return Step(
-        title="Call a tool for the first time",
-        done=HourlyUsage.objects.exists() or Execution.objects.exists(),
-        url=reverse(EXECUTIONS),
-        permission="executions.view_execution",
-    )
-
-
-# What needs attention
-
-
-def _needs() -> dict[str, tuple[Callable[[], Need], ...]]:
-    needs: dict[str, tuple[Callable[[], Need], ...]] = {
-        "catalogue.view_source": (_sources_that_fail, _held_listings),
-        "catalogue.view_workflow": (_held_changes, _new_workflows, _vanished, _lookalikes),
-        "executions.view_execution": (_unconfirmed_executions,),
-    }
-    for permission, makers in further_needs.items():
-        needs[permission] = (*needs.get(permission, ()), *makers)
-    return needs
-
-
-def _sources_that_fail() -> Need:
-    failing = Source.objects.filter(enabled=True, health_state=Source.HealthState.FAILING)
-    return Need(
-        number=failing.count(),
-        words="Failing sources: their engine could not be listed",
-        url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
-        kind="danger",
-    )
-
-
-def _held_listings() -> Need:
-    held = Source.objects.filter(enabled=True, health_state=Source.HealthState.HELD)
-    return Need(
-        number=held.count(),
-        words="Held listings: too many workflows were missing, or all of them",
-        url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
-    )
-
-
-def _held_changes() -> Need:
-    return Need(
-        number=Review.objects.awaiting().changes().count(),
-        words="Changed workflows to review: agents see them as they were accepted",
-        url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
-    )
-
-
-def _new_workflows() -> Need:
-    return Need(
-        number=Review.objects.awaiting().new_workflows().count(),
-        words="New workflows to review",
-        url=address(REVIEWS, kind__exact=Review.Kind.NEW.value),
-        kind="info",
-    )
-
-
-def _vanished() -> Need:
-    """Those that somebody will miss."""
-    gone = Workflow.objects.filter(missing_since__isnull=False).filter(called_since(Period.MONTH.start()))
-    return Need(
-        number=gone.count(),
-        words="Missing workflows that were called in the last 30 days",
-        url=address(WORKFLOWS, available="missing", use="called"),
-        kind="danger",
-    )
-
-
-def _lookalikes() -> Need:
-    return Need(
-        number=Workflow.objects.present().exclude(resembles="").count(),
-        words="Look-alikes: their name or title can be mistaken for another tool's",
-        url=address(WORKFLOWS, available="present", lookalike="yes"),
-    )
-
-
-def _unconfirmed_executions() -> Need:
-    return Need(
-        number=Execution.objects.filter(state=State.UNCONFIRMED).order_by().count(),
-        words="Unconfirmed executions: whether they ran is not known",
-        url=address(EXECUTIONS, state__exact="unconfirmed"),
-    )
-
-
-# What is used
+NEEDS: dict[str, Callable[[], list[Need]]] = {
+    "catalogue.view_source": _source_needs,
+    "catalogue.view_workflow": _workflow_needs,
+    "executions.view_execution": _execution_needs,
+}
 
 
 def _usage(period: Period) -> dict[str, Any]:
-    """Seven queries at most, however much was called."""
+    """At most seven queries."""
     start = period.start()
     over_time = figures_in(period, bucket=period.bucket)
     tools, total = usage_by(Subject.TOOL, period), Figures()
@@ -286,28 +235,23 @@ def _top(tools: Iterable[Use], number: Callable[[Use], int]) -> list[Use]:
 
 
 def _rows(tools: Iterable[Use], period: Period) -> list[list[Any]]:
-    return [
-        [
-            use.name,
-            linked_calls(use.figures, period, query_of(Subject.TOOL, use)),
-            linked_failures(use.figures, period, query_of(Subject.TOOL, use)),
-            duration(use.figures.p50_ms),
-            duration(use.figures.p95_ms),
-        ]
-        for use in tools
-    ]
+    return [[use.name, *shown_figures(use.figures, period, query_of(Subject.TOOL, use))[:4]] for use in tools]
 
 
 def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:
     ended = {"ended": period.value}
     failed = {Outcome.FAILED: "danger", Outcome.TIMED_OUT: "warning"}
     kinds = {Outcome.COMPLETED: "success", Outcome.CANCELLED: ""}
+    badges = _outcome_badges(outcomes, kinds, ended)
+    if number := outcomes.get(Outcome.CACHED):
+        cached = address(EXECUTIONS, cached="yes", **ended)
+        badges.append((f"{number:,} from the result cache", "", cached))
     return [
         Card(
             title=f"Executions in the last {period.words}",
             number=sum(outcomes.values()),
             url=address(EXECUTIONS, **ended),
-            badges=[*_outcome_badges(outcomes, kinds, ended), *_cached_badge(outcomes, ended)],
+            badges=badges,
         ),
         Card(
             title=f"Failed in the last {period.words}",
@@ -321,7 +265,7 @@ def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:
 def _outcome_badges(
     outcomes: dict[str, int], kinds: dict[Outcome, str], query: dict[str, str]
 ) -> list[tuple[str, str, str]]:
-    """Of those that no cached result answered."""
+    """Of executions without a cached result."""
     return [
         (
             f"{outcomes[outcome]:,} {outcome.label}",
@@ -333,20 +277,14 @@ def _outcome_badges(
     ]
 
 
-def _cached_badge(outcomes: dict[str, int], query: dict[str, str]) -> list[tuple[str, str, str]]:
-    if not (number := outcomes.get(Outcome.CACHED)):
-        return []
-    return [(f"{number:,} from the result cache", "", address(EXECUTIONS, cached="yes", **query))]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """What unfold's script draws with Chart.js."""
+    """Drawn by unfold's script with Chart.js."""
 
     title: str
     kind: str
     description: str
-    """For who does not see it."""
+    """For screen readers."""
     data: str
     options: str
 
@@ -437,9 +375,6 @@ def _chart(
     )
 
 
-# How it does
-
-
 def _cards() -> dict[str, tuple[Callable[[], Card], ...]]:
     return {
         "catalogue.view_source": (_sources,),
@@ -480,7 +415,6 @@ def _workflows() -> Card:
 
 
 def _under_way() -> Card:
-    """What the engines have in hand, and what waits in front of them."""
     active = Execution.objects.active().order_by()
     queued = Q(state=State.PENDING, admitted_at=None)
     counts = active.aggregate(
@@ -511,7 +445,7 @@ def _failing_sources() -> Titled | None:
         (link(source, "catalogue_source_change", source.pk), ago(source.failing_since), source.health_message)
         for source in failing
     ]
-    return ("Failing sources", table(("Source", "Since", "What the engine said"), rows)) if rows else None
+    return ("Failing sources", table(("Source", "Since", "The engine's message"), rows)) if rows else None
 
 
 def _latest_executions() -> Titled:

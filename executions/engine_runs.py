@@ -1,7 +1,4 @@
-"""The runs that an engine itself lists, whoever started them, and which of them are executions of ours (E10).
-
-They are no executions: nothing of them is stored, followed or cancelled here.
-"""
+"""The runs that an engine lists, and which of them are executions (E10). Nothing of them is stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,20 +21,19 @@ LARGEST_PAGE = 200
 class EngineRun:
     listed: ListedRun
     execution: Execution | None
-    """Ours that it belongs to; None for one that others started, or whose record is gone."""
+    """The execution behind the run; None if another client started it or the record is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineRunPage:
     runs: Sequence[EngineRun]
     next_cursor: str
-    """Empty on the last page."""
 
 
 async def list_engine_runs(
     source: Source, wanted: RunFilter, *, page_size: int = USUAL_PAGE, cursor: str = ""
 ) -> EngineRunPage:
-    """One page, the latest runs first. Raises ConnectorError, Rejected for what the engine cannot read."""
+    """The latest runs first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
 
     async def read() -> RunPage:
         async with connector_for(source) as connector:
@@ -52,7 +48,7 @@ async def list_engine_runs(
 
 
 def can_list_runs(source: Source) -> bool:
-    """Whether the engine offers it. A source that cannot be used at all says so elsewhere."""
+    """Whether the engine offers it; False also for a source that cannot be used."""
 
     async def look() -> bool:
         async with connector_for(source) as connector:
@@ -67,15 +63,14 @@ def can_list_runs(source: Source) -> bool:
 def _mark_ours(source: Source, page: RunPage) -> EngineRunPage:
     named = Q(run_id__in={run.run_id for run in page.runs if run.run_id})
     keyed = Q(pk__in={run.key for run in page.runs if run.key is not None})
-    # By name also those whose workflow is gone; the name may have been another source's before.
+    # Also by name, for deleted workflows; another source may have had the name before.
     of_source = Q(workflow__source=source) | Q(workflow=None, source_name=source.name)
     ours = list(Execution.objects.filter(named | keyed).filter(of_source))
     by_run = {execution.run_id: execution for execution in ours if execution.run_id}
     by_key = {execution.pk: execution for execution in ours}
 
-    def execution_of(run: ListedRun) -> Execution | None:
-        known = by_run.get(run.run_id)
-        return known if known is not None or run.key is None else by_key.get(run.key)
-
-    marked = [EngineRun(listed=run, execution=execution_of(run)) for run in page.runs]
-    return EngineRunPage(runs=marked, next_cursor=page.next_cursor)
+    runs = [
+        EngineRun(listed=run, execution=by_run.get(run.run_id) or (by_key.get(run.key) if run.key else None))
+        for run in page.runs
+    ]
+    return EngineRunPage(runs=runs, next_cursor=page.next_cursor)

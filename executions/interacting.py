@@ -1,13 +1,13 @@
-"""Asking running executions something, and telling them something (E10).
+"""Queries to running executions, and signals (E10).
 
 InteractionRefused
-├── UnknownInteraction    the workflow declares nothing of this name
-├── UnfitArguments        they do not fit its schema
+├── UnknownInteraction    the workflow declares no such query or signal
+├── UnfitArguments        they do not match its schema
 ├── NotNow                the execution's state does not allow it
-├── NotSupported          the engine behind it cannot do it
-├── EngineRefused         the engine was asked and said no
-├── EngineSilent          the engine could not be asked; nothing happened, so that trying again is safe
-└── SignalUncertain       the engine may have taken the signal; nobody sends it again by itself
+├── NotSupported          the engine has no queries or signals
+├── EngineRefused         the engine refused
+├── EngineUnavailable     the engine could not be asked; trying again is safe
+└── SignalUncertain       the engine may have taken the signal; it is not sent again
 """
 
 import asyncio
@@ -32,16 +32,13 @@ from executions.reading import find_execution
 from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 
 KNOWN_NAMES = 20
-"""Of what a workflow declares, those that a refusal names."""
 
 
 class InteractionRefused(Exception):
-    """The run was neither asked nor told anything, but for SignalUncertain; the message says what to do."""
+    """Nothing was sent to the run, except for SignalUncertain; the message says what to do."""
 
 
 class UnknownInteraction(InteractionRefused):
-    """The workflow declares no such query, or signal."""
-
     def __init__(self, execution: Execution, kind: InteractionKind, name: str, known: Sequence[str]) -> None:
         similar = find_similar_names(name, known)
         meant = f" Did you mean {' or '.join(similar)}?" if similar else ""
@@ -50,8 +47,6 @@ class UnknownInteraction(InteractionRefused):
 
 
 class UnfitArguments(InteractionRefused):
-    """The arguments do not fit the schema of the query or signal."""
-
     def __init__(self, wanted: DeclaredInteraction, problems: Sequence[ArgumentProblem]) -> None:
         listed = "\n".join(f"- {problem}" for problem in problems)
         super().__init__(f"Invalid arguments for the {wanted.kind} {wanted.name}:\n{listed}")
@@ -59,11 +54,11 @@ class UnfitArguments(InteractionRefused):
 
 
 class NotNow(InteractionRefused):
-    """There is no run that could answer or listen: not yet, or not any more."""
+    """No run can answer or listen: not yet, or not any more."""
 
 
 class NotSupported(InteractionRefused):
-    """A8.5: the engine cannot do that at all."""
+    """A8.5."""
 
     def __init__(self, execution: Execution, kind: InteractionKind) -> None:
         what = "asked" if kind == InteractionKind.QUERY else "told"
@@ -73,15 +68,15 @@ class NotSupported(InteractionRefused):
 
 
 class EngineRefused(InteractionRefused):
-    """In the engine's words."""
+    """The message is the engine's."""
 
 
-class EngineSilent(InteractionRefused):
-    """It did not answer, or there is nothing to ask it with."""
+class EngineUnavailable(InteractionRefused):
+    pass
 
 
 class SignalUncertain(InteractionRefused):
-    """The engine's answer to a signal never came."""
+    """The signal was sent and not acknowledged."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
@@ -95,16 +90,12 @@ class Answer:
     execution: Execution
     query: str
     value: Any
-    """Any JSON value."""
 
 
 async def query_execution(
     execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
 ) -> Answer:
-    """What the run answers; at most as long as a result may be.
-
-    Raises UnknownExecution and the subclasses of InteractionRefused.
-    """
+    """Query the run. Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.QUERY, name, arguments, caller)
 
     async def put() -> Any:
@@ -125,21 +116,17 @@ async def query_execution(
 async def signal_execution(
     execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
 ) -> Execution:
-    """Tell the run something, once; the timeline says that, and what came of it.
-
-    It goes on when the request that wants it is broken off. Raises UnknownExecution and the subclasses of
-    InteractionRefused.
-    """
+    """Send the signal once, even if cancelled meanwhile. Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
-    telling = _Telling(execution, name, meant, caller)
+    telling = _SignalSender(execution, name, meant, caller)
     await asyncio.shield(begin(telling.tell()))
     if telling.refusal is not None:
         raise telling.refusal
     return execution
 
 
-class _Telling:
-    """One signal on its way, and what came of it."""
+class _SignalSender:
+    """Sends one signal and keeps the refusal, if any."""
 
     def __init__(self, execution: Execution, name: str, arguments: dict[str, Any], caller: Caller) -> None:
         self._execution = execution
@@ -156,26 +143,26 @@ class _Telling:
             kind = "signal_unknown" if isinstance(error, OutcomeUnknown) else "signal_failed"
             await self._note(kind, f"{self._name} by {self._caller.name}: {error.message}")
         else:
-            await self._note("signalled", f"{self._caller.name} told it {self._name}.")
+            await self._note("signalled", f"{self._caller.name} sent {self._name}.")
 
     async def _send(self) -> None:
         async with connector_of(self._execution) as connector:
             await connector.signal(self._execution.run, self._name, self._arguments)
 
     async def _note(self, kind: str, message: str) -> None:
-        """What the engine took has happened, also where nothing can be written at the moment."""
+        """The engine has taken the signal even if the database is down."""
         told = log_of(self._execution).bind(caller=self._caller.key)
         told.log("INFO" if kind == "signalled" else "WARNING", "{}: {}", kind, message)
         try:
             await run_in_database(self._execution.note, kind, message)
         except (DatabaseError, InterfaceError) as error:
-            told.warning("The timeline does not tell of it: {}", error)
+            told.warning("It could not be added to the timeline: {}", error)
 
 
 async def _admit(
     execution_id: str, kind: InteractionKind, name: str, arguments: dict[str, Any], caller: Caller
 ) -> tuple[Execution, dict[str, Any]]:
-    """The execution, if its run may be asked or told that now, and the arguments as they are meant."""
+    """The execution, if its run can be asked or told that now, and the checked arguments."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.workflow is None:
         raise NotNow("Its workflow was deleted, so that the engine cannot be asked about the run any more.")
@@ -200,14 +187,14 @@ async def _is_supported(execution: Execution, kind: InteractionKind) -> bool:
     try:
         capabilities = await ask(look(), seconds=READ_SECONDS, otherwise=Unreachable)
     except ConnectorError as error:
-        raise EngineSilent(error.message) from None
+        raise EngineUnavailable(error.message) from None
     return capabilities.can_query if kind == InteractionKind.QUERY else capabilities.can_signal
 
 
 def why_not_now(execution: Execution, kind: InteractionKind) -> str:
-    """What in the execution's state is against asking or telling it something; empty for nothing."""
+    """Why the execution's state rules it out; empty if it does not."""
     if execution.state == State.UNCONFIRMED:
-        return "It is not known whether there is a run at all; an administrator has to find out."
+        return "It is not known whether it runs at all; an administrator has to find out."
     if not execution.run_id:
         return _why_no_run(execution)
     if kind == InteractionKind.SIGNAL and execution.is_settled:
@@ -229,17 +216,17 @@ def _check(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> CheckedArg
     try:
         json.dumps(arguments, allow_nan=False)
     except ValueError:
-        problem = ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")
+        problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
         return CheckedArguments(arguments, [problem])
     return check_arguments(wanted.schema, arguments)
 
 
 def _check_answer(value: Any) -> None:
-    """Raises InvalidAnswer for what no door could pass on."""
+    """Raises InvalidAnswer for a value that is no JSON or too large."""
     try:
         size = len(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError):
-        raise InvalidAnswer("The run's answer is no JSON.") from None
+        raise InvalidAnswer("The run's answer is not JSON.") from None
     if size > (limit := settings.CATALOGUE["max_payload_bytes"]):
         raise InvalidAnswer(f"The run's answer is too large: {size:,} bytes are over the limit of {limit:,}.")
 
@@ -249,6 +236,6 @@ def _refusal(error: ConnectorError, name: str) -> InteractionRefused:
         case OutcomeUnknown():
             return SignalUncertain(name, error.message)
         case Unreachable() | Misconfigured():
-            return EngineSilent(error.message)
+            return EngineUnavailable(error.message)
         case _:
             return EngineRefused(error.message)

@@ -1,8 +1,4 @@
-"""A worker's work within a process that serves clients, as long as no worker is alive.
-
-A client that starts its server itself often has nothing else running: then somebody has to list the engines
-and to follow the runs that nobody waits for.
-"""
+"""The work of a worker, within a process that serves clients while no worker is alive."""
 
 import threading
 import time
@@ -21,25 +17,24 @@ from catalogue.discovery import due_sources, give_up_listings, sources_to_list_a
 from catalogue.models import DiscoveryRun
 from catalogue.tasks import refresh_one_source
 from connectors.background import finish_in_background_loop
-from executions import polling
-from executions.dispatch import answer_nudges
+from executions import advancing
 from executions.models import WorkerPresence
 from executions.queue import admit_queued
+from executions.wakeups import poll_in_this_process
 
 TICK_SECONDS = 1.0
 LAST_STEPS_SECONDS = 2.0
-"""Clients kill a server that takes much longer to end."""
+"""Clients kill a server that takes much longer to stop."""
 
 _stands_in = threading.Event()
 
 
 def stands_in_for_workers() -> bool:
-    """Whether this process lists the engines and follows the runs itself, for want of a worker."""
     return _stands_in.is_set()
 
 
 class LocalWorker:
-    """Stands in from `begin` to `end` whenever no worker is alive, by the schedule that workers have."""
+    """Stands in from `begin` to `end` while no worker is alive, by the workers' schedule."""
 
     def __init__(self) -> None:
         self._process = uuid.uuid4().hex
@@ -52,24 +47,24 @@ class LocalWorker:
             "executions.poll_due_executions": self._poll,
             "catalogue.refresh_due_sources": self._list_due_sources,
         }
-        """Instead of Celery's tasks of these names, which would say that a worker is alive, or need one."""
+        """Instead of the Celery tasks of these names, which report a live worker or need one."""
 
     def begin(self) -> None:
-        """Who does the work is decided when this returns."""
+        """Returns once it is decided which process does the work."""
         # As workers do: the schedule names tasks of all rooms.
         current_app.loader.import_default_modules()
         self._look()
         self._thread.start()
 
     def end(self) -> None:
-        """Hear the engines out for a moment; what is left the next process goes on with."""
+        """Wait briefly for the steps under way; the next process continues the rest."""
         self._ended.set()
         self._thread.join()
         if not stands_in_for_workers():
             return
         self._change_over(stands_in=False)
         last = time.monotonic() + LAST_STEPS_SECONDS
-        finish_in_background_loop(polling.finish_polling, seconds=LAST_STEPS_SECONDS)
+        finish_in_background_loop(advancing.finish_polling, seconds=LAST_STEPS_SECONDS)
         for thread in list(self._under_way.values()):
             thread.join(max(0.0, last - time.monotonic()))
         try:
@@ -111,7 +106,7 @@ class LocalWorker:
             _stands_in.set()
         else:
             _stands_in.clear()
-        answer_nudges(polling.poll_due_executions if stands_in else None)
+        poll_in_this_process(advancing.poll_due_executions if stands_in else None)
 
     def _begin_due_jobs(self) -> None:
         now = time.monotonic()
@@ -122,9 +117,9 @@ class LocalWorker:
                 self._begin(name, self._own_jobs.get(name) or current_app.tasks[name])
 
     def _begin(self, key: object, job: Callable[[], object]) -> None:
-        """In a thread of its own, since some take long; not while it is under way."""
+        """In a thread of its own, as some jobs take long; not while it is under way."""
         if key not in self._under_way:
-            # No thread of a pool, for which the interpreter would wait at its end.
+            # Not in a pool, whose threads the interpreter waits for at exit.
             thread = threading.Thread(target=self._carry_out, args=(key, job), name=str(key), daemon=True)
             self._under_way[key] = thread
             thread.start()
@@ -139,11 +134,11 @@ class LocalWorker:
             del self._under_way[key]
 
     def _poll(self) -> None:
-        polling.poll_due_executions()
+        advancing.poll_due_executions()
         admit_queued()
 
     def _list_due_sources(self) -> None:
-        """Each in a thread of its own, so that a slow engine delays no other."""
+        """Each in its own thread, so that a slow engine delays no other."""
         if not self._has_listed:
             self._has_listed = True
             self._list(sources_to_list_at_start(), DiscoveryRun.Trigger.START)
@@ -155,27 +150,25 @@ class LocalWorker:
 
 
 SILENCE = timedelta(seconds=10)
-"""After which no worker is believed to be alive. Ticks come each second, and late on a busy machine."""
+"""No tick for this long: no worker is alive. Ticks come each second, late on a busy machine."""
 RENEWAL_SECONDS = 2.0
 
 
 def note_worker() -> None:
-    """A worker has just done what was due."""
     _renew(Q(), process="")
 
 
 def stand_in(process: str) -> bool:
-    """Whether `process` is to do the workers' work; it has to ask again every few seconds."""
+    """Whether `process` is to do the workers' work; to be asked again every few seconds."""
     return _renew(Q(process=process) | Q(seen_at__lt=timezone.now() - SILENCE), process=process)
 
 
 def stand_down(process: str) -> None:
-    """It is about to end: another one may stand in at once."""
     WorkerPresence.objects.filter(process=process).delete()
 
 
 def at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-    """The same, for who is called more often; calls that come too early do nothing."""
+    """`call`, except that calls within `seconds` of the last do nothing."""
     last, lock = [float("-inf")], threading.Lock()
 
     def call_seldom() -> None:
@@ -189,7 +182,7 @@ def at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None
 
 
 def _renew(free: Q, *, process: str) -> bool:
-    """Whether the row is ours now: it was free, or there was none."""
+    """Whether the row is now this process's: it was free or missing."""
     now, only = timezone.now(), WorkerPresence.objects.filter(pk=WorkerPresence.ONLY)
     if only.filter(free).update(seen_at=now, process=process):
         return True

@@ -1,38 +1,170 @@
-"""The queue in front of the limits: who gets the next free place, and when.
+"""Limits on concurrent executions, and the queue in front of them.
 
-The oldest of the caller that has the fewest running comes next, so that one caller with a thousand calls
-holds up nobody else's single one. Who waits for a room that is full does not block who waits for another.
+The next free slot goes to the caller with the fewest running executions, oldest call first. An execution
+that waits for a full room does not block those that wait for another.
 """
+
+from __future__ import annotations
 
 import asyncio
 import heapq
 import threading
 import time
 import uuid
-from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection, transaction
-from django.db.models import Q
+from django.db.models import Count, Q
 from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from executions.limits import PRODUCT, Occupancy, Place, Room, expected, read_occupancy
-from executions.models import ErrorKind, Execution
+from executions.models import ErrorKind, Execution, State
 from executions.runner.engine_calls import log_of
 from executions.runner.start import switched_off
-from executions.wakeups import wake
+from executions.wakeups import request_poll, wake
+
+
+class Room(NamedTuple):
+    """Something with a limit: the product, or all executions with this key in this field."""
+
+    field: str = ""
+    key: str | int | None = None
+
+
+PRODUCT = Room()
+CALLER, SOURCE, WORKFLOW = "caller", "workflow__source", "workflow"
+
+
+Limits = Mapping[Room, int]
+"""The most concurrent executions; a room without an entry has no limit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    caller: str
+    workflow: int | None
+    """None once the workflow is deleted; its run may go on."""
+    source: int | None
+    workflow_limit: int | None = None
+    source_limit: int | None = None
+
+    @classmethod
+    def of(cls, workflow: Workflow | None, caller: str) -> Place:
+        if workflow is None:
+            return cls(caller=caller, workflow=None, source=None)
+        return cls(
+            caller=caller,
+            workflow=workflow.pk,
+            source=workflow.source_id,
+            workflow_limit=workflow.max_concurrent,
+            source_limit=workflow.source.max_concurrent,
+        )
+
+    @property
+    def callers_room(self) -> Room:
+        return Room(CALLER, self.caller)
+
+    @property
+    def rooms(self) -> list[Room]:
+        known = [PRODUCT, self.callers_room]
+        if self.workflow is not None:
+            known += [Room(SOURCE, self.source), Room(WORKFLOW, self.workflow)]
+        return known
+
+    @property
+    def limits(self) -> Limits:
+        most = {
+            PRODUCT: settings.CATALOGUE["max_concurrent_executions"],
+            self.callers_room: settings.CATALOGUE["max_concurrent_per_caller"],
+            Room(SOURCE, self.source): self.source_limit,
+            Room(WORKFLOW, self.workflow): self.workflow_limit,
+        }
+        return {room: limit for room, limit in most.items() if limit}
+
+
+class Occupancy(Counter[Room]):
+    """The number of executions in each room."""
+
+    def take(self, place: Place, number: int = 1) -> None:
+        for room in place.rooms:
+            self[room] += number
+
+    def full(self, limits: Limits) -> Iterable[Room]:
+        return (room for room, most in limits.items() if self[room] >= most)
+
+
+def read_occupancy() -> Occupancy:
+    """Count all active executions at once, to decide about many. Skips sources without a limit."""
+    occupancy = Occupancy()
+    limited = Workflow.objects.exclude(source__max_concurrent=None).order_by()
+    source_of = dict(limited.values_list("pk", "source"))
+    # Phrased so that SQLite reads only the partial index of admitted executions.
+    admitted = Execution.objects.filter(admitted_at__isnull=False, finished_at=None)
+    groups = admitted.exclude(state=State.UNCONFIRMED).order_by().values_list("workflow", "caller")
+    for workflow, caller, number in groups.annotate(number=Count("*")):
+        occupancy.take(Place(caller=caller, workflow=workflow, source=source_of.get(workflow)), number)
+    return occupancy
+
+
+def has_room(limits: Limits) -> bool:
+    """Read from the database; counts at most as many rows as the limits allow."""
+    return all(_number_in(room, at_most=most) < most for room, most in limits.items())
+
+
+def _number_in(room: Room, *, at_most: int) -> int:
+    there: dict[str, Any] = {room.field: room.key} if room.field else {}
+    return Execution.objects.admitted().filter(**there).order_by()[:at_most].count()
+
+
+STALE_SECONDS = 1.0
+"""How long a process relies on its last look at the queue: the tick looks again by then."""
+
+
+class _Expectation:
+    """The full rooms that queued executions wait for: an end elsewhere does not look at the queue."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._rooms: frozenset[Room] = frozenset()
+        self._unsure = False
+        self._learned_at = 0.0
+
+    def add(self, rooms: Iterable[Room]) -> None:
+        self._rooms |= frozenset(rooms)
+
+    def learn(self, rooms: Iterable[Room], *, unsure: bool = False) -> None:
+        self._rooms, self._unsure, self._learned_at = frozenset(rooms), unsure, time.monotonic()
+
+    def suspect(self) -> None:
+        """An execution waits, perhaps for a room that another process filled."""
+        if time.monotonic() - self._learned_at > STALE_SECONDS:
+            self._unsure = True
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._rooms and not self._unsure
+
+    def wants_place_of(self, execution: Execution) -> bool:
+        """Whether a queued execution may want the slot of one that has ended."""
+        if self._unsure or not self._rooms:
+            return self._unsure
+        return not self._rooms.isdisjoint(Place.of(execution.workflow, execution.caller).rooms)
+
+
+expected = _Expectation()
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One that has no place yet."""
-
     key: uuid.UUID
     place: Place
 
@@ -41,16 +173,12 @@ class Waiting:
 class Choice:
     chosen: list[uuid.UUID] = field(default_factory=list)
     full: set[Room] = field(default_factory=set)
-    """What the others wait for."""
     is_cut: bool = False
-    """It has as many as it may have; there may be room for others too."""
+    """It reached `at_most`; more might be admitted."""
 
 
 def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> Choice:
-    """Who of the queue, which is in the order in which they came, gets a place.
-
-    The occupancy is counted on with them.
-    """
+    """Choose which of the queue, in order of arrival, to admit. Adds them to the occupancy."""
     choice = Choice()
     lines: dict[str, deque[tuple[int, Waiting]]] = defaultdict(deque)
     for position, waiting in enumerate(queue):
@@ -65,7 +193,7 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
             choice.chosen.append(waiting.key)
             choice.is_cut = len(choice.chosen) >= at_most
             occupancy.take(waiting.place)
-        # What is full now stays full for the rest of this choice, so nobody has to be looked at twice.
+        # A full room stays full for the rest of this choice, so each execution is looked at once.
         choice.full |= full
         if PRODUCT in full:
             break
@@ -75,23 +203,19 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
 
 
 def _turn(line: deque[tuple[int, Waiting]], occupancy: Occupancy) -> tuple[int, int, str]:
-    """Sorts callers: who has the fewest running, then whose call came first."""
+    """Sort key of a caller: fewest running executions, then the oldest call."""
     position, waiting = line[0]
-    return occupancy.number_in(waiting.place.callers_room), position, waiting.place.caller
+    return occupancy[waiting.place.callers_room], position, waiting.place.caller
 
 
 AT_A_TIME = 100
-"""Places that are given away in one transaction, while which nobody else can be admitted."""
+"""Admissions in one transaction, during which no other process can admit."""
 ADMISSIONS = 0x7763_6164
-"""The advisory lock of PostgreSQL; any number that nobody else uses in this database."""
+"""PostgreSQL's advisory lock; any number that nothing else uses in this database."""
 
 
 def lock_admissions() -> None:
-    """Let nobody else count and admit until the present transaction ends.
-
-    So the count of one is never out of date when it commits what it admitted. SQLite needs no more than
-    the transaction, which began as the only one that writes.
-    """
+    """Keep other processes from admitting until this transaction ends. SQLite has one writer anyway."""
     assert connection.in_atomic_block, "the lock is the transaction's"
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
@@ -102,15 +226,15 @@ _asked = threading.Event()
 _at_it = threading.Lock()
 
 
-async def give_places_soon() -> None:
-    """Give free places away now; however many ask at the same time, one look serves them all."""
+async def admit_soon() -> None:
+    """Admit queued executions now; concurrent requests share one look."""
     _asked.set()
     while _asked.is_set() and _at_it.acquire(blocking=False):
         try:
             _asked.clear()
             began = time.monotonic()
             await run_in_database(admit_queued)
-            # Leaves the others as much time, so that under load one look serves more ends.
+            # Pause for as long, so that under load one look serves more ends.
             await asyncio.sleep(time.monotonic() - began)
         except (DatabaseError, InterfaceError) as error:
             logger.warning("Free places are given away at the next tick: {}", error)
@@ -119,26 +243,25 @@ async def give_places_soon() -> None:
 
 
 def admit_queued() -> int:
-    """Give free places to those who wait, and end those who wait in vain. Returns how many got one."""
     if expected.is_empty and not Execution.objects.queued().exists():
         return 0
     admitted, is_more = 0, True
     while is_more:
         with transaction.atomic():
             lock_admissions()
-            number, is_more = give_places()
+            number, is_more = admit_batch()
         admitted += number
     return admitted
 
 
-def give_places() -> tuple[int, bool]:
-    """Within the lock: how many got a place, and whether others could get one too."""
+def admit_batch() -> tuple[int, bool]:
+    """Under the lock. Returns how many were admitted, and whether more might be."""
     if not Execution.objects.queued().exists():
         expected.learn(())
         return 0, False
-    _end_those_in_vain()
+    _end_unstartable()
     choice = choose(_read_queue(), read_occupancy(), at_most=AT_A_TIME)
-    # Rows that somebody else is changing are left out, since they may be locked by who waits for ours.
+    # Skip locked rows: their lock may be held by a transaction that waits for ours.
     rows = (
         Execution.objects.queued()
         .filter(pk__in=choice.chosen)
@@ -148,15 +271,12 @@ def give_places() -> tuple[int, bool]:
     expected.learn(choice.full, unsure=len(admitted) < len(choice.chosen))
     for execution in admitted:
         log_of(execution).info("Execution admitted")
-    transaction.on_commit(partial(_set_going, admitted))
+    transaction.on_commit(partial(_start_admitted, admitted))
     return len(admitted), choice.is_cut and bool(admitted)
 
 
 def _read_queue() -> list[Waiting]:
-    """Those who may get a place, in the order in which they came.
-
-    As plain as it is because SQLite would read all that ever ran to join it or to number the rows.
-    """
+    """The executions that may be admitted, in order. Without joins, which make SQLite read all history."""
     in_time = Execution.objects.queued().filter(deadline_at__gt=timezone.now())
     rows = list(in_time.values_list("pk", "caller", "workflow", "door"))
     workflows = _read_workflows({workflow for _, _, workflow, _ in rows})
@@ -181,20 +301,20 @@ def _read_workflows(keys: Iterable[Any]) -> dict[Any, Workflow]:
     return Workflow.objects.select_related("source").only(*columns).in_bulk(keys)
 
 
-def _end_those_in_vain() -> None:
+def _end_unstartable() -> None:
     shown = Q(workflow__enabled=True) | Q(door=Execution.Door.ADMIN)
     startable = shown & Q(workflow__missing_since=None, workflow__source__enabled=True)
     too_late = Q(workflow=None) | Q(deadline_at__lte=timezone.now())
     in_vain = Execution.objects.queued().filter(too_late | ~startable).select_related("workflow__source")
     free = in_vain.select_for_update(skip_locked=True, no_key=True, of=("self",))
     for execution in free[:AT_A_TIME]:
-        kind, why = _why_in_vain(execution)
+        kind, why = _why_unstartable(execution)
         if execution.give_up_queued(why, kind=kind):
             log_of(execution).warning("Execution left the queue: {}", why)
             transaction.on_commit(partial(wake, execution.pk))
 
 
-def _why_in_vain(execution: Execution) -> tuple[ErrorKind, str]:
+def _why_unstartable(execution: Execution) -> tuple[ErrorKind, str]:
     if execution.workflow is None:
         return ErrorKind.CONFIGURATION, "It was not started: its workflow was deleted."
     if off := switched_off(execution.workflow, execution.door):
@@ -203,10 +323,7 @@ def _why_in_vain(execution: Execution) -> tuple[ErrorKind, str]:
     return ErrorKind.TIMEOUT, f"{waited} Nothing was started."
 
 
-def _set_going(admitted: Iterable[Execution]) -> None:
-    """A request of this process that waits starts its own; workers start the others."""
-    from executions.dispatch import ask_for_a_poll
-
+def _start_admitted(admitted: Iterable[Execution]) -> None:
     for_workers = [execution for execution in admitted if not (wake(execution.pk) and execution.is_awaited)]
     if for_workers:
-        ask_for_a_poll()
+        request_poll()

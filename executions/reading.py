@@ -1,6 +1,8 @@
-"""One execution as every door shows it (A8.2, B3)."""
+"""Executions as every door shows them (A8.2, B3)."""
 
 import base64
+import binascii
+import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +17,14 @@ from executions.models import Execution, State
 
 
 class UnknownExecution(Exception):
-    """No execution of this id, or none that the caller may see: the two are not told apart."""
+    """No execution with this id, or none that the caller may see; the two look the same."""
 
     def __init__(self, execution_id: str) -> None:
         super().__init__(f"Unknown execution: {str(execution_id)[:100]}.")
 
 
 def find_execution(execution_id: str, *, caller: Caller) -> Execution:
-    """The execution with its workflow and source at hand. Raises UnknownExecution."""
+    """With its workflow and source. Raises UnknownExecution."""
     try:
         key = uuid.UUID(str(execution_id))
         return Execution.objects.visible_to(caller).select_related("workflow__source").get(pk=key)
@@ -31,10 +33,7 @@ def find_execution(execution_id: str, *, caller: Caller) -> Execution:
 
 
 def describe_execution(execution: Execution) -> dict[str, Any]:
-    """State, progress and times; the output once it is there. JSON values only.
-
-    Of one that runs also the names of what it can be asked and told, where there are any.
-    """
+    """State, progress, times and output as JSON values; of a running one also its interactions."""
     described = summarise_execution(execution)
     if execution.state == State.RUNNING and execution.workflow is not None:
         described |= name_interactions(execution.workflow)
@@ -46,10 +45,7 @@ def describe_execution(execution: Execution) -> dict[str, Any]:
 
 
 def summarise_execution(execution: Execution) -> dict[str, Any]:
-    """The same without the output: what the row itself tells.
-
-    `cached_at` is there if a cached result answered the call: when the run ended that had it.
-    """
+    """Without the output: only what the row has. `cached_at` is when the cached result's run ended."""
     described: dict[str, Any] = {
         "execution_id": str(execution.pk),
         "tool": execution.tool_name,
@@ -79,8 +75,6 @@ MOST_AT_A_TIME = 50
 
 
 class UnknownCursor(Exception):
-    """Nobody gave this cursor out."""
-
     def __init__(self) -> None:
         super().__init__(
             "Unknown cursor: begin again without one, or use next_cursor as the last page had it."
@@ -91,16 +85,12 @@ class UnknownCursor(Exception):
 class Page:
     executions: list[Execution]
     next_cursor: str | None
-    """Where the next page begins; None on the last one."""
 
 
 def list_own_executions(
     caller: Caller, *, state: str = "", tool_name: str = "", limit: int = MOST_AT_A_TIME, cursor: str = ""
 ) -> Page:
-    """One query, without payloads. Also an administrator gets only what it started itself.
-
-    Raises UnknownCursor.
-    """
+    """One query, without payloads; administrators too get only their own. Raises UnknownCursor."""
     wanted = Execution.objects.filter(caller=caller.key)
     if state:
         wanted = wanted.filter(state=state)
@@ -110,10 +100,7 @@ def list_own_executions(
 
 
 def page_of(executions: QuerySet[Execution], *, limit: int, cursor: str = "") -> Page:
-    """A page of those executions, the newest first, as quickly for the last page as for the first.
-
-    Raises UnknownCursor.
-    """
+    """The newest first; the last page is as quick as the first. Raises UnknownCursor."""
     wanted = executions.order_by("-created_at", "-pk")
     if cursor:
         created_at, key = _read_cursor(cursor)
@@ -124,7 +111,7 @@ def page_of(executions: QuerySet[Execution], *, limit: int, cursor: str = "") ->
 
 
 def all_of(executions: QuerySet[Execution], *, at_a_time: int) -> Iterator[list[Execution]]:
-    """Page by page; the database keeps nothing open in between."""
+    """Page by page, without an open cursor in the database."""
     cursor: str | None = ""
     while cursor is not None:
         page = page_of(executions, limit=at_a_time, cursor=cursor)
@@ -145,3 +132,14 @@ def _read_cursor(cursor: str) -> tuple[datetime, uuid.UUID]:
         return begins, uuid.UUID(key)
     except ValueError:
         raise UnknownCursor from None
+
+
+def decode_base64(encoded: str) -> bytes | None:
+    """Tolerates line breaks and missing padding, as clients do. Returns None for invalid base64."""
+    with contextlib.suppress(binascii.Error, ValueError):
+        return base64.b64decode(encoded, validate=True)
+    try:
+        compact = "".join(encoded.split()).rstrip("=")
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None

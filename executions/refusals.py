@@ -1,11 +1,11 @@
-"""Why a request to run something came to nothing.
+"""Why a start was refused.
 
 StartRefused
 ├── UnknownTool              no exposed workflow has this name
-├── InvalidArguments         they do not fit its input schema
-├── InvalidIdempotencyKey    it is no usable key
-├── IdempotencyConflict      it was used for something else
-└── Busy                     the limits have no room, and the queue has none either
+├── InvalidArguments         they do not match its input schema
+├── InvalidIdempotencyKey    it is not a valid key
+├── IdempotencyConflict      it was used for another call
+└── Busy                     the limits and the queue are full
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,23 +15,19 @@ from executions.models import Execution
 
 LONGEST_KEY = 255
 LONGEST_LISTING = 20_000
-"""Characters of the problems with the arguments of one call."""
 HELD_CHANGE = (
     "The engine has changed this workflow since a curator accepted it, which may be why: a curator has to "
     "review the change."
 )
-"""Told of what an engine refuses while it says something else than what agents are shown."""
+"""Added where an engine refuses arguments by a schema that differs from the exposed one."""
 
 
 class StartRefused(Exception):
-    """Nothing was recorded and nothing was started; the message says what to do instead."""
+    """Nothing was recorded or started; the message says what to do instead."""
 
 
 class UnknownTool(StartRefused):
-    """No exposed workflow has this name.
-
-    `renamed` are those that had it before, `similar` ones perhaps are meant; the caller may call both.
-    """
+    """`renamed` are tools that formerly had the name, `similar` ones with a like name."""
 
     def __init__(self, tool_name: str, *, renamed: Sequence[str] = (), similar: Sequence[str] = ()) -> None:
         meant = f"Did you mean {' or '.join(similar)}? " if similar else ""
@@ -44,10 +40,7 @@ class UnknownTool(StartRefused):
 
 
 class InvalidArguments(StartRefused):
-    """The arguments do not fit the workflow's input schema.
-
-    With `starts=False`, those of a tool that would not have started anything.
-    """
+    """With `starts=False`, those of a tool that would not have started anything."""
 
     def __init__(self, tool_name: str, problems: list[ArgumentProblem], *, starts: bool = True) -> None:
         listed = "\n".join(_as_many_as_fit(problems))
@@ -57,7 +50,7 @@ class InvalidArguments(StartRefused):
 
 
 def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
-    """A line each. The first is told however long it is; each may list all values that are allowed."""
+    """One line each, the first in full; each may list all allowed values."""
     room = LONGEST_LISTING
     for number, problem in enumerate(problems):
         line = f"- {problem}"
@@ -69,8 +62,6 @@ def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
 
 
 class InvalidIdempotencyKey(StartRefused):
-    """Not a text of 1 to 255 printable ASCII characters."""
-
     def __init__(self) -> None:
         super().__init__(
             f"An idempotency key is a text of 1 to {LONGEST_KEY} printable ASCII characters, such as a UUID. "
@@ -79,8 +70,6 @@ class InvalidIdempotencyKey(StartRefused):
 
 
 class IdempotencyConflict(StartRefused):
-    """The caller used this key before, for something else."""
-
     def __init__(self, execution: Execution, *, tool_name: str) -> None:
         other = "with other arguments" if execution.tool_name == tool_name else f"not of {tool_name[:200]}"
         super().__init__(
@@ -91,8 +80,6 @@ class IdempotencyConflict(StartRefused):
 
 
 class Busy(StartRefused):
-    """Too much is running and waiting already."""
-
     def __init__(self, why: str, *, retry_after: int) -> None:
         super().__init__(f"Busy: {why} Nothing was started; try again in {retry_after} s.")
         self.retry_after = retry_after

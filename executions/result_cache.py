@@ -1,22 +1,18 @@
-"""The result cache: answering a call with what the same call came to before, as long as a curator allows.
+"""The result cache: answering a call with the result of an earlier, identical one.
 
-Storing is in `models.cache_store`, in the transaction that completes a run. What may happen at the same time:
-
-- Two calls miss: both run, and the later result takes the place of the earlier. They take turns by the lock
-  of `CacheUse`, so that neither finds the key taken.
-- A hit and a removal (cleared, evicted, expired, replaced): whoever locks `CacheUse` first goes first. A hit
-  that comes second finds its result gone; it is undone, and the call runs.
-- A run and a clearing: each clearing has a number, a run notes the last one before it begins, and its result
-  is stored only if that is still the last. So nothing comes back that was made before the cache was cleared.
-- A run and a curator or a discovery run that change its workflow: the key is made anew when the run ends,
-  and another key stores nothing.
-- Several processes store more than there is room for: each evicts until the total is within the limit.
-- A process that is killed between storing and evicting: the next that stores, or the cleanup, evicts.
+`models.result_cache` stores results, in the transaction that completes a run. Under concurrency:
+- Two misses: both run, and the later result replaces the earlier. The lock of `CacheUse` orders them.
+- A hit and a removal: the first to lock `CacheUse` wins; a hit that comes second is undone and the call
+runs.
+- A run and a clearing: a run stores its result only if the cache has not been cleared since it began.
+- A run and a change of its workflow: the key is computed again at the end, and another key stores nothing.
+- Several processes exceed the limit: each evicts until the total is within it.
+- A process is killed between storing and evicting: the next store, or the cleanup, evicts.
 """
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,30 +23,26 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
-from catalogue import declared_workflows
 from catalogue.database import in_turn
+from catalogue.imports import temporal
 from catalogue.models import Workflow
 from connectors.temporal.declarations import CacheBlock
 from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
-from executions.models.cache_store import BATCH, evict_excess, remove_results
 from executions.models.payload import size_of
-from executions.models.result_cache import cache_key
+from executions.models.result_cache import BATCH, cache_key, evict_excess, remove_results
 from executions.models.usage import count_end
 
 COPIED_BYTES = 64 * 1024
-"""Of a larger output a hit keeps no copy: its record refers to that of the run."""
+"""A hit does not copy a larger output: its record refers to the original run."""
 
 
 class _Gone(Exception):
-    """Somebody removed or replaced the result meanwhile."""
+    pass
 
 
 def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str) -> Execution | None:
-    """A completed execution made of a cached result, without a run; None where there is none to use.
-
-    For calls that nothing else stands in the way of. A hit takes up no room within the limits.
-    """
+    """A completed execution from a cached result, or None. Hits do not count towards the limits."""
     if workflow.effective_cache_seconds is None or request.fresh:
         return None
     if (found := _find_usable(workflow, digest)) is None:
@@ -67,7 +59,7 @@ def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str)
 
 def _find_usable(workflow: Workflow, digest: str) -> CachedResult | None:
     found = CachedResult.find(cache_key(workflow, digest))
-    # By what the curator says now: a time that was shortened holds for what is cached already.
+    # By the present setting: a shortened time applies to results that are already cached.
     if found is None or not found.answers(timezone.now(), seconds=workflow.effective_cache_seconds or 0):
         return None
     return found
@@ -88,12 +80,16 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
         cached_at=found.created_at,
         output_characters=found.size if content is None else size_of(content),
     )
+    of_run = f" of execution {found.execution_id}" if found.execution_id else ""
     shares = found.size > COPIED_BYTES and found.execution_id is not None
     insert_execution(
         execution,
         request,
         workflow,
-        ("cached", _describe_origin(found)),
+        (
+            "cached",
+            f"From the result cache, run at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: the result{of_run}.",
+        ),
         output=None if shares else output,
         content=None if shares else content,
         shares_output=shares,
@@ -105,30 +101,22 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
     return execution
 
 
-def _describe_origin(found: CachedResult) -> str:
-    run = f" of execution {found.execution_id}" if found.execution_id else ""
-    return f"From the result cache, run at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: the result{run}."
-
-
 def mark_for_cache(workflow: Workflow, *, digest: str) -> dict[str, Any]:
-    """The fields of an execution that is about to run, if its result is to be cached."""
-    if workflow.effective_cache_seconds is None or not CachePolicy.current().enabled:
+    """The fields of an execution that is about to run, of a workflow whose results are cached."""
+    if not CachePolicy.current().enabled:
         return {}
     clearings = CacheUse.objects.filter(pk=workflow.pk).values_list("clearings", flat=True).first()
     return {"cache_key": cache_key(workflow, digest), "cache_clearings": clearings or 0}
 
 
 def count_run(execution: Execution, *, fresh: bool) -> None:
-    """Last in the transaction that records it: the row that counts is one for all calls of the workflow."""
+    """Last in its transaction: all calls of the workflow share the row."""
     if execution.cache_key and execution.workflow_id is not None:
         CacheUse.add(execution.workflow_id, **{"refreshes" if fresh else "misses": 1})
 
 
 def clear_results(workflows: Collection[int] | None = None) -> int:
-    """Remove what is cached for these workflows, or for all. Returns how many results that were.
-
-    What began to run before is not cached when it ends.
-    """
+    """Clear these workflows' results, or all; running executions store none. Returns how many there were."""
     cleared, used = 0, _begin_clearing(workflows)
     for batch in _batches(CachedResult.objects.filter(workflow__in=used)):
         cleared += remove_results(batch, counted_as="cleared")
@@ -138,7 +126,7 @@ def clear_results(workflows: Collection[int] | None = None) -> int:
 
 @transaction.atomic
 def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
-    """Those of them for which anything was ever cached or is about to be."""
+    """The workflows for which a result was ever cached or is about to be."""
     used = set(CacheUse.objects.values_list("pk", flat=True))
     locked = [use.pk for use in CacheUse.lock(used if workflows is None else used & set(workflows))]
     CacheUse.objects.filter(pk__in=locked).update(clearings=F("clearings") + 1, cleared_at=timezone.now())
@@ -146,16 +134,17 @@ def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
 
 
 def clean_if_due() -> None:
-    """Clean, if the interval that the admin set is over. Of several processes one does it."""
+    """Clean if the interval has passed, in one process only."""
     now = timezone.now()
     policy, _ = CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
+    due_at = policy.cleaned_at and policy.cleaned_at + timedelta(seconds=policy.cleanup_seconds)
     same = CachePolicy.objects.filter(pk=policy.pk, cleaned_at=policy.cleaned_at)
-    if policy.is_cleanup_due(now) and same.update(cleaned_at=now):
+    if (due_at is None or due_at <= now) and same.update(cleaned_at=now):
         clean()
 
 
 def clean() -> int:
-    """Remove what cannot be used any more, and what is beyond the limit. Returns how many results went."""
+    """Remove expired results and those beyond the limit. Returns how many."""
     now, expired = timezone.now(), 0
     for results in (CachedResult.objects.filter(expires_at__lte=now), *_shortened(now)):
         for batch in _batches(results):
@@ -167,7 +156,6 @@ def clean() -> int:
 
 
 def _shortened(now: datetime) -> Iterator[QuerySet[CachedResult]]:
-    """What is older than the curator allows since it was cached."""
     allowed = CacheUse.objects.filter(entries__gt=0).order_by("pk")
     kept_for = Coalesce("workflow__cache_seconds", "workflow__upstream_cache_seconds")
     for workflow, seconds in allowed.values_list("pk", kept_for):
@@ -176,13 +164,12 @@ def _shortened(now: datetime) -> Iterator[QuerySet[CachedResult]]:
 
 
 def forget_results(*, older_than: datetime) -> int:
-    """Remove outputs that are kept no longer, a batch of them. Returns how many."""
+    """Remove a batch of outputs past their retention. Returns how many."""
     old = CachedResult.objects.filter(created_at__lt=older_than).order_by("created_at")
     return remove_results(old.values_list("pk", flat=True)[:BATCH], counted_as="expired")
 
 
 def _batches(results: QuerySet[CachedResult]) -> Iterator[list[int]]:
-    """Each of what is left when it is asked for; what others remove meanwhile is not in it."""
     last = 0
     while batch := list(results.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:BATCH]):
         last = batch[-1]
@@ -191,11 +178,8 @@ def _batches(results: QuerySet[CachedResult]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheFigures:
-    """How the result cache does, for all workflows or for one."""
-
     enabled: bool
     max_bytes: int
-    """Of all workflows together."""
     entries: int
     bytes: int
     hits: int
@@ -209,27 +193,16 @@ class CacheFigures:
 
     @property
     def hit_rate(self) -> float | None:
-        """From 0 to 1, of the calls that a cached result might have answered; None before the first."""
+        """From 0 to 1, of the calls that a result might have answered; None before the first."""
         asked = self.hits + self.misses
         return self.hits / asked if asked else None
 
 
-COUNTED = (
-    "entries",
-    "bytes",
-    "hits",
-    "misses",
-    "refreshes",
-    "stored",
-    "oversized",
-    "evictions",
-    "expired",
-    "cleared",
-)
+COUNTED = [field.name for field in fields(CacheFigures) if field.name not in ("enabled", "max_bytes")]
 
 
 def cache_figures(workflow: int | None = None) -> CacheFigures:
-    """As they stand in the database, so the same in every process. For every door, and for metrics."""
+    """Read from the database, so the same in every process."""
     uses = CacheUse.objects.all() if workflow is None else CacheUse.objects.filter(pk=workflow)
     sums = uses.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
     policy = CachePolicy.current()
@@ -240,7 +213,7 @@ WHERE = "an administrator changes it under Result cache"
 
 
 def take_cache_settings(block: CacheBlock, *, apply: bool) -> list[str]:
-    """Set what nobody has changed yet; of the rest, tell what differs. Returns what there is to tell."""
+    """Apply the settings that are still the defaults. Returns notes on changes and differences."""
     policy, notes, wanted = CachePolicy.current(), [], _wanted(block)
     for name, value in wanted.items():
         if (note := _settle(policy, name, value)) is not None:
@@ -255,7 +228,6 @@ def take_cache_settings(block: CacheBlock, *, apply: bool) -> list[str]:
 
 
 def _wanted(block: CacheBlock) -> dict[str, tuple[str, int]]:
-    """By field, the file's key and the value."""
     wanted = {}
     if block.max_cache_size is not None:
         wanted["max_bytes"] = ("maxCacheSize", block.max_cache_size)
@@ -280,4 +252,4 @@ def _settle(policy: CachePolicy, name: str, wanted: tuple[str, int]) -> str | No
     return f"Result cache, {field.verbose_name}: {value:,} {unit} instead of {present:,} {unit}."
 
 
-declared_workflows.cache_takers.append(take_cache_settings)
+temporal.cache_takers.append(take_cache_settings)

@@ -1,7 +1,4 @@
-"""Removing what has been kept for as long as the admin wants it kept (B7, E6).
-
-Several processes may prune at the same time: each takes rows that no other one has in hand.
-"""
+"""Removing records past their retention (B7, E6); concurrent processes skip each other's locked rows."""
 
 import time
 from collections import Counter
@@ -30,15 +27,13 @@ from executions.result_cache import forget_results
 from executions.statistics import prune_statistics
 
 BATCH = 50
-"""Rows of a transaction: SQLite has one writer, which must not be kept from others for long."""
+"""Rows per transaction: SQLite has one writer."""
 LONGEST_REST_SECONDS = 0.5
 NEVER_PRUNED = (*ACTIVE, State.UNCONFIRMED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pruned:
-    """How many of each were removed."""
-
     cached_results: int = 0
     executions: int = 0
     payloads: int = 0
@@ -46,9 +41,9 @@ class Pruned:
     discovery_runs: int = 0
     statistics: int = 0
     others: Mapping[str, int] = field(default_factory=dict)
-    """By name, of what other rooms keep for as long; only where there were any."""
+    """By name, of what other rooms keep for as long; without zeros."""
     all_done: bool = True
-    """False where the time was up before everything was removed."""
+    """False if the time was up first."""
 
     def __str__(self) -> str:
         counts = {
@@ -64,15 +59,14 @@ class Pruned:
 
 
 PruneBatch = Callable[[datetime], int]
-"""Removes a batch of what had ended before, and returns how much that was."""
+"""Removes a batch of what ended before the moment. Returns how many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptAlike:
-    """What another room keeps for as long as executions, and as their payloads."""
+    """What another room keeps for as long as executions, and for as long as their payloads."""
 
     name: str
-    """In the plural, as it is told."""
     prune_records: PruneBatch
     payloads: str
     prune_payloads: PruneBatch
@@ -82,12 +76,15 @@ kept_alike: list[KeptAlike] = []
 
 
 def prune(*, seconds: float | None = None) -> Pruned:
-    """Remove what is due, a batch of each kind in turn; with `seconds`, stop when about so many are over."""
+    """Remove what is due, one batch of each kind in turn, for about `seconds` if given."""
     give_up_at = None if seconds is None else time.monotonic() + seconds
     retention, now = Retention.current(), timezone.now()
     counts: Counter[str] = Counter()
-    # What is cached first: a record stays as long as a cached result refers to it.
-    for due in (_what_is_cached(retention, now), _what_is_due(retention, now)):
+    cached: dict[str, Callable[[], int]] = {}
+    if (limit := retention.keeps_results_for) is not None:
+        cached["cached_results"] = partial(forget_results, older_than=now - limit)
+    # Cached results first: a record stays as long as one refers to it.
+    for due in (cached, _what_is_due(retention, now)):
         while due and (give_up_at is None or time.monotonic() < give_up_at):
             for kind, prune_batch in list(due.items()):
                 removed = _prune_and_rest(prune_batch)
@@ -102,15 +99,7 @@ def prune(*, seconds: float | None = None) -> Pruned:
     return pruned
 
 
-def _what_is_cached(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
-    """Copies of outputs, which are kept no longer than what they are copies of."""
-    if (limit := retention.keeps_results_for) is None:
-        return {}
-    return {"cached_results": partial(forget_results, older_than=now - limit)}
-
-
 def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:
-    """The kinds that are not kept for ever, each with what removes one batch of it."""
     records, payloads = retention.keeps_for("records"), retention.keeps_for("payloads")
     kinds: dict[str, tuple[timedelta | None, PruneBatch]] = {
         "executions": (records, _prune_records),
@@ -130,7 +119,7 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
 
 
 def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
-    """As much rest as work, so that whoever waits for the database has its turn."""
+    """Rest for as long as the batch took, so that other writers get their turn."""
     begun = time.monotonic()
     if removed := prune_batch():
         time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
@@ -148,7 +137,7 @@ def _prune_records(ended_before: datetime) -> int:
 
 @transaction.atomic
 def _prune_payloads(ended_before: datetime) -> int:
-    """The row stays: which version ran for which client is no payload."""
+    """The row stays: it names the version and the client."""
     if keys := take_batch(_ended(ended_before).filter(payload_pruned_at=None)):
         _empty_payloads([*keys, *_that_share_output_of(keys)])
     return len(keys)
@@ -163,7 +152,7 @@ def _empty_payloads(keys: list[Any]) -> None:
 
 
 def _that_share_output_of(keys: list[Any]) -> list[Any]:
-    """Answers from the result cache whose output is kept with these only, and goes with it."""
+    """Answers from the result cache whose output is stored with these."""
     sharing = ExecutionPayload.objects.filter(execution__cached_from__in=keys, shares_output=True)
     return list(sharing.values_list("pk", flat=True))
 
@@ -185,13 +174,13 @@ def _prune_discovery_runs(ended_before: datetime) -> int:
 
 
 def _ended(before: datetime) -> models.QuerySet[Execution]:
-    # Not "in one of the final states": SQLite would then walk all of those instead of the oldest.
+    # Not "in a final state": SQLite would walk all of those instead of the oldest.
     ended = Execution.objects.filter(finished_at__lt=before).exclude(state__in=NEVER_PRUNED)
     is_cached = CachedResult.objects.filter(execution=models.OuterRef("pk"))
     return ended.filter(~models.Exists(is_cached))
 
 
 def take_batch(due: models.QuerySet[Any]) -> list[Any]:
-    """The keys of a batch, the oldest first, which nobody else changes until the transaction ends."""
+    """Lock a batch, the oldest first. Returns the keys."""
     oldest = due.order_by("finished_at").select_for_update(skip_locked=True)
     return list(oldest.values_list("pk", flat=True)[:BATCH])

@@ -1,18 +1,21 @@
-"""From a call to a durable record: who may run what, with which arguments, and what was asked before.
+"""From a call to a durable record: permission, arguments, and earlier identical calls.
 
-Arguments are the same if they are the same JSON: the order of names and white space do not count, while `1`
-and `1.0` differ, since an engine may tell them apart.
+Arguments are identical as JSON: the order of names and white space do not count, but `1` and `1.0` differ,
+since an engine may distinguish them.
 """
 
 import hashlib
 import json
+import math
+import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Count, F, Q
 from django.utils import timezone
 from loguru import logger
 
@@ -22,14 +25,24 @@ from catalogue.exposure import current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
-from executions.admission import admit
 from executions.callers import Caller
 from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import ACTIVE, Execution, State
 from executions.models.execution import LONG_PAST
-from executions.querysets import has_abandoned
+from executions.models.record import has_abandoned
+from executions.queue import (
+    Limits,
+    Occupancy,
+    Place,
+    admit_batch,
+    expected,
+    has_room,
+    lock_admissions,
+    read_occupancy,
+)
 from executions.refusals import (
     LONGEST_KEY,
+    Busy,
     IdempotencyConflict,
     InvalidArguments,
     InvalidIdempotencyKey,
@@ -38,12 +51,118 @@ from executions.refusals import (
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE
 
+MAX_AGE_SECONDS = 0.2
+"""How long a process relies on its last count of all processes' admissions."""
+RESERVE = 100
+MINUTE = timedelta(seconds=60)
+
+
+def admit(workflow: Workflow, caller: Caller) -> bool:
+    """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
+    place = Place.of(workflow, caller.key)
+    if not (tight := remembered.take_unless_tight(place)):
+        return True
+    lock_admissions()
+    if has_room(tight) and _nobody_was_first(tight):
+        remembered.take(place)
+        return True
+    _check_queue(caller)
+    expected.add(tight)
+    return False
+
+
+def _nobody_was_first(tight: Limits) -> bool:
+    """Queued executions get a slot that has just become free before this one."""
+    if not Execution.objects.queued().exists():
+        return True
+    _, is_more = admit_batch()
+    return not is_more and has_room(tight)
+
+
+class _Remembered:
+    """The admissions at the last count, and this process's own since then.
+
+    Far from every limit a call costs neither a query nor a lock. That is safe as long as all processes
+    together
+    cannot fill, between a count and the commit of a record, the margin left of each limit: the larger of
+    RESERVE and half the limit, i.e. 500 starts a second by one caller. Nearer than that, and always for
+    limits
+    of 100 or less, processes take turns under a lock and count again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        self._occupancy = Occupancy()
+        self._read_at = -math.inf
+
+    def take_unless_tight(self, place: Place) -> Limits:
+        """Returns the limits too near to rely on memory; if there are none, the slot is taken."""
+        limits = place.limits
+        if not limits:
+            return {}
+        with self._lock:
+            if time.monotonic() - self._read_at > MAX_AGE_SECONDS:
+                self._look()
+            tight = {
+                room: most
+                for room, most in limits.items()
+                if most - self._occupancy[room] <= max(RESERVE, most // 2)
+            }
+            if not tight:
+                self._occupancy.take(place)
+        return tight
+
+    def take(self, place: Place) -> None:
+        with self._lock:
+            self._occupancy.take(place)
+
+    def _look(self) -> None:
+        read_at = time.monotonic()
+        self._occupancy = read_occupancy()
+        self._read_at = read_at
+        if Execution.objects.queued().exists():
+            expected.suspect()
+
+
+remembered = _Remembered()
+
+
+def forget_admissions() -> None:
+    remembered.forget()
+    expected.forget()
+
+
+def _check_queue(caller: Caller) -> None:
+    """Raises Busy if the queue is full for this caller; a caller's first call may always wait.
+
+    So no caller can fill the queue for others. With a bound of 0 nothing may wait.
+    """
+    most = settings.CATALOGUE["max_queued_executions"]
+    most_of_one = settings.CATALOGUE["max_queued_per_caller"]
+    queued = Execution.objects.queued().order_by()
+    number = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(caller=caller.key)))
+    if not most or not most_of_one:
+        raise Busy("all places are taken, and no queue is allowed.", retry_after=_pause())
+    if number["own"] >= most_of_one:
+        why = f"all places are taken, and your share of the queue is full, with {number['own']} waiting."
+        raise Busy(why, retry_after=_pause(caller=caller.key))
+    if number["own"] and number["all"] >= most:
+        why = f"all places are taken, and the queue is full, with {number['all']} waiting."
+        raise Busy(why, retry_after=_pause())
+
+
+def _pause(**whose: str) -> int:
+    """Seconds until the next admission from the queue, at the pace of the last minute."""
+    came_through = Execution.objects.filter(admitted_at__gt=F("created_at"), **whose)
+    lately = came_through.filter(admitted_at__gte=timezone.now() - MINUTE).count()
+    return math.ceil(MINUTE.total_seconds() / max(lately, 1))
+
 
 def read_idempotency_key(sent: Any) -> str:
-    """The key that a client sent. Raises InvalidIdempotencyKey, also for an empty one.
-
-    Whoever sends a key relies on it, so that one which cannot be used is not just left out.
-    """
+    """A valid key. Raises InvalidIdempotencyKey, also for an empty one: the client relies on it."""
     if not isinstance(sent, str) or not 0 < len(sent) <= LONGEST_KEY:
         raise InvalidIdempotencyKey
     if not (sent.isascii() and sent.isprintable() and sent.strip()):
@@ -52,7 +171,7 @@ def read_idempotency_key(sent: Any) -> str:
 
 
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
-    """The workflow behind a tool name. Raises UnknownTool, also for one outside the caller's toolset."""
+    """Raises UnknownTool, also for a tool outside the caller's toolset."""
     shown = current_catalogue().seen_through(caller.toolset)
     if (workflow := find_named(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
@@ -60,28 +179,25 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     return workflow
 
 
-def _find_workflow(request: StartRequest) -> Workflow:
-    """Raises UnknownTool."""
-    if request.may_be_hidden:
-        at_hand = Workflow.objects.select_related("source").filter(source__enabled=True)
-        if (workflow := at_hand.filter(tool_name=request.tool_name).first()) is not None:
-            return workflow
-    return exposed_workflow(request.tool_name, caller=request.caller)
+def _find_hidden(tool_name: str) -> Workflow | None:
+    """Any workflow of an enabled source, whether agents see it or not."""
+    enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
+    return enabled.filter(tool_name=tool_name).first()
 
 
 def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
-    """Commit the record of a run that is about to be started, or find the one that the request belongs to.
+    """Commit the record of a run that is about to start, or find the one that the request repeats.
 
-    What a cached result answers is completed as it is created.
-    With a `holder`, a request that waits: where the limits have room, a new record is STARTING under its
-    lease, and the holder goes on at once with `advancing.launch`. Without one a worker will.
-    Raises the subclasses of StartRefused.
+    A cached result completes the record at once. With a `holder`, a request that waits: if the limits allow,
+    the record is STARTING under the holder's lease, and the holder continues with `runner.start.send_start`.
+    Otherwise a worker starts it. Raises the subclasses of StartRefused.
     """
     written = request
     if (asked_before := _find_by_key(written)) is not None:
         return asked_before
-    workflow = _find_workflow(request)
-    # A request that comes again is known by the arguments as they were written, with what a curator has set.
+    workflow = _find_hidden(request.tool_name) if request.may_be_hidden else None
+    workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)
+    # Repeated requests are identified by the arguments as written, plus the curator's overrides.
     digest = _hash_of(written, workflow)
     settled = settle_arguments(workflow.input_schema, workflow.argument_overrides, request.arguments)
     if settled.problems:
@@ -90,13 +206,14 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
     try:
-        if (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
+        is_cached = workflow.effective_cache_seconds is not None
+        if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
             return answered
-        execution = _record(request, workflow, digest, holder)
+        execution = _record(request, workflow, digest, holder, is_cached=is_cached)
     except IntegrityError:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
-        # Deleted in the moment for which the catalogue is remembered.
+        # Deleted since the catalogue was cached.
         raise UnknownTool(request.tool_name) from None
     logger.bind(
         execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
@@ -105,15 +222,15 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
 
 
 def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
-    """Of the arguments that the workflow gets for those of the request. Raises InvalidArguments."""
+    """Of the arguments that the workflow gets. Raises InvalidArguments."""
     overrides = {} if workflow is None else workflow.argument_overrides
     arguments = complete_arguments(overrides, request.arguments)
     try:
         canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        problem = ArgumentProblem("", "JSON has no numbers that are infinite or none at all (NaN)")
+        problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
         raise InvalidArguments(request.tool_name, [problem]) from None
-    # Not cut like what an engine answers: it is what a start that has to be repeated will send.
+    # Not cut like an engine's answer: a repeated start sends it again.
     if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
         problem = ArgumentProblem("", f"{size} bytes are over the limit of {limit}")
         raise InvalidArguments(request.tool_name, [problem])
@@ -121,7 +238,7 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
 
 
 def _find_by_key(request: StartRequest) -> Execution | None:
-    """The execution that the caller's key stands for. Raises InvalidIdempotencyKey or IdempotencyConflict."""
+    """The execution of the caller's key. Raises InvalidIdempotencyKey or IdempotencyConflict."""
     if not request.idempotency_key:
         return None
     key = read_idempotency_key(request.idempotency_key)
@@ -133,41 +250,33 @@ def _find_by_key(request: StartRequest) -> Execution | None:
     if known.created_at < expired:
         mine.filter(created_at__lt=expired).update(idempotency_key="")
         return None
-    is_same = request.tool_name in _names_of(known) and known.arguments_hash == _hash_of(
-        request, known.workflow
-    )
-    if not is_same:
+    workflow = known.workflow
+    names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
+    is_same_tool = request.tool_name in {known.tool_name, *names}
+    if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
         raise IdempotencyConflict(known, tool_name=request.tool_name)
     return known
 
 
-def _names_of(execution: Execution) -> set[str]:
-    """What the workflow of an execution is or was called."""
-    workflow = execution.workflow
-    names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
-    return {execution.tool_name, *names}
-
-
 def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Execution | None:
-    """An execution of the same call whose caller went away without an answer, now this request's.
+    """An abandoned execution of the same call, which this request takes over.
 
-    A result is given to what may be a client's retry, soon after the caller went away or the run ended: later
-    calls may want to know how things are now.
+    A result only soon after the disconnect or the end of the run: later calls may want fresh data.
     """
     seconds = settings.CATALOGUE["reattach_seconds"]
     if request.idempotency_key or not (request.may_reattach and workflow.reattach and seconds):
         return None
     now = timezone.now()
-    # Hardly ever is there one, and building a query for whole rows takes twenty times as long.
+    # Rarely true, and building the query below takes twenty times as long.
     if not has_abandoned(caller=request.caller.key, arguments_hash=digest, now=now):
         return None
     abandoned = Execution.objects.filter(
         caller=request.caller.key,
         arguments_hash=digest,
-        # Not by the workflow: SQLite would then go through all that it ever ran instead of this index.
+        # Not by the workflow: SQLite would walk all its executions instead of this index.
         tool_name__in=[workflow.tool_name, *workflow.former_tool_names],
         door=request.door,
-        # Who has a key comes back with it.
+        # A client with a key comes back with it.
         idempotency_key="",
         awaited_until__lt=now,
         awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
@@ -177,11 +286,11 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         Q(finished_at=None) | Q(finished_at__gt=recent) | Q(awaited_until__gt=recent - LONG_PAST)
     )
     if request.fresh:
-        # What ended before is no fresh run, though nobody got its result.
+        # A result that ended before is not a fresh run.
         abandoned = abandoned.filter(state__in=ACTIVE)
     for known in abandoned.order_by("created_at").values_list("pk", flat=True):
         execution = workflow.executions.select_related("workflow__source").filter(pk=known).first()
-        # Of two identical calls that come again, each gets one.
+        # Of two identical calls, each gets one.
         if execution is not None and execution.reattach(until=now + LEASE):
             logger.bind(execution=execution.pk, tool=request.tool_name).info("Caller came back")
             return execution
@@ -190,7 +299,9 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 
 @in_turn
 @transaction.atomic
-def _record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
+def _record(
+    request: StartRequest, workflow: Workflow, digest: str, holder: str, *, is_cached: bool
+) -> Execution:
     now = timezone.now()
     admitted = admit(workflow, request.caller)
     starts_at_once = admitted and bool(holder)
@@ -204,9 +315,10 @@ def _record(request: StartRequest, workflow: Workflow, digest: str, holder: str)
         admitted_at=now if admitted else None,
         lease_holder=holder if starts_at_once else "",
         lease_expires_at=now + LEASE if starts_at_once else None,
-        **mark_for_cache(workflow, digest=digest),
+        **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
     )
-    queued = [] if admitted else [("queued", "The limits have no room for it yet.")]
+    queued = [] if admitted else [("queued", "The limits are reached.")]
     insert_execution(execution, request, workflow, *queued)
-    count_run(execution, fresh=request.fresh)
+    if is_cached:
+        count_run(execution, fresh=request.fresh)
     return execution

@@ -1,36 +1,34 @@
-"""What is used, how fast it is and how often it fails: read from the hourly sums, never from the executions.
+"""Calls, durations and failures, read from the hourly sums and never from the executions.
 
-Ends of executions are counted in the transaction that records them (`models.usage`). What may happen at once:
-
-- Two processes end the same execution: the transition is a compare-and-set, and only the winner counts.
-- Ends and readers while rows are folded: the rows that are taken and the sums that replace them change in
-  one transaction, so that a reader, which asks in one statement, sees either.
-- Two processes fold: each takes rows that the other has not locked, and adds them to the rows of their keys
-  in the same order.
-- The retention removes executions: their sums stay, and the state says up to when executions may be missing,
-  from the same transaction on. No hour before that is counted again.
-- A recount and ends, or folding: an hour is replaced under a lock of the table, so that an end is both among
-  the executions and among the sums, or in neither. SQLite has one writer anyway.
+`models.usage` counts ends in the transaction that records them. Under concurrency:
+- Two processes end an execution: the transition is a compare-and-set, and only the winner counts.
+- Readers during folding: rows and the sums that replace them change in one transaction.
+- Two processes fold: each takes unlocked rows and adds them in the order of their keys.
+- The retention removes executions: their sums stay; hours before `removed_until` are not recounted.
+- A recount and ends or folding: an hour is replaced under a table lock. SQLite has one writer anyway.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from threading import Lock
 from typing import Any, TypeVar
 
+from cachetools import LRUCache
 from django.db import connection, transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.describing import tokens_for
 from catalogue.models import Workflow
-from catalogue.querysets import WorkflowQuerySet
-from catalogue.token_estimates import tokens_for
+from catalogue.models.workflow import WorkflowQuerySet
 from executions.models import FINAL, Execution, HourlyUsage, StatisticsState
 from executions.models.usage import (
     ADDED,
@@ -56,7 +54,7 @@ Read = TypeVar("Read")
 
 
 class Period(StrEnum):
-    """The times that pages offer. Each ends now and begins with a whole hour or day, as its charts do."""
+    """The periods of the pages. Each ends now and begins with a whole hour or day."""
 
     DAY = "24h"
     WEEK = "7d"
@@ -79,24 +77,23 @@ class Period(StrEnum):
 
 @dataclass(slots=True)
 class Figures:
-    """What the ends of some executions come to."""
+    """The sums of some ends."""
 
     calls: int = 0
     by_outcome: dict[str, int] = field(default_factory=dict)
-    """How many calls came to each."""
+    """Calls for each outcome."""
     input_characters: int = 0
     output_characters: int = 0
     last_at: datetime | None = None
     milliseconds: int = 0
-    """Of those that count for durations, together."""
+    """Total duration of the timed calls."""
     timed: int = 0
-    """How many count for durations: those that ran to an end."""
+    """Calls that ran to an end."""
     by_duration: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """How many of these are in each class of durations, and their milliseconds."""
+    """For each duration class, the number of timed calls and their milliseconds."""
 
     @property
     def failures(self) -> int:
-        """Failed or timed out."""
         return sum(self.by_outcome.get(outcome, 0) for outcome in FAILURES)
 
     @property
@@ -105,7 +102,6 @@ class Figures:
 
     @property
     def cached(self) -> int:
-        """Answered from the result cache."""
         return self.by_outcome.get(CACHED, 0)
 
     @property
@@ -134,7 +130,7 @@ class Figures:
         return self.percentile(95)
 
     def percentile(self, percent: float) -> int | None:
-        """The mean of its class, within a fifth of the true duration; None where nothing ran to an end."""
+        """The mean of its class, within a fifth of the true duration; None without timed calls."""
         wanted, seen = self.timed * percent / 100, 0
         for _, (count, milliseconds) in sorted(self.by_duration.items()):
             seen += count
@@ -167,16 +163,16 @@ class Figures:
 
 
 def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
-    """The sums of whole hours from the one that begins at `start` to the one before `end`."""
+    """The sums of whole hours from `start` up to `end`."""
     rows = HourlyUsage.objects.filter(hour__gte=start)
     return rows if end is None else rows.filter(hour__lt=end)
 
 
 def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], Figures]:
-    """The figures for each combination of values of these columns, in one query."""
+    """The figures for each combination of these columns, in one query."""
     figures: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
     lasts: defaultdict[tuple[Any, ...], str] = defaultdict(str)
-    # As text, in UTC: to read a time takes longer than all else that is done with a row.
+    # As text in UTC: parsing a time takes longer than everything else about a row.
     sums = {name: Sum(name) for name in ADDED} | {"last": Cast(Max("last_at"), TextField())}
     for row in rows.order_by().values(*by, "outcome", "duration_class").annotate(**sums):
         key = tuple(row[name] for name in by)
@@ -190,10 +186,10 @@ def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], F
 def figures_over_time(
     rows: QuerySet[HourlyUsage], *by: str, bucket: timedelta = HOUR
 ) -> dict[tuple[Any, ...], Figures]:
-    """Like `figures_by`, with the begin of the hour or day first; UTC's days."""
+    """Like `figures_by`, with the start of the hour or UTC day as the first key."""
     if bucket == HOUR:
         return figures_by(rows, "hour", *by)
-    # Not TruncDay, which is a function of ours for each row on SQLite. Both databases are asked in UTC.
+    # Not TruncDay, a Python function for each row on SQLite. Both databases answer in UTC.
     daily = figures_by(rows.annotate(day=Substr(Cast("hour", TextField()), 1, 10)), "day", *by)
     return {
         (datetime.fromisoformat(f"{day}T00:00:00+00:00"), *rest): figures
@@ -201,43 +197,53 @@ def figures_over_time(
     }
 
 
-_of_past_days: dict[tuple[Period, str], tuple[Any, Any]] = {}
-"""By period and what was read: the state of the rows it was read from, and what was read."""
+REMEMBERED_FIGURES = 50_000
+"""Of all readings together; about a kilobyte each."""
+_past: LRUCache[Hashable, tuple[Hashable, Any]] = LRUCache(
+    REMEMBERED_FIGURES, getsizeof=lambda remembered: len(remembered[1]) + 1
+)
+"""By query and what was read: the state of the rows it was read from, and what was read."""
+_past_lock = Lock()
 
 
 def forget_past_days() -> None:
-    """For tests, whose databases begin again with the same keys."""
-    _of_past_days.clear()
+    """For tests, whose databases reuse keys."""
+    with _past_lock:
+        _past.clear()
 
 
 def _read_by_days(
-    period: Period, name: str, read: Callable[[UsageQuerySet], Read]
+    rows: QuerySet[HourlyUsage], start: datetime, name: str, read: Callable[[QuerySet[HourlyUsage]], Read]
 ) -> tuple[Read | None, Read]:
-    """What `read` makes of the period's days before today, if it has any, and of today.
+    """What `read` makes of `rows` between `start` and today, if that is a day or more, and of today's.
 
     The past is remembered until a row of it is added or removed, which the database tells from an index
     alone: folding, late ends, counting again and pruning all do one of these.
     """
-    start, now = period.start(), timezone.now()
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if period is Period.DAY:
-        return None, read(usage_since(start))
-    past = usage_since(start, today)
-    counted = past.order_by().aggregate(rows=Count("pk"), keys=Sum("pk"), last=Max("pk"))
-    state = (start, today, *counted.values())
-    known = _of_past_days.get((period, name))
+    today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    if today - start < DAY:
+        return None, read(rows.filter(hour__gte=start))
+    past = rows.filter(hour__gte=start, hour__lt=today)
+    counted = usage_since(start, today).order_by().aggregate(rows=Count("pk"), keys=Sum("pk"), last=Max("pk"))
+    key, state = (name, *past.query.sql_with_params()), tuple(counted.values())
+    with _past_lock:
+        known = _past.get(key)
     if known is None or known[0] != state:
-        known = _of_past_days[period, name] = (state, read(past))
-    return known[1], read(usage_since(today))
+        known = (state, read(past))
+        with _past_lock, suppress(ValueError):  # too large to keep
+            _past[key] = known
+    return known[1], read(rows.filter(hour__gte=today))
 
 
-def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dict[tuple[Any, ...], Figures]:
-    """Like `figures_by`, or with a bucket like `figures_over_time`, of the period's time until now."""
+def figures_since(
+    rows: QuerySet[HourlyUsage], start: datetime, *by: str, bucket: timedelta | None = None
+) -> dict[tuple[Any, ...], Figures]:
+    """Like `figures_by`, or with a bucket like `figures_over_time`, of the rows from `start` on."""
 
-    def read(rows: UsageQuerySet) -> dict[tuple[Any, ...], Figures]:
+    def read(rows: QuerySet[HourlyUsage]) -> dict[tuple[Any, ...], Figures]:
         return figures_by(rows, *by) if bucket is None else figures_over_time(rows, *by, bucket=bucket)
 
-    past, present = _read_by_days(period, f"{by} {bucket}", read)
+    past, present = _read_by_days(rows, start, f"{by} {bucket}", read)
     if past is None:
         return present
     joined = past | present
@@ -248,8 +254,13 @@ def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dic
     return joined
 
 
+def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dict[tuple[Any, ...], Figures]:
+    """`figures_since` of all calls in the period."""
+    return figures_since(HourlyUsage.objects.all(), period.start(), *by, bucket=bucket)
+
+
 class Subject(StrEnum):
-    """What usage is told of."""
+    """What usage is grouped by."""
 
     TOOL = "tool"
     TOOLSET = "toolset"
@@ -269,19 +280,19 @@ COLUMN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one tool, toolset, caller, source or door was used for."""
+    """The usage of one tool, toolset, caller, source or door."""
 
     name: str
-    """For people: a tool is called what it is called now, and the address of all tools has no slug."""
+    """For people: a tool's present name; empty for the address of all tools."""
     key: str
-    """As executions have it."""
+    """As executions store it."""
     figures: Figures
     workflow_id: int | None = None
-    """Of a tool whose workflow is still there."""
+    """Of a tool whose workflow exists."""
 
 
 def usage_by(subject: Subject, period: Period) -> list[Use]:
-    """In no order; at most six queries."""
+    """Unsorted; at most six queries."""
     if subject is Subject.TOOL:
         return _usage_by_tool(period)
     column = COLUMN_OF[subject]
@@ -291,15 +302,15 @@ def usage_by(subject: Subject, period: Period) -> list[Use]:
 
 
 def _names_of_callers(period: Period) -> dict[str, str]:
-    def read(rows: UsageQuerySet) -> dict[str, str]:
+    def read(rows: QuerySet[HourlyUsage]) -> dict[str, str]:
         return dict(rows.order_by().values_list("caller").annotate(Max("caller_name")))
 
-    past, present = _read_by_days(period, "names of callers", read)
+    past, present = _read_by_days(HourlyUsage.objects.all(), period.start(), "names of callers", read)
     return (past or {}) | {caller: name for caller, name in present.items() if name}
 
 
 def _usage_by_tool(period: Period) -> list[Use]:
-    """A workflow that was renamed meanwhile is one; what is left of deleted ones goes by the tool's name."""
+    """A renamed workflow counts as one; deleted ones go by the tool's name."""
     found = figures_in(period, "workflow", "tool_name")
     known = Workflow.objects.filter(pk__in={workflow for workflow, _ in found if workflow is not None})
     names = dict(known.order_by().values_list("pk", "tool_name"))
@@ -311,26 +322,26 @@ def _usage_by_tool(period: Period) -> list[Use]:
 
 
 def figures_of_workflows(keys: Iterable[int], *, start: datetime) -> dict[int, Figures]:
-    """Of those of them that were called since, in one query."""
+    """Without workflows that were not called; one query."""
     rows = usage_since(start).filter(workflow__in=list(keys))
     return {workflow: figures for (workflow,), figures in figures_by(rows, "workflow").items()}
 
 
 def last_calls_of(keys: Iterable[int]) -> dict[int, datetime]:
-    """When the last call of each ended, however long ago; what was never called is missing."""
+    """Workflows that were never called are missing."""
     rows = HourlyUsage.objects.filter(workflow__in=list(keys)).order_by()
     return dict(rows.values_list("workflow").annotate(Max("last_at")))
 
 
 def called_since(start: datetime | None = None) -> Exists:
-    """A condition for workflows: a call of theirs has ended in that time or ever, or is under way."""
+    """A condition for workflows: a call has ended since then (or ever), or is running."""
     ended = HourlyUsage.objects.filter(workflow=OuterRef("pk"))
     active = Execution.objects.admitted().filter(workflow=OuterRef("pk"))
     return Exists(ended if start is None else ended.filter(hour__gte=start)) | Exists(active)  # type: ignore[return-value]
 
 
 def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
-    """Those that are enabled, have been known for as long, and were not called in these days."""
+    """Enabled workflows that were known before these days and not called in them."""
     start = timezone.now().replace(minute=0, second=0, microsecond=0) - days * DAY
     known = Workflow.objects.runnable().filter(first_seen_at__lt=start)
     return known.filter(~called_since(start))
@@ -340,7 +351,7 @@ def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
 
 
 def fold() -> int:
-    """Add up what has ended since it was done last. Returns how many rows that were."""
+    """Fold new rows into the sums. Returns how many."""
     folded = 0
     while batch := _fold_batch():
         folded += batch
@@ -370,12 +381,12 @@ def _sum_up(ends: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
 
 
 def _in_order(sums: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
-    """The same one in every process, which therefore never wait for each other in a circle."""
+    """The same in every process, which rules out deadlocks."""
     return sorted(sums.items(), key=lambda row: tuple(str(part) for part in row[0]))
 
 
 def prune_statistics(before: datetime) -> int:
-    """Remove a batch of what is older. Returns how many rows."""
+    """Remove a batch of older rows. Returns how many."""
     old = HourlyUsage.objects.filter(hour__lt=before - HOUR).order_by("hour")
     with transaction.atomic():
         keys = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNED_AT_ONCE])
@@ -390,15 +401,15 @@ def prune_statistics(before: datetime) -> int:
 @dataclass(frozen=True, slots=True)
 class Recount:
     hours: int
-    """How many were counted."""
+    """Hours counted."""
     differed: int
-    """How many of them were not as the executions say, and are now."""
+    """Hours that differed and were corrected."""
     since: datetime | None
-    """The first hour whose executions are all there; None where there is nothing to count."""
+    """The first hour with all its executions; None without any."""
 
 
 def recount() -> Recount:
-    """Make the statistics agree with the executions, for all hours of which no execution has been removed."""
+    """Recount the statistics from the executions, for all hours without removed executions."""
     state, _ = StatisticsState.objects.get_or_create(pk=StatisticsState.ONLY)
     hours = list(_countable_hours(state.removed_until))
     differed = sum(_recount_hour(hour) for hour in hours)
@@ -408,13 +419,13 @@ def recount() -> Recount:
 
 
 def recount_once() -> None:
-    """What had ended before there were statistics is counted once, after an upgrade."""
+    """After an upgrade: counts what ended before there were statistics."""
     if not StatisticsState.objects.filter(counted_from_rows_at__isnull=False).exists():
         recount()
 
 
 def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
-    """Those in which something ended or is said to have, and of which nothing has been removed."""
+    """Hours with ends, or with sums, from which no execution was removed."""
     ends = Execution.objects.filter(finished_at__isnull=False).order_by()
     first_end = ends.aggregate(first=Min("finished_at"))["first"]
     first_sum = HourlyUsage.objects.aggregate(first=Min("hour"))["first"]
@@ -433,13 +444,13 @@ def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
 
 
 def _recount_hour(hour: datetime) -> bool:
-    """Whether it differed."""
+    """Returns whether it differed."""
     if _same(_counted_in(hour), _ended_in(hour)):
         return False
     with transaction.atomic():
         _lock_out_writers()
         ended = _ended_in(hour)
-        # After they were read: if any had been removed before, this says so.
+        # After reading them: it shows a removal before that.
         removed_until = StatisticsState.objects.values_list("removed_until", flat=True).first()
         if removed_until is not None and hour < removed_until:
             return False
@@ -451,7 +462,7 @@ def _recount_hour(hour: datetime) -> bool:
 
 
 def _lock_out_writers() -> None:
-    """Until the transaction ends nobody else changes the sums; what was about to is finished first."""
+    """Until the transaction ends; transactions that are writing finish first."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             table = connection.ops.quote_name(HourlyUsage._meta.db_table)
@@ -459,7 +470,7 @@ def _lock_out_writers() -> None:
 
 
 def _ended_in(hour: datetime) -> dict[Key, Sums]:
-    # Without the state, which SQLite would read the whole history by.
+    # Without the state, by which SQLite would read the whole history.
     finished = Execution.objects.filter(finished_at__gte=hour, finished_at__lt=hour + HOUR).order_by()
     rows = finished.defer("error", "poll_failure").iterator()
     return _sum_up(end_of(execution, {}) for execution in rows if execution.state in FINAL)

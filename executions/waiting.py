@@ -1,4 +1,4 @@
-"""Starting a workflow and waiting for it, and ending the wait without ending the run."""
+"""Starting a workflow and waiting for it; the wait may end before the run."""
 
 import asyncio
 import contextlib
@@ -12,25 +12,34 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from executions.advancing import advance, begin, hold_and_read, launch, let_go, pass_on_place, read_execution
+from executions.advancing import (
+    admit_next,
+    advance,
+    begin,
+    hold_and_read,
+    read_execution,
+    recorded_errors,
+    release_lease,
+)
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.change_feed import watching
 from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.refusals import StartRefused
 from executions.runner.lease import LEASE, keep
+from executions.runner.start import send_start
 from executions.starting import create_execution
 from executions.wakeups import is_awaited_besides, wake, woken_by
 
 ProgressListener = Callable[[Execution], Awaitable[None]]
 LOOK_AGAIN_SECONDS = 1.0
-"""How often a waiting request reads the row though nothing is due: others may have changed it."""
+"""How often a waiting request reads the row, which others may have changed."""
 GRACE_SECONDS = 5.0
-"""What a patient caller waits beyond the run's timeout, for what the engine says about its end."""
+"""How long a patient caller waits beyond the run's timeout for the engine's last answer."""
 QUEUE_NEWS_SECONDS = 10.0
-"""How often a client that waits in the queue is told so; many lose patience after 60."""
+"""Interval of progress for a client in the queue; many time out after 60 s."""
 NOTING_SECONDS = 1.0
-"""How long a request that was cancelled stays until that is noted; nobody hears of it any more."""
+"""How long a cancelled request stays to record that it ended."""
 CALLER_GONE = "The caller's connection ended before it had an answer."
 
 
@@ -44,11 +53,11 @@ async def start_and_wait(
 ) -> Execution:
     """Start a workflow and wait until it is settled, at most `seconds`.
 
-    Without `seconds`, as long as the workflow's settings say; never longer than the `patience` of a caller of
-    which that is known, and until the run's own deadline for a `patient` one, whose client the progress keeps
-    waiting. The execution that is returned may still be active; a worker follows it from then on. Whoever is
-    cancelled while waiting ends the wait; what that means for the run the workflow's `on_disconnect` says.
-    Raises what `create_execution` raises.
+    Without `seconds`, as long as the workflow's settings say, up to a known `patience` of the caller; until
+    the
+    run's deadline for a `patient` caller, whose client waits as long as progress arrives. The execution may
+    still be active; a worker then follows it. Cancelling the call ends the wait and applies the workflow's
+    `on_disconnect`. Raises what `create_execution` raises.
     """
     patient = patient and patience is None
     follower = _Follower(request)
@@ -57,7 +66,7 @@ async def start_and_wait(
         execution = await follower.created()
         limit = _inline_wait(execution, patient=patient, patience=patience) if seconds is None else seconds
         again = patient and seconds is None and execution.is_queued
-        execution = await follower.wait(limit, on_progress, again_once_admitted=again)
+        execution = await follower.wait(execution, limit, on_progress, again_once_admitted=again)
         answered = True
         return execution
     finally:
@@ -65,7 +74,7 @@ async def start_and_wait(
 
 
 def _inline_wait(execution: Execution, *, patient: bool, patience: float | None) -> float | None:
-    """In seconds; None: however long it takes."""
+    """In seconds; None: without a limit."""
     workflow = execution.workflow
     if workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
         return None if patience is None else float(patience)
@@ -78,10 +87,7 @@ def _inline_wait(execution: Execution, *, patient: bool, patience: float | None)
 
 
 class _Follower:
-    """Creates one execution, or finds it, and drives it under its lease, in a task of its own.
-
-    The task is not the waiting request's: when that is cancelled, what was begun comes to its end.
-    """
+    """Creates or finds one execution and drives it under its lease, in a task that outlives the request."""
 
     def __init__(self, request: StartRequest) -> None:
         self._request = request
@@ -91,29 +97,25 @@ class _Follower:
         self._created = asyncio.Event()
         self._news = asyncio.Event()
         self._stirred = asyncio.Event()
-        self._is_released = self._is_abandoned = False
+        self._owns = self._is_released = self._is_abandoned = False
         self._begun_at = timezone.now()
         self._task = begin(self._run())
 
     async def release(self, *, answered: bool) -> None:
-        """Nobody waits any more: what is under way comes to its end, then the lease is given back."""
+        """End the wait: the step under way finishes, then the lease is released."""
         self._is_released, self._is_abandoned = True, not answered
         self._stirred.set()
-        if answered and self._is_noted_as_answered():
-            return
+        execution = self._execution
+        if answered and execution is not None:
+            # The transition that settles it records the answer too, unless the heartbeat may have failed for
+            # too long.
+            is_noted = execution.awaited_here and execution.is_settled
+            if execution.cached_at is not None or (is_noted and timezone.now() < self._begun_at + LEASE):
+                return
         concluding = begin(self._conclude(answered=answered))
         if not answered:
-            # A loop that is closing lets the tasks that it has cancelled come to their end, but no new ones.
+            # A closing loop lets cancelled tasks finish, but starts no new ones.
             await asyncio.wait({concluding}, timeout=NOTING_SECONDS)
-
-    def _is_noted_as_answered(self) -> bool:
-        """What settles it notes the answer too, unless the heartbeat may have failed for too long."""
-        execution = self._execution
-        if execution is not None and execution.cached_at is not None:
-            return True
-        if execution is None or not (execution.is_settled and execution.in_hand):
-            return False
-        return timezone.now() < self._begun_at + LEASE
 
     async def created(self) -> Execution:
         """The execution once its record is committed. Raises what creating it raised."""
@@ -127,42 +129,40 @@ class _Follower:
 
     async def wait(
         self,
+        execution: Execution,
         seconds: float | None,
         on_progress: ProgressListener | None,
         *,
         again_once_admitted: bool = False,
     ) -> Execution:
-        """The execution as it is when it is settled or the time is up.
+        """The execution when it is settled or the time is up.
 
-        `again_once_admitted` gives it that time again when it leaves the queue, as its timeout begins then.
+        `again_once_admitted` restarts the time when it leaves the queue, as its timeout starts then.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds) as patience:
                 while not self._task.done():
                     await self._news.wait()
                     self._news.clear()
-                    execution = await self.created()
+                    execution = self._execution or execution
                     if again_once_admitted and not execution.is_queued and seconds is not None:
                         patience.reschedule(asyncio.get_running_loop().time() + seconds)
                         again_once_admitted = False
-                    shows_something = execution.polled_at is not None or execution.is_queued
-                    if on_progress is not None and shows_something and not execution.is_settled:
+                    if on_progress is None or execution.is_settled:
+                        continue
+                    if execution.polled_at is not None or execution.is_queued:
                         await on_progress(execution)
-        execution = await self.created()
+        execution = self._execution or execution
         execution.is_reattached = execution.pk != self._request.id and not self._request.idempotency_key
         return execution
-
-    @property
-    def _owns(self) -> bool:
-        """Whether the answer is this request's to give; one that repeats a key only looks on."""
-        assert self._execution is not None, "there is nothing to own before it is created"
-        return self._execution.pk == self._request.id or not self._request.idempotency_key
 
     async def _run(self) -> None:
         try:
             self._execution = created = await run_in_database(self._create)
-            created.in_hand = self._owns and not created.is_settled
-            created.news = self._news
+            # A request that repeats a key only watches: the first one answers.
+            self._owns = created.pk == self._request.id or not self._request.idempotency_key
+            is_over = created.is_settled
+            created.awaited_here = self._owns and not is_over
         except Exception as error:  # noqa: BLE001 - raised in `created`, for whoever waits
             self._failure = error
             if self._is_abandoned and not isinstance(error, StartRefused):
@@ -170,8 +170,8 @@ class _Follower:
             return
         finally:
             self._created.set()
-        if created.is_settled:
-            # From the result cache, or found as it had ended: there is nothing to follow.
+        if is_over:
+            # Answered from the cache, or already ended: nothing to follow.
             self._news.set()
             return
         try:
@@ -192,19 +192,20 @@ class _Follower:
     async def _drive(self, execution: Execution) -> None:
         try:
             if execution.lease_holder == self._holder:
-                await launch(execution, execution.payload.input)
+                async with recorded_errors(execution):
+                    await send_start(execution, execution.payload.input, on_progress=self._news.set)
             elif execution.is_queued:
                 await self._queue_up(execution)
             await self._follow()
         except Exception:  # noqa: BLE001 - said in the next line
-            # The record is there: whoever waits gets it, and a worker goes on with it.
+            # The record exists: the caller gets it, and a worker continues.
             logger.bind(execution=execution.pk).exception("Following the execution failed")
         finally:
-            await let_go(self._execution or execution, holder=self._holder)
-            pass_on_place(self._execution or execution)
+            await release_lease(self._execution or execution, holder=self._holder)
+            admit_next(self._execution or execution)
 
     async def _queue_up(self, execution: Execution) -> None:
-        """Until it has a place or nobody waits any more. All who queue here share one look a second."""
+        """Wait for admission; all queued requests share one look per second."""
         with watching([execution.pk], woken=False) as watch:
             watch.stirred = self._stirred
             while execution.is_queued and not self._is_released:
@@ -216,8 +217,8 @@ class _Follower:
                     execution = await run_in_database(read_execution, execution.pk)
                     watch.saw(execution)
                 except (OperationalError, InterfaceError) as error:
-                    await _outlast(error, execution)
-        execution.in_hand = self._owns and not execution.is_settled
+                    await _wait_for_database(error, execution)
+        execution.awaited_here = self._owns and not execution.is_settled
         self._execution = execution
         self._news.set()
         self._stirred.set()
@@ -229,18 +230,18 @@ class _Follower:
                 self._execution = await self._take_step(self._execution)
                 self._news.set()
             except (OperationalError, InterfaceError) as error:
-                await _outlast(error, self._execution)
+                await _wait_for_database(error, self._execution)
 
     async def _take_step(self, execution: Execution) -> Execution:
-        """What is due now, where it is ours to do; the row as it is then."""
+        """Take a step if the lease is free, and return the row."""
         fresh = await run_in_database(hold_and_read, execution, holder=self._holder)
-        fresh.in_hand = self._owns and not fresh.is_settled
+        fresh.awaited_here = self._owns and not fresh.is_settled
         if fresh.lease_holder == self._holder and fresh.next_attempt_at <= timezone.now():
             await advance(fresh, waited_for=True)
         return fresh
 
     async def _is_waited_for(self) -> bool:
-        """Sleep until the next attempt or a look at the row is due; False once nobody waits any more."""
+        """Sleep until the next attempt or look is due. Returns False once the wait has ended."""
         assert self._execution is not None, "there is nothing to wait for before it is created"
         seconds = (self._execution.next_attempt_at - timezone.now()).total_seconds()
         if seconds <= 0 and self._execution.lease_holder != self._holder:
@@ -253,24 +254,24 @@ class _Follower:
         return not self._is_released
 
     async def _conclude(self, *, answered: bool) -> None:
-        """Note whether the caller has an answer; without one, do what its workflow says."""
+        """Record whether the caller was answered; if not, apply the workflow's `on_disconnect`."""
         await self._created.wait()
         execution = self._execution
         if execution is None or not self._owns:
             return
         if execution.cached_at is not None:
-            # Nothing to come back to: the same call finds the cached result again, or runs.
+            # The same call finds the cached result again, or runs.
             return
         if answered:
             await run_in_database(execution.mark_answered)
         elif _is_cancelled_on_disconnect(execution) and not is_awaited_besides(self._stirred, execution.pk):
             await self._cancel(execution)
         elif execution.state != State.CANCELLED:
-            # At once: the same call may come again before the step that is under way has come to its end.
+            # Before the step under way ends, since the same call may arrive earlier.
             await run_in_database(execution.mark_unanswered, CALLER_GONE)
 
     async def _cancel(self, execution: Execution) -> None:
-        """As its workflow says. What cannot be cancelled, or has ended before, is kept for the same call."""
+        """By the workflow's setting; an execution that cannot be cancelled stays for the same call."""
         await run_in_database(
             execution.note, "caller_gone", f"{CALLER_GONE} This cancels runs of the workflow."
         )
@@ -278,7 +279,8 @@ class _Follower:
         key, caller = str(execution.pk), self._request.caller
         cancellation = await cancel_execution(key, caller=caller, by=policy)
         if cancellation.outcome == CancelOutcome.REQUESTED:
-            # That is recorded, for whoever goes on with it. The engine hears of it once our own step is over.
+            # The request is recorded for the next lease holder; the engine gets it after this process's own
+            # step.
             await asyncio.wait({self._task})
             cancellation = await cancel_execution(key, caller=caller, by=policy)
         if cancellation.outcome == CancelOutcome.NOT_SUPPORTED:
@@ -287,7 +289,7 @@ class _Follower:
             await run_in_database(execution.mark_unanswered)
 
 
-async def _outlast(error: Exception, execution: Execution) -> None:
+async def _wait_for_database(error: Exception, execution: Execution) -> None:
     bound = logger.bind(execution=execution.pk)
     bound.warning("The database failed, trying again in {} s: {}", LOOK_AGAIN_SECONDS, error)
     await asyncio.sleep(LOOK_AGAIN_SECONDS)

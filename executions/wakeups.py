@@ -1,27 +1,32 @@
-"""Telling the requests of this process that something they wait for has moved."""
+"""Waking those that wait for an execution: requests of this process, and workers through the broker."""
 
 import asyncio
 import contextlib
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from celery import current_app
+from django.db import transaction
+from django.utils import timezone
+from loguru import logger
+
+from executions.models import Execution, State
 
 _Waiting = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 _Places = dict[uuid.UUID, Counter[_Waiting]]
 _waiting: _Places = {}
 _looking_on: _Places = {}
-"""Those who watch an execution that others wait for."""
 _changing = threading.Lock()
-"""A process has several loops, each in a thread of its own."""
+"""A process has several event loops, each in its own thread."""
 
 
 @contextlib.contextmanager
 def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, looks_on: bool = False) -> Iterator[None]:
-    """Have `event`, of the running loop, set whenever somebody in this process moves the execution.
-
-    Who only `looks_on` is not counted as waiting for it.
-    """
+    """Have `event` set at each change by this process; with `looks_on` it does not count as waiting."""
     places, mine = _looking_on if looks_on else _waiting, (asyncio.get_running_loop(), event)
     with _changing:
         places.setdefault(execution_id, Counter())[mine] += 1
@@ -35,20 +40,76 @@ def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, looks_on: bool = 
 
 
 def wake(execution_id: uuid.UUID) -> bool:
-    """From any thread. False where nobody in this process waits for it."""
-    waiting = _those_in(_waiting, execution_id)
-    for loop, event in (*waiting, *_those_in(_looking_on, execution_id)):
-        # A loop that is closed has nobody left to wake.
+    """From any thread. Returns whether a request of this process waits for it."""
+    with _changing:
+        waiting = tuple(_waiting.get(execution_id, ()))
+        looking_on = tuple(_looking_on.get(execution_id, ()))
+    for loop, event in (*waiting, *looking_on):
+        # The loop may be closed.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(event.set)
     return bool(waiting)
 
 
 def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
-    """Whether another request of this process waits for it than the one that `event` wakes."""
-    return any(other is not event for _, other in _those_in(_waiting, execution_id))
-
-
-def _those_in(places: _Places, execution_id: uuid.UUID) -> tuple[_Waiting, ...]:
+    """Whether a request of this process waits for it, other than the one that `event` wakes."""
     with _changing:
-        return tuple(places.get(execution_id, ()))
+        return any(other is not event for _, other in _waiting.get(execution_id, ()))
+
+
+POLL_TASK = "executions.poll_due_executions"
+MESSAGE_LIFETIME_SECONDS = 5
+_publisher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
+"""In a thread of its own, since connecting to a dead broker takes seconds."""
+_on_its_way = threading.Event()
+_here: list[Callable[[], None]] = []
+"""The poll of this process, if it stands in for the workers."""
+
+
+def poll_in_this_process(poll: Callable[[], None] | None) -> None:
+    """Poll in this process, which stands in for the workers; None: send tasks to a worker again."""
+    _here[:] = [] if poll is None else [poll]
+
+
+def request_poll() -> None:
+    """Have a worker poll after this transaction commits; neither waits for the broker nor fails with it."""
+    transaction.on_commit(_publish_soon)
+
+
+def _publish_soon() -> None:
+    # One message stands for every execution committed before it is sent.
+    if not _on_its_way.is_set():
+        _on_its_way.set()
+        _publisher.submit(_publish)
+
+
+def _publish() -> None:
+    _on_its_way.clear()
+    for poll in _here.copy():
+        poll()
+        return
+    try:
+        current_app.send_task(POLL_TASK, expires=MESSAGE_LIFETIME_SECONDS, retry=False)
+    except Exception as error:  # noqa: BLE001 - each broker's library raises its own
+        logger.warning("The broker cannot be reached; the schedule starts what is due: {}", error)
+
+
+FRESH_SECONDS = 2.0
+"""A younger status is fresh enough for every reader."""
+
+
+def request_poll_if_stale(execution: Execution) -> None:
+    """Have a worker poll soon if the status is stale and no request waits. For database threads."""
+    now = timezone.now()
+    if execution.state != State.RUNNING or execution.workflow_id is None or execution.next_attempt_at <= now:
+        return
+    if (execution.polled_at or execution.started_at or execution.created_at) > now - _shortest(execution):
+        return
+    if execution.bring_poll_forward(unless_since=now - _shortest(execution)):
+        request_poll()
+
+
+def _shortest(execution: Execution) -> timedelta:
+    """Between two polls. The poller keeps the engine's minimum; here it only avoids useless requests."""
+    minimum = execution.workflow.source.config.get("min_poll_seconds") if execution.workflow else None
+    return timedelta(seconds=max(FRESH_SECONDS, minimum or 0.0))

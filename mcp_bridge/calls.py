@@ -1,39 +1,49 @@
 """Running a workflow for a tool call: start, tell progress, wait, render."""
 
-from collections.abc import Awaitable, Callable
+import math
+import re
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 from typing import Any
+
+import anyio
+from django.utils import timezone
+from mcp import MCPError
+from mcp.server.streamable_http import REQUEST_CANCELLED
+from mcp_types import CancelledNotificationParams, RequestId
 
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, fresh_catalogue
 from catalogue.models import Workflow
+from executions.advancing import begin
 from executions.creating import StartRequest
 from executions.models import Execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.waiting import start_and_wait
-from mcp_bridge.access import Access
-from mcp_bridge.declarations import RENAMED_TO
+from mcp_bridge.declarations import RENAMED_TO, Context, is_modern
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.results import ToolAnswer, execution_result, tell_renamed, text_result
 from mcp_bridge.tasks import describe_created_task
+from mcp_bridge.tokens import Access, note_given_up
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """What a tool needs to know of the request that called it."""
-
     access: Access
     protocol_version: str
     door: Execution.Door = Execution.Door.MCP
     idempotency_key: str = ""
     fresh: bool = False
-    """Whether a workflow has to run though a cached result could answer."""
     client: dict[str, Any] = field(default_factory=dict)
     """The client's own name and version, and the protocol's."""
     takes_tasks: bool = False
-    """Whether this very request declared the tasks extension."""
     report: Report | None = None
     """Sends a progress notification (value, total, message); None when the client asked for none."""
     stays_for_progress: bool = False
@@ -81,17 +91,19 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
 
 async def patience_of(access: Access) -> int | None:
     """Seconds that the client waits: as its token says, else its toolset and what was learned; else None."""
-    if access.inline_wait_seconds is not None or access.toolset is None:
+    toolset = access.caller.toolset
+    if access.inline_wait_seconds is not None or toolset is None:
         return access.inline_wait_seconds or access.learned_wait_seconds
     if (catalogue := fresh_catalogue()) is None:
         catalogue = await run_in_database(current_catalogue)
-    entry = catalogue.toolsets.get(access.toolset)
+    entry = catalogue.toolsets.get(toolset)
     decided = None if entry is None else entry.toolset.inline_wait_seconds
     return min((known for known in (decided, access.learned_wait_seconds) if known), default=None)
 
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
-    present = _name_instead_of(called, call.access)
+    is_present = execution.workflow is not None and execution.workflow.tool_name == called
+    present = "" if is_present else _name_instead_of(called, call.access)
     if call.takes_tasks and not execution.is_settled and not _is_synchronous(execution):
         task = describe_created_task(execution)
         return task | {"_meta": {RENAMED_TO: present}} if present else task
@@ -144,3 +156,97 @@ class ProgressNotifications:
         self._last = max(percent or 0.0, self._last + step)
         message = execution.progress_message or execution.told_state
         await self._report(self._last, 100.0 if known and self._last <= 100.0 else None, message)
+
+
+SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)
+"""In the reason of a cancellation, which for a call that a person stops is another."""
+SHORTEST_PATIENCE = 2
+USUAL_PATIENCE_STEP = 5
+"""Clients that only close the connection tell nothing; their limits are round numbers of seconds."""
+EARLY_SECONDS = 0.3
+"""How much later than its client a server may begin to count; it learns of the end within the second."""
+Client = tuple[Any, ...]
+"""As well as a client can be told from others of the same caller."""
+
+
+@dataclass
+class _OpenCall:
+    scope: anyio.CancelScope
+    says_time_is_up: bool = False
+
+
+class _GivenUp(Exception):
+    def __init__(self, says_time_is_up: bool) -> None:
+        super().__init__()
+        self.says_time_is_up = says_time_is_up
+
+
+class OpenCalls:
+    def __init__(self) -> None:
+        self._calls: defaultdict[tuple[Client, RequestId], list[_OpenCall]] = defaultdict(list)
+
+    @contextmanager
+    def interruptible(self, context: Context, access: Access) -> Iterator[None]:
+        """Raises what the SDK answers, which nobody reads, when the client gives the call up."""
+        if context.request is None or context.request_id is None:
+            yield
+            return
+        begun = time.monotonic()
+        try:
+            # Clients of 2026-07-28 close the connection instead of naming what they give up.
+            with nullcontext() if is_modern(context) else self._found_by(context, access):
+                yield
+        except _GivenUp as given_up:
+            if given_up.says_time_is_up:
+                _learn_patience(access, time.monotonic() - begun, said=True)
+            raise MCPError(REQUEST_CANCELLED, "Request cancelled") from None
+        except anyio.get_cancelled_exc_class():
+            _learn_patience(access, time.monotonic() - begun, said=False)
+            raise
+
+    @contextmanager
+    def _found_by(self, context: Context, access: Access) -> Iterator[None]:
+        """Clients of the handshake era say what they give up by its number. Raises `_GivenUp`."""
+        assert context.request_id is not None, "notifications call no tool"
+        key, call = (_client_of(context, access), context.request_id), _OpenCall(anyio.CancelScope())
+        with call.scope:
+            self._calls[key].append(call)
+            try:
+                yield
+            finally:
+                self._calls[key].remove(call)
+                if not self._calls[key]:
+                    del self._calls[key]
+        if call.scope.cancelled_caught:
+            raise _GivenUp(call.says_time_is_up)
+
+    def interrupt(self, context: Context, params: CancelledNotificationParams, access: Access) -> None:
+        """End the one call that is meant; where that could be one of several, none."""
+        if context.request is None or params.request_id is None:
+            return
+        meant = self._calls.get((_client_of(context, access), params.request_id), [])
+        if len(meant) == 1:
+            meant[0].says_time_is_up = SAYS_TIME_IS_UP.search(params.reason or "") is not None
+            meant[0].scope.cancel()
+
+
+def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
+    """From a call that was given up after so long; `said`: the client's own word that the time was up.
+
+    Of that word, a round number of seconds and a second such call it takes two. A person who stops a call
+    gives no such word, and a network that fails does not do so twice after the same round time.
+    """
+    patience = math.floor(seconds + EARLY_SECONDS)
+    is_round = patience % USUAL_PATIENCE_STEP == 0
+    if access.token_id is None or patience < SHORTEST_PATIENCE or not (said or is_round):
+        return
+    begun_at = timezone.now() - timedelta(seconds=seconds)
+    noting = partial(note_given_up, after_seconds=patience, begun_at=begun_at, is_certain=said and is_round)
+    begin(run_in_database(noting, access.token_id))
+
+
+def _client_of(context: Context, access: Access) -> Client:
+    """Request ids alone are small numbers, which two clients with one token both use."""
+    request: Any = context.request
+    address = request.client.host if request.client else ""
+    return access.caller.key, address, request.headers.get("user-agent", "")

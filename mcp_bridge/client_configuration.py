@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from catalogue.portable_names import server_name
+from catalogue.portable_schemas import server_name
 from mcp_bridge.tokens import resource_url
 
 TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
@@ -34,7 +34,6 @@ class McpClient(StrEnum):
 
     @property
     def place(self) -> str:
-        """Where its configuration goes."""
         return _TITLES[self][1]
 
 
@@ -53,10 +52,8 @@ class HttpServer:
 
     token: str = TOKEN_HERE
     toolset: str | None = None
-    """The slug of the one to connect to."""
 
     def configure(self, client: McpClient) -> str:
-        """What the client takes."""
         url, authorization = resource_url(self.toolset), f"Bearer {self.token}"
         server = {"type": "http", "url": url, "headers": {"Authorization": authorization}}
         match client:
@@ -94,7 +91,6 @@ class StdioServer:
     """Those of the environment that the client has to set."""
 
     def configure(self, client: McpClient) -> str:
-        """What the client takes."""
         name = server_name(self.toolset)
         arguments = [self.manage, "mcp_stdio", *(["--toolset", self.toolset] if self.toolset else [])]
         if client == McpClient.CLAUDE_CODE:
@@ -112,7 +108,6 @@ class StdioServer:
 
 
 def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient, str]]:
-    """For each client what it takes."""
     return [(client, server.configure(client)) for client in McpClient]
 
 

@@ -16,10 +16,10 @@ from mcp_types import (
 
 from catalogue.database import run_in_database
 from catalogue.inputs import describe_inputs
-from mcp_bridge.access import Access
 from mcp_bridge.declarations import Context
 from mcp_bridge.prompts import find_offered, values_of_argument
 from mcp_bridge.resources import RESOURCES
+from mcp_bridge.tokens import Access
 
 MOST_VALUES = 100
 """MCP's own bound."""
@@ -27,8 +27,6 @@ SHOWN = 100
 
 
 class CompletionMethod:
-    """The handler, for callers that the transport has let in."""
-
     def __init__(self, access_of: Callable[[Context], Access]) -> None:
         self._access_of = access_of
 

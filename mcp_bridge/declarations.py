@@ -1,5 +1,9 @@
 """What a request says of its client and of itself, beside what it asks for."""
 
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 from mcp import MCPError
@@ -24,7 +28,6 @@ NOTE = "workflow-catalogue/note"
 EXECUTION_ID = "workflow-catalogue/execution-id"
 """In `_meta` of every result that comes of a run."""
 KEPT_CHARACTERS = 100
-"""Of each thing that a client says of itself."""
 
 
 def is_modern(context: Context) -> bool:
@@ -33,9 +36,8 @@ def is_modern(context: Context) -> bool:
 
 
 def takes_tasks(context: Context) -> bool:
-    """Whether this very request declares the tasks extension."""
     capabilities = context.session.client_capabilities
-    return is_modern(context) and TASKS in ((capabilities and capabilities.extensions) or {})
+    return TASKS in ((capabilities and capabilities.extensions) or {}) and is_modern(context)
 
 
 def wants_progress(context: Context) -> bool:
@@ -44,7 +46,7 @@ def wants_progress(context: Context) -> bool:
 
 def idempotency_key(context: Context) -> str:
     """The caller's own name for its call; empty where it gave none. What is no text at all is malformed."""
-    key = _extra(context).get(IDEMPOTENCY_KEY)
+    key: Any = (context.meta or {}).get(IDEMPOTENCY_KEY)
     if key is None:
         return ""
     if not isinstance(key, str) or not key:
@@ -53,8 +55,7 @@ def idempotency_key(context: Context) -> str:
 
 
 def wants_fresh(context: Context) -> bool:
-    """Whether the workflow has to run though a cached result could answer."""
-    wanted = _extra(context).get(FRESH, False)
+    wanted: Any = (context.meta or {}).get(FRESH, False)
     if not isinstance(wanted, bool):
         raise MCPError(INVALID_PARAMS, f"_meta[{FRESH!r}]: This has to be true or false.")
     return wanted
@@ -73,5 +74,32 @@ def describe_client(context: Context) -> dict[str, Any]:
     return {name: text[:KEPT_CHARACTERS] for name, text in described.items() if text}
 
 
-def _extra(context: Context) -> dict[str, Any]:
-    return {} if context.meta is None else dict(context.meta)
+LONGEST_CURSOR = 2000
+
+
+def make_cursor(last: str) -> str:
+    return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> str:
+    """The name that the cursor was made from. Raises MCPError for one that we cannot have made."""
+    try:
+        if not 0 < len(cursor) <= LONGEST_CURSOR:
+            raise ValueError
+        padded = cursor + "=" * (-len(cursor) % 4)
+        last = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
+    except (ValueError, binascii.Error):
+        raise MCPError(INVALID_PARAMS, "Unknown cursor: send the nextCursor of the page before.") from None
+    if make_cursor(last) != cursor:
+        raise MCPError(INVALID_PARAMS, "Unknown cursor: send the nextCursor of the page before.")
+    return last
+
+
+def page_bounds(names: Sequence[str], cursor: str | None, size: int) -> tuple[int, int, str | None]:
+    """Where the page begins and ends in the sorted names, and the cursor of the next one, if there is one.
+
+    An item that came or went since the last page moves nothing else. Raises MCPError.
+    """
+    begin = 0 if cursor is None else bisect_right(names, read_cursor(cursor))
+    end = min(begin + size, len(names))
+    return begin, end, make_cursor(names[end - 1]) if end < len(names) else None

@@ -12,18 +12,17 @@ from catalogue.exposure import (
     ExposedCatalogue,
     ExposedToolset,
     current_catalogue,
-    expose,
     find_named,
     fresh_catalogue,
     shown_by,
 )
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
-from catalogue.portable_names import limit_for_tools
-from catalogue.portable_schemas import find_refusals, make_portable
+from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
 from catalogue.schemas import ArgumentProblem
+from connectors.formats.json_schema import pointer_of
 from executions.refusals import InvalidArguments, UnknownTool
-from mcp_bridge.access import Access
+from mcp_bridge.tokens import Access
 
 Arguments = dict[str, Any]
 
@@ -35,7 +34,6 @@ class PortableView:
     entry: ExposedToolset
 
     def shown_name(self, name: str) -> str:
-        """What a workflow's tool is called here."""
         return self.entry.aliases.get(name, name)
 
     def meant_name(self, called: str) -> str:
@@ -61,7 +59,7 @@ class PortableView:
             return arguments
         read = make_portable(dict(schema)).read(arguments)
         if read.unreadable:
-            problems = [ArgumentProblem(_pointer(one.place), one.message) for one in read.unreadable]
+            problems = [ArgumentProblem(pointer_of(one.place), one.message) for one in read.unreadable]
             raise InvalidArguments(called, problems)
         return read.arguments
 
@@ -72,7 +70,6 @@ class PortableView:
     def tell_invalid(
         self, called: str, schema: Mapping[str, Any], error: InvalidArguments
     ) -> InvalidArguments:
-        """The same by the names that the caller used."""
         plan = make_portable(dict(schema)).plan
         problems = [
             ArgumentProblem(plan.name_place(problem.path), problem.message) for problem in error.problems
@@ -80,7 +77,6 @@ class PortableView:
         return InvalidArguments(called, problems)
 
     def tell_unknown(self, called: str) -> UnknownTool:
-        """The same with the names of here."""
         renamed = [
             self.shown_name(name)
             for name, workflow in self.entry.workflows.items()
@@ -94,11 +90,6 @@ def portable_view(catalogue: ExposedCatalogue, toolset: str | None) -> PortableV
     """None where tools are shown as they are."""
     entry = catalogue.toolsets.get(toolset or "")
     return PortableView(entry) if entry is not None and entry.toolset.portable else None
-
-
-def portable_view_of(toolset: Toolset, catalogue: ExposedCatalogue) -> PortableView | None:
-    """The same of a toolset that may be switched off."""
-    return PortableView(expose(toolset, shown_by(toolset, catalogue))) if toolset.portable else None
 
 
 def find_refused(toolset: Toolset, catalogue: ExposedCatalogue) -> dict[str, list[str]]:
@@ -115,12 +106,8 @@ def find_refused(toolset: Toolset, catalogue: ExposedCatalogue) -> dict[str, lis
 
 async def find_portable_view(access: Access) -> PortableView | None:
     """The same; may ask the database, though hardly ever."""
-    if access.toolset is None:
+    if access.caller.toolset is None:
         return None
     if (catalogue := fresh_catalogue()) is None:
         catalogue = await run_in_database(current_catalogue)
     return portable_view(catalogue, access.toolset)
-
-
-def _pointer(place: tuple[str | int, ...]) -> str:
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in place)

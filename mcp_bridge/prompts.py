@@ -25,14 +25,13 @@ from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, f
 from catalogue.inputs import describe_inputs
 from catalogue.models import Workflow
 from catalogue.portable_schemas import make_portable
-from catalogue.schema_words import Place
 from catalogue.schemas import find_argument_problems
 from catalogue.scopes import Scope
-from mcp_bridge.access import Access
-from mcp_bridge.cursors import page_bounds
-from mcp_bridge.declarations import Context
+from catalogue.served_schemas import Place
+from mcp_bridge.declarations import Context, page_bounds
 from mcp_bridge.portability import portable_view
-from mcp_bridge.tool_entries import icons_of, listed_workflows, make_of_each
+from mcp_bridge.tokens import Access
+from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
 """Types of arguments whose text is the value itself; that of others is JSON."""

@@ -22,12 +22,17 @@ from catalogue.history import changed_fields
 from catalogue.models import Toolset, Workflow
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.permissions import Access
-from catalogue.rest.bodies import StrictSerializer
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import NOT_VALID, Problem, Refusal
-from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
+from catalogue.rest.base import (
+    NOT_VALID,
+    Problem,
+    ProblemSerializer,
+    Refusal,
+    StableOrdering,
+    StrictBooleanFilter,
+    StrictSerializer,
+)
+from catalogue.rest.filters import RuleSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.rest.workflow_filters import RuleSerializer
 from catalogue.scopes import Scope
 from catalogue.toolsets import UnknownPicks, write_toolset
 from mcp_bridge.models import AccessToken
@@ -182,48 +187,25 @@ class NewToolsetSerializer(ToolsetChangeSerializer):
     """A toolset; without `picked` and `rules` it is empty."""
 
     slug = serializers.CharField(max_length=64, help_text="The end of its address.")
-    title = serializers.CharField(max_length=255, allow_blank=True, default="", help_text="For people.")
-    description = serializers.CharField(
-        max_length=LONGEST_DESCRIPTION,
-        allow_blank=True,
-        default="",
-        help_text="What it is for; agents are told.",
-    )
-    enabled = serializers.BooleanField(
-        default=True, help_text="Off: its address answers as if it did not exist."
-    )
-    mode = serializers.ChoiceField(choices=Toolset.Mode.choices, default=Toolset.Mode.FULL.value)
-    portable = serializers.BooleanField(
-        default=False, help_text="Tools are written so that every model provider takes them."
-    )
-    token_budget = serializers.IntegerField(
-        allow_null=True,
-        default=None,
-        min_value=1,
-        max_value=HIGHEST_BUDGET,
-        help_text="Tokens that its list of tools should not exceed, or there is a warning. Null: none.",
-    )
-    inline_wait_seconds = serializers.IntegerField(
-        allow_null=True,
-        default=None,
-        min_value=1,
-        max_value=LONGEST_INLINE_WAIT,
-        help_text=INLINE_WAIT_HELP,
-    )
-    picked = serializers.ListField(
-        child=serializers.CharField(max_length=64),
-        default=list,
-        max_length=MOST_PICKED,
-        help_text="Tool names of workflows that are always in it, as long as they are exposed.",
-    )
-    rules = serializers.ListField(
-        child=RuleSerializer(),
-        default=list,
-        max_length=MOST_RULES,
-        help_text="Which other exposed workflows are in it; the first that matches decides.",
-    )
+
+    def get_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = super().get_fields()
+        for name, default in NEW_TOOLSET_DEFAULTS.items():
+            fields[name].default = default
+        return fields
 
 
+NEW_TOOLSET_DEFAULTS: dict[str, Any] = {
+    "title": "",
+    "description": "",
+    "enabled": True,
+    "mode": Toolset.Mode.FULL.value,
+    "portable": False,
+    "token_budget": None,
+    "inline_wait_seconds": None,
+    "picked": list,
+    "rules": list,
+}
 NEW_TOOLSET = {
     "slug": "finance",
     "description": "What the accounting team's agents need.",

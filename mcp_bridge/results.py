@@ -15,18 +15,20 @@ from mcp_bridge.content import (
     BEGINNING,
     FIRST_VERSIONS,
     Block,
+    Room,
     blocks_of,
     fits_inline,
     has_structure,
     media_type,
+    outline_blocks,
     promises_output,
     result_address,
+    show_blocks,
     what_was_cut,
     why_no_output,
     write_output,
 )
 from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED, RENAMED_TO
-from mcp_bridge.truncation import Room, outline_blocks, show_blocks
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
@@ -90,7 +92,6 @@ def text_result(text: str, *, structured: Any = None, is_error: bool = False) ->
 
 
 def document_result(document: dict[str, Any]) -> CallToolResult:
-    """A document both ways: as text for models, as structured content for programs."""
     return text_result(write_output(document), structured=document)
 
 
@@ -117,7 +118,8 @@ def execution_result(
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
     if execution.is_reattached:
         result.meta[REATTACHED] = execution.created_at.isoformat()
-    if note := _origin(execution):
+    if execution.cached_at is not None or execution.is_reattached:
+        note = _origin(execution)
         result.content.append(TextContent(text=note, _meta={NOTE: True}))
     return result
 
@@ -131,11 +133,9 @@ def tell_renamed(result: CallToolResult, called: str, present: str) -> CallToolR
 
 
 def _origin(execution: Execution) -> str:
-    """When it ran, for what did not run for this call; empty for all else."""
+    """When it ran, for what did not run for this call."""
     if execution.cached_at is not None:
         return f"(From the result cache: the workflow ran before, until {_moment(execution.cached_at)}.)"
-    if not execution.is_reattached:
-        return ""
     ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
     return (
         f"(An identical call at {_moment(execution.created_at)}, which had gone without an answer, began "
@@ -150,31 +150,27 @@ def _moment(time: datetime) -> str:
 def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
     if problem := why_no_output(execution):
         return text_result(f"{problem} {_reference(execution)}", is_error=True)
-    output, content = execution.payload.output, _content(execution, protocol_version, may_be_large)
+    text = write_output(execution.payload.output)
+    fits = may_be_large or fits_inline(text)
+    if execution.payload.content is not None:
+        content = _engine_blocks(execution, protocol_version, may_be_large)
+    elif fits:
+        content = [TextContent(text=text)]
+    else:
+        content = [TextContent(text=_beginning(execution, text)), *_links(execution, text, protocol_version)]
+    if missing := what_was_cut(execution):
+        content.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
         return CallToolResult(content=_preceded(words, content, execution), is_error=True)
     # Clients that validate demand structured content where the tool has an output schema, large or not.
-    shows = may_be_large or _is_promised(execution) or fits_inline(write_output(output))
+    shows = fits or (execution.workflow is not None and promises_output(execution.workflow))
     structured = _structured(execution, protocol_version) if shows else None
     return CallToolResult(content=content, structured_content=structured)
 
 
-def _content(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    """The blocks that the engine gave, or its output as text."""
-    blocks, missing = blocks_of(execution), what_was_cut(execution)
-    if execution.payload.content is not None:
-        room = Room.boundless() if may_be_large else Room.usual()
-        content = show_blocks(execution, blocks, protocol_version=protocol_version, room=room)
-    else:
-        content = _output_as_text(execution, protocol_version, may_be_large)
-    return [*content, TextContent(text=f"{missing} {_reference(execution)}")] if missing else content
-
-
-def _output_as_text(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    told = write_output(execution.payload.output)
-    if may_be_large or fits_inline(told):
-        return [TextContent(text=told)]
-    return [TextContent(text=_beginning(execution, told)), *_links(execution, told, protocol_version)]
+def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
+    room = Room.boundless() if may_be_large else Room.usual()
+    return show_blocks(execution, blocks_of(execution), protocol_version=protocol_version, room=room)
 
 
 def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
@@ -234,16 +230,13 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
     return output if fits else {"result": output}
 
 
-def _is_promised(execution: Execution) -> bool:
-    """Whether the workflow's own tool has an output schema."""
-    return execution.workflow is not None and promises_output(execution.workflow)
-
-
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
     """What the engine said of it in blocks of its own comes as it came; then our part."""
     if execution.state != State.FAILED or not execution.payload.content:
         return text_result(_failure_text(execution, execution.error), is_error=True)
-    content = _content(execution, protocol_version, may_be_large)
+    content = _engine_blocks(execution, protocol_version, may_be_large)
+    if missing := what_was_cut(execution):
+        content.append(TextContent(text=f"{missing} {_reference(execution)}"))
     has_words = any(block.text for block in blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
     told = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
@@ -298,7 +291,6 @@ def _advice_on_failure(execution: Execution) -> str:
 
 
 def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
-    """Not an error: the run goes on, and this is how to get at its result."""
     document = describe_execution(execution) | next_step(execution, patience=patience)
     asking = json.dumps(document["next"]["arguments"])
     progress = "" if execution.told_progress is None else f", {execution.told_progress:g} % done"

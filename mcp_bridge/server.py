@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -23,16 +23,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
+from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_seen_through
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
-from catalogue.outages import Outage, Outages, current_outages, fresh_outages, outages_seen_through
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
-from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
-from mcp_bridge.calls import ToolCall
-from mcp_bridge.cancellation import OpenCalls
+from mcp_bridge.calls import OpenCalls, ToolCall
 from mcp_bridge.completions import CompletionMethod
 from mcp_bridge.declarations import (
     Context,
@@ -50,6 +48,7 @@ from mcp_bridge.prompts import PromptMethods
 from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
+from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import ToolLists
 from mcp_bridge.toolset_costs import BudgetWatch
 
@@ -91,7 +90,6 @@ class CatalogueServer(Server[None]):
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
     ) -> ServerCapabilities:
-        """Advertise in each era what is there in it."""
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
@@ -106,8 +104,6 @@ class CatalogueServer(Server[None]):
 
 
 class _Bridge:
-    """The handlers, for callers that the transport has let in."""
-
     def __init__(
         self, server: CatalogueServer, local_access: Access | None, worker: LocalWorker | None
     ) -> None:
@@ -153,7 +149,6 @@ class _Bridge:
         self._open_calls.interrupt(context, params, self.access_of(context))
 
     def access_of(self, context: Context) -> Access:
-        """Who the transport has let in."""
         if context.request is None:
             if self._local_access is None:
                 raise MCPError(INVALID_PARAMS, "This request carries no credentials.")
@@ -162,6 +157,7 @@ class _Bridge:
         return access
 
     def _call(self, context: Context) -> ToolCall:
+        reports = wants_progress(context)
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,
@@ -169,8 +165,8 @@ class _Bridge:
             fresh=wants_fresh(context),
             client=describe_client(context),
             takes_tasks=takes_tasks(context),
-            report=context.session.report_progress if wants_progress(context) else None,
-            stays_for_progress=wants_progress(context) and is_modern(context),
+            report=context.session.report_progress if reports else None,
+            stays_for_progress=reports and is_modern(context),
         )
 
 
@@ -256,11 +252,15 @@ class Instructions:
     def register(self, server: Server[None]) -> None:
         server.middleware.append(self._tell)
 
-    async def _tell(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        result = await call_next(ctx)
-        if ctx.method in TELLING and isinstance(result, dict):
-            return {**result, "instructions": await instructions_for(self._access_of(ctx))}
-        return result
+    def _tell(self, ctx: Context, call_next: CallNext) -> Any:
+        """An awaitable, as middleware has to return."""
+        return self._add_to(call_next(ctx), ctx) if ctx.method in TELLING else call_next(ctx)
+
+    async def _add_to(self, answer: Awaitable[HandlerResult], ctx: Context) -> HandlerResult:
+        result = await answer
+        if not isinstance(result, dict):
+            return result
+        return {**result, "instructions": await instructions_for(self._access_of(ctx))}
 
 
 class LogLevels:

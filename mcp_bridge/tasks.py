@@ -9,7 +9,7 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import require_client_extension
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
-from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, CallToolResult, RequestParams
+from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 from mcp_types.methods import serialize_server_result
 
 from catalogue.database import run_in_database
@@ -18,16 +18,15 @@ from executions.cancelling import cancel_execution
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, Retention, State
 from executions.reading import UnknownExecution, find_execution
-from mcp_bridge.access import Access
 from mcp_bridge.declarations import TASKS, Context, is_modern
 from mcp_bridge.results import execution_result
+from mcp_bridge.tokens import Access
 
 SHORTEST_POLL_MS = 1_000
 LONGEST_POLL_MS = 10_000
 
 
 def describe_created_task(execution: Execution) -> dict[str, Any]:
-    """CreateTaskResult, for an execution that goes on."""
     return {"resultType": "task", **_describe_state(execution, "working")}
 
 
@@ -42,7 +41,10 @@ def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, A
     if not execution.is_settled:
         return _describe_state(execution, "working")
     result = execution_result(execution, protocol_version=protocol_version)
-    return _describe_state(execution, "completed") | {"result": _dump(result, protocol_version)}
+    dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    # As the SDK would have sent it in answer to the call.
+    sent = serialize_server_result("tools/call", protocol_version, dumped)
+    return _describe_state(execution, "completed") | {"result": sent}
 
 
 def _describe_state(execution: Execution, status: str) -> dict[str, Any]:
@@ -94,12 +96,6 @@ def _poll_interval_ms(execution: Execution) -> int:
     return round(min(max(age_ms / 10, SHORTEST_POLL_MS), LONGEST_POLL_MS))
 
 
-def _dump(result: CallToolResult, protocol_version: str) -> dict[str, Any]:
-    """As the SDK would have sent it in answer to the call."""
-    dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return serialize_server_result("tools/call", protocol_version, dumped)
-
-
 ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
@@ -111,8 +107,6 @@ class TaskParams(RequestParams):
 
 
 class TaskMethods:
-    """The handlers, for callers that the transport has let in."""
-
     def __init__(self, access_of: Callable[[Context], Access]) -> None:
         self._access_of = access_of
 
@@ -158,8 +152,12 @@ class TaskMethods:
         task_id = params.task_id
         if not isinstance(task_id, str):
             raise MCPError(INVALID_PARAMS, "taskId has to be a string.")
-        if context.request is not None:
-            _check_routing_header(context.request.headers.get(MCP_NAME_HEADER), task_id)
+        request = context.request
+        if request is not None and decode_header_value(request.headers.get(MCP_NAME_HEADER)) != task_id:
+            raise MCPError(
+                HEADER_MISMATCH,
+                f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter",
+            )
         access = self._access_of(context)
         if not any(access.allows(scope) for scope in scopes):
             needed = " or ".join(scope.value for scope in scopes)
@@ -172,13 +170,6 @@ class TaskMethods:
 def _read(task_id: str, access: Access, protocol_version: str) -> dict[str, Any]:
     execution = find_fresh_execution(task_id, caller=access.caller)
     return describe_task(execution, protocol_version=protocol_version)
-
-
-def _check_routing_header(header: str | None, task_id: str) -> None:
-    if decode_header_value(header) != task_id:
-        raise MCPError(
-            HEADER_MISMATCH, f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter"
-        )
 
 
 def _unknown_task(task_id: str) -> MCPError:

@@ -1,9 +1,11 @@
 """Making and recognising access tokens."""
 
+import getpass
 import hashlib
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
@@ -23,6 +25,7 @@ from catalogue.database import run_in_database
 from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.scopes import Scope
+from executions.callers import Caller
 from mcp_bridge.models import AccessToken, default_scopes
 
 TOKEN_START = "wfc_"  # noqa: S105 - how our tokens begin, so that secret scanners recognise a leaked one
@@ -73,26 +76,27 @@ def create_token(
 
 def authenticate(text: str) -> AccessToken | None:
     """The usable token of this text, or None. Touches the database at most twice a second for one token."""
-    if (known := recognise(text)) is not None:
-        return known
-    asked_at, digest = time.monotonic(), digest_of(text)
+    digest = digest_of(text)
+    return recognise(digest) or look_up(digest)
+
+
+def look_up(digest: str) -> AccessToken | None:
+    asked_at = time.monotonic()
     token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest).first()
     if token is None:
         _remembered.pop(digest, None)
         return None
-    _note_use(token)
+    now = timezone.now()
+    if token.last_used_at is None or now - token.last_used_at > USE_NOTED_EVERY:
+        AccessToken.objects.filter(pk=token.pk).update(last_used_at=now)
     if len(_remembered) >= REMEMBERED_TOKENS:
         _remembered.clear()
     _remembered[digest] = (asked_at, token)
     return token
 
 
-def recognise(text: str) -> AccessToken | None:
+def recognise(digest: str) -> AccessToken | None:
     """A token that was authenticated a moment ago, without touching the database."""
-    return recognise_digest(digest_of(text))
-
-
-def recognise_digest(digest: str) -> AccessToken | None:
     asked_at, token = _remembered.get(digest, (0.0, None))
     return token if token is not None and time.monotonic() - asked_at < REMEMBERED_SECONDS else None
 
@@ -114,12 +118,6 @@ def describe_wrong_token(text: str) -> str:
 def digest_of(text: str) -> str:
     """A plain hash is enough: the token is 256 random bits, there is nothing to guess."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _note_use(token: AccessToken) -> None:
-    now = timezone.now()
-    if token.last_used_at is None or now - token.last_used_at > USE_NOTED_EVERY:
-        AccessToken.objects.filter(pk=token.pk).update(last_used_at=now)
 
 
 @transaction.atomic
@@ -152,7 +150,6 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
 
 
 def resource_url(slug: str | None = None) -> str:
-    """The address that these tokens are for, of the whole catalogue or of a toolset."""
     return f"{settings.PUBLIC_URL}{_path(slug)}"
 
 
@@ -208,3 +205,49 @@ def delete_toolset(toolset: Toolset) -> None:
             toolset.delete()
     except (ProtectedError, IntegrityError):
         raise ToolsetInUse(toolset, tokens_bound_to(toolset)) from None
+
+
+class OtherToolset(Exception):
+    """The token is bound to a toolset, and it is not this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    caller: Caller
+    scopes: frozenset[str]
+    token_id: int | None = None
+    """None for callers that need no token."""
+    inline_wait_seconds: int | None = None
+    """What the token says of its client's patience; None: what the toolset or the product says."""
+    learned_wait_seconds: int | None = None
+    """Where the token says nothing: what the calls that its clients gave up have taught."""
+
+    def allows(self, scope: Scope) -> bool:
+        return scope in self.scopes
+
+    @property
+    def toolset(self) -> str | None:
+        """The slug of the toolset that the caller comes through; None: everything that is exposed."""
+        return self.caller.toolset
+
+    @classmethod
+    def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
+        """`toolset`: that of the address that was asked. Raises OtherToolset where the token has another."""
+        caller = token.caller
+        if toolset is not None and caller.toolset not in (None, toolset):
+            raise OtherToolset
+        if toolset is not None:
+            caller = replace(caller, toolset=toolset)
+        return cls(caller, token.granted, token.pk, token.inline_wait_seconds, token.learned_wait_seconds)
+
+    @classmethod
+    def of_local_user(cls, *, toolset: str | None = None) -> "Access":
+        """Whoever can start our process on this machine can read the database anyway."""
+        user = getpass.getuser()
+        caller = Caller(key=f"local:{user}"[:100], name=f"{user} (local)", toolset=toolset)
+        return cls(caller, frozenset({Scope.READ, Scope.RUN}))
+
+
+def granted_tokens(keys: Collection[int]) -> set[int]:
+    """Those of them that are neither revoked nor expired."""
+    return set(AccessToken.objects.usable().filter(pk__in=keys).values_list("pk", flat=True))

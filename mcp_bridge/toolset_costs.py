@@ -8,13 +8,13 @@ from functools import cache, partial
 from loguru import logger
 from mcp_types import LATEST_PROTOCOL_VERSION, Tool
 
+from catalogue.describing import tokens_for
 from catalogue.exposure import ExposedCatalogue, Workflows, expose, shown_by
 from catalogue.models import Toolset
-from catalogue.token_estimates import tokens_for
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.models import default_scopes
-from mcp_bridge.portability import PortableView, portable_view_of
-from mcp_bridge.tool_entries import built_in_tools, make_of_each, serialise_tool, serialised_tools
+from mcp_bridge.portability import PortableView
+from mcp_bridge.tool_lists import built_in_tools, make_of_each, serialise_tool, serialised_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,16 @@ class ToolsetCost:
     @property
     def warning(self) -> str:
         """What is wrong and what helps; empty within the budget."""
-        return f"{self.compared}; {self._remedy}" if self.is_over_budget else ""
-
-    @property
-    def _remedy(self) -> str:
+        if self.budget is None or not self.is_over_budget:
+            return ""
+        remedy = "switch it to compact or take workflows out"
         # The built-in tools are in every list.
-        if self.budget is not None and self.compact.tokens > self.budget:
-            return f"raise the budget, since the built-in tools alone take {self.compact.tokens:,}"
-        return "switch it to compact or take workflows out"
+        if self.compact.tokens > self.budget:
+            remedy = f"raise the budget, since the built-in tools alone take {self.compact.tokens:,}"
+        return f"{self.compared}; {remedy}"
 
 
 def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
-    """What `/mcp` costs clients whose token is bound to no toolset."""
     everything = catalogue.workflows
     return _remembered.cost(
         catalogue, None, lambda: _weigh(everything, catalogue, mode=Toolset.Mode.FULL, budget=None)
@@ -96,18 +94,11 @@ def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCos
     return _remembered.cost(
         catalogue,
         toolset.pk,
-        lambda: _weigh(
-            shown_by(toolset, catalogue),
-            catalogue,
-            mode=toolset.mode,
-            budget=toolset.token_budget,
-            portable=portable_view_of(toolset, catalogue),
-        ),
+        lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue),
     )
 
 
 def cost_of_proposal(toolset: Toolset, workflows: Workflows, catalogue: ExposedCatalogue) -> ToolsetCost:
-    """What a toolset with the settings of this one would cost if it showed these workflows."""
     portable = PortableView(expose(toolset, workflows)) if toolset.portable else None
     return _weigh(workflows, catalogue, mode=toolset.mode, budget=toolset.token_budget, portable=portable)
 

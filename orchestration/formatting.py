@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 
-from catalogue.token_estimates import CHARACTERS_PER_TOKEN, estimate_tokens
+from catalogue.describing import CHARACTERS_PER_TOKEN, estimate_tokens
 from connectors.network.redaction import shorten
 from orchestration.model.client import MeteredModel, ask_model
 from orchestration.model.replies import Message, Reply
@@ -88,7 +88,6 @@ ADDRESS = re.compile(
 DESTINATION = re.compile(r"(\]\(\s*<?|^ {0,3}\[[^\]\n]+\]:\s*<?)([^)\s>]+)", re.MULTILINE)
 """What a link of Markdown leads to, whatever it looks like, in a link or apart from it."""
 IMAGE = re.compile(r"!(?=\[)")
-"""Markdown's mark that makes an image of a link."""
 PLAIN_TAGS = (
     "b|blockquote|br|caption|code|dd|div|dl|dt|em|h[1-6]|hr|i|li|ol|p|pre|s|small|span|strong|sub|sup|table|"
     "tbody|td|tfoot|th|thead|tr|u|ul"
@@ -125,8 +124,10 @@ def _addresses_in(value: Any) -> Iterator[str]:
     while left:
         match left.pop():
             case str(text):
-                yield from [_bare(found[0]) for found in ADDRESS.finditer(text)]
-                yield from [_bare(found[2]) for found in DESTINATION.finditer(text)]
+                for address in ADDRESS.findall(text):
+                    yield _bare(address)
+                for _, address in DESTINATION.findall(text):
+                    yield _bare(address)
             case dict(members):
                 left += [*members.keys(), *members.values()]
             case list(items) | tuple(items):

@@ -2,7 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,15 +20,19 @@ from executions.models import Execution
 from executions.refusals import Busy, StartRefused
 from executions.waiting import start_and_wait
 from orchestration.formatting import format_answer
-from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.guard import Approved, Proposal, ProposalRefused, check_proposal
 from orchestration.model.client import MeteredModel
-from orchestration.models import WorkflowRequest
-from orchestration.proposals import Proposal
-from orchestration.records import describe_failure, open_request, read_answer, wait_for_original
+from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
+from orchestration.records import (
+    describe_failure,
+    open_request,
+    raw_response_of,
+    read_answer,
+    wait_for_original,
+)
 from orchestration.request_types import NotReplayable, RequestInput, RequestOutcome, RequestRefused
 from orchestration.retrieval import find_tools
 from orchestration.selection import Selection, approve_anew, choose_call
-from orchestration.stages import Failure, Stage, StageFailed, StageState
 
 OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
@@ -51,16 +56,38 @@ class Pipeline:
         self.retry_after: int | None = None
 
     async def run(self) -> None:
+        if not await self._open():
+            return
+        async with self._recorded_failures():
+            tools = await run_in_database(self._find_tools)
+            if self._asked.replayed_dry_run is None:
+                selection = await choose_call(self._asked.user_instructions, tools, model=self._model)
+            else:
+                approved = await run_in_database(replay_dry_run, self._asked.replayed_dry_run, tools)
+                selection = Selection(approved=approved, rounds=0)
+            approved = await run_in_database(self._approve, selection)
+            if not self._asked.dry_run:
+                execution = await run_call(
+                    approved, caller=self._asked.caller, key=self._asked.id, fresh=self._asked.fresh
+                )
+                await self._answer_with(execution)
+
+    async def _open(self) -> bool:
+        """Whether the request is a new one, which has to be worked on."""
         try:
             self.request = await run_in_database(open_request, self._asked)
             if self.request.pk != self._asked.id:
                 await wait_for_original(self.request)
-                return
+                return False
         except RequestRefused as refusal:
             self.refusal = refusal
-            return
+            return False
+        return True
+
+    @asynccontextmanager
+    async def _recorded_failures(self) -> AsyncIterator[None]:
         try:
-            await self._pass_stages()
+            yield
         except StageFailed as error:
             self._log(error)
             await self._fail(error)
@@ -68,29 +95,25 @@ class Pipeline:
             self._log(error)
             await self._fail(StageFailed(OURS, failure=Failure.INTERNAL))
 
-    async def _pass_stages(self) -> None:
-        asked = self._asked
-        tools = await run_in_database(find_tools, asked.tool_ids, caller=asked.caller)
-        await self._begin(Stage.LLM_SELECTION, questions=2, message=_count(tools))
-        selection = await self._choose(tools)
-        self._warnings += selection.warnings
-        self._tool = selection.approved.workflow.tool_name
-        chosen = _found_by(selection)
-        if asked.dry_run:
-            await self._succeed(_choice_message(selection), **chosen)
-            return
-        wait = longest_wait(selection.approved)
-        await self._begin(Stage.API_EXECUTION, seconds=wait, message=_choice_message(selection), **chosen)
-        execution = await run_call(selection.approved, caller=asked.caller, key=asked.id, fresh=asked.fresh)
-        await self._answer_with(execution)
+    def _find_tools(self) -> dict[str, Workflow]:
+        tools = find_tools(self._asked.tool_ids, caller=self._asked.caller)
+        self._begin(Stage.LLM_SELECTION, questions=2, message=_count(tools))
+        return tools
 
-    async def _choose(self, tools: Mapping[str, Workflow]) -> Selection:
-        if (shown_by := self._asked.replayed_dry_run) is not None:
-            approved = await run_in_database(replay_dry_run, shown_by, tools)
-            return Selection(approved=approved, rounds=0)
-        chosen = await choose_call(self._asked.user_instructions, tools, model=self._model)
-        approved = await run_in_database(approve_anew, chosen.approved, caller=self._asked.caller)
-        return replace(chosen, approved=approved)
+    def _approve(self, selection: Selection) -> Approved:
+        """The call by the tool's present definition; a dry run ends with it."""
+        approved = selection.approved
+        if selection.rounds:
+            approved = approve_anew(approved, caller=self._asked.caller)
+            selection = replace(selection, approved=approved)
+        self._warnings += selection.warnings
+        self._tool = approved.workflow.tool_name
+        message, found = _choice_message(selection), _found_by(selection)
+        if self._asked.dry_run:
+            self._succeed(message, **found)
+        else:
+            self._begin(Stage.API_EXECUTION, seconds=longest_wait(approved), message=message, **found)
+        return approved
 
     async def _answer_with(self, execution: Execution) -> None:
         if not execution.is_settled:
@@ -103,39 +126,38 @@ class Pipeline:
         elif self._asked.format_response:
             await self._format(execution)
         else:
-            await self._succeed(execution.told_state, execution_id=execution.pk)
+            await run_in_database(self._succeed, execution.told_state, execution_id=execution.pk)
 
     async def _format(self, execution: Execution) -> None:
         """A failure here costs the text, not the answer (C8.4)."""
-        stage, state, text = Stage.RESPONSE_FORMATTING, StageState.DONE, ""
-        await self._begin(stage, questions=1, message=execution.told_state, execution_id=execution.pk)
-        answered = await run_in_database(read_answer, self.request.pk)
-        message = ""
+        state, text, message = StageState.DONE, "", ""
+        raw = await run_in_database(self._begin_formatting, execution)
         try:
-            text, warnings = await format_answer(answered.raw_response or {}, self._asked, model=self._model)
+            text, warnings = await format_answer(raw, self._asked, model=self._model)
             self._warnings += warnings
         except StageFailed as error:
             self._log(error)
             state, message = StageState.FAILED, error.message
             self._warnings.append(f"The response could not be put into words: {error.message}")
-        await self._succeed(message, state=state, formatted_response=text)
+        await run_in_database(self._succeed, message, state=state, formatted_response=text)
 
-    async def _begin(
+    def _begin_formatting(self, execution: Execution) -> dict[str, Any]:
+        """The response that is formatted."""
+        self._begin(
+            Stage.RESPONSE_FORMATTING, questions=1, message=execution.told_state, execution_id=execution.pk
+        )
+        return raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
+
+    def _begin(
         self, stage: Stage, *, questions: int = 0, seconds: float = 0.0, message: str = "", **found: Any
     ) -> None:
         """Raises StageFailed where the record was ended meanwhile: the same request may have come again."""
         within = timedelta(seconds=seconds + questions * settings.CATALOGUE["model_timeout"]) + GRACE
-        begin_stage = self.request.begin_stage
-        begun = await run_in_database(
-            begin_stage, stage, within=within, message=message, **self._costs(), **found
-        )
-        if not begun:
+        if not self.request.begin_stage(stage, within=within, message=message, **self._costs(), **found):
             raise StageFailed(GIVEN_UP, failure=Failure.INTERRUPTED)
 
-    async def _succeed(self, message: str, *, state: StageState = StageState.DONE, **found: Any) -> None:
-        ended = await run_in_database(
-            self.request.succeed, message=message, state=state, **self._costs(), **found
-        )
+    def _succeed(self, message: str, *, state: StageState = StageState.DONE, **found: Any) -> None:
+        ended = self.request.succeed(message=message, state=state, **self._costs(), **found)
         self._bound().info("A natural-language request succeeded" if ended else GIVEN_UP)
 
     async def _fail(self, error: StageFailed) -> None:

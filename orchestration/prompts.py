@@ -85,7 +85,6 @@ def selection_prompt(
 
 
 def repair_prompt(asked: Sequence[Message], answered: str, objection: str) -> list[Message]:
-    """Asks once more, saying what was wrong with the first answer."""
     return [
         *asked,
         {"role": "assistant", "content": answered[:LONGEST_REPEATED]},
@@ -94,7 +93,6 @@ def repair_prompt(asked: Sequence[Message], answered: str, objection: str) -> li
 
 
 def formatting_prompt(response: str, *, instructions: str, format_instructions: str) -> list[Message]:
-    """Asks for the response in words for the person who gave the instructions."""
     parts = [data_block("instructions", instructions), data_block("response", response)]
     if format_instructions.strip():
         parts.append(data_block("format", format_instructions))

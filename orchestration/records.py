@@ -15,9 +15,8 @@ from loguru import logger
 from catalogue.database import run_in_database
 from executions.models import Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
-from orchestration.models import WorkflowRequest
+from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
-from orchestration.stages import Failure, Stage, started_stage
 
 OPENING_SECONDS = 60
 """For its first stage, which takes no time, and until the second begins."""

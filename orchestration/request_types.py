@@ -43,8 +43,6 @@ class RequestInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestOutcome:
-    """The recorded outcome of a request."""
-
     request: WorkflowRequest
     """As it was recorded."""
     raw_response: dict[str, Any] | None

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from catalogue.describing import CHARACTERS_PER_TOKEN
 from catalogue.exposure import ExposedCatalogue, current_catalogue
-from catalogue.http_tools.configs import declared_output_schema, is_http_tool
+from catalogue.http_tools import declared_output_schema, is_http_tool
 from catalogue.inputs import Input, inputs_at
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
-from catalogue.schema_words import Place
 from catalogue.search import rank_for_instructions
-from catalogue.token_estimates import CHARACTERS_PER_TOKEN
+from catalogue.served_schemas import Place
 from connectors.http_tools.tool import HttpOperation
 from connectors.network.redaction import printable, shorten
 from executions.callers import Caller
-from orchestration.stages import Failure, StageFailed
+from orchestration.models import Failure, StageFailed
 
 LONGEST_TITLE = 200
 LONGEST_SHOWN_TITLE = 80
@@ -95,8 +95,6 @@ class ToolContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Depth:
-    """How much of each tool is shown."""
-
     description: int
     """Characters."""
     parameters: Detail
@@ -163,7 +161,8 @@ def _describe_or_name(workflows: Sequence[Workflow], depth: _Depth, tokens: int)
     lines: dict[str, str] = {}
     named_size = len(BETWEEN)
     for workflow in workflows:
-        line = _name_line(workflow)
+        title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
+        line = f"name only: {workflow.tool_name}" + (f" ({title})" if title else "")
         if named_size + len(line) + 1 <= room * NAMES_SHARE:
             named_size += len(line) + 1
             lines[workflow.tool_name] = line
@@ -182,11 +181,6 @@ def _describe_or_name(workflows: Sequence[Workflow], depth: _Depth, tokens: int)
     return ToolContext(
         text=BETWEEN.join(parts), described=list(entries), named=list(lines), left_out=left_out
     )
-
-
-def _name_line(workflow: Workflow) -> str:
-    title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
-    return f"name only: {workflow.tool_name}" + (f" ({title})" if title else "")
 
 
 def _ranked(
@@ -257,7 +251,10 @@ def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required
         return []
     lines: list[str] = []
     if schema.get("type", "object") != "object":
-        schema = _as_a_field(schema)
+        definitions: dict[str, Any] = {
+            name: schema[name] for name in ("$defs", "definitions") if name in schema
+        }
+        schema = {"type": "object", "properties": {"result": schema}, **definitions}
     for line in _lines(Place(schema, schema), "", detail.depth, detail, says_required):
         if len(lines) == detail.lines:
             return [*lines, "- and more"]
@@ -269,12 +266,6 @@ def one_line(text: str, limit: int) -> str:
     """A text that cannot forge lines of the prompt."""
     line = " ".join(text.split())
     return shorten(line if line.isprintable() else " ".join(printable(line).split()), limit)
-
-
-def _as_a_field(schema: dict[str, Any]) -> dict[str, Any]:
-    """A value that is no object, wrapped in one that has it as `result`."""
-    wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}}
-    return wrapped | {name: schema[name] for name in ("$defs", "definitions") if name in schema}
 
 
 def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required: bool) -> Iterator[str]:

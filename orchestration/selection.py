@@ -8,19 +8,26 @@ from django.conf import settings
 from loguru import logger
 
 from catalogue.database import run_in_database
+from catalogue.describing import estimate_tokens
 from catalogue.exposure import current_catalogue
-from catalogue.http_tools.configs import is_http_tool
+from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
-from catalogue.token_estimates import estimate_tokens
 from connectors.network.redaction import printable, shorten
 from executions.callers import Caller
-from orchestration.guard import Approved, ProposalRefused, check_proposal
+from orchestration.guard import (
+    Approved,
+    Proposal,
+    ProposalRefused,
+    UnreadableProposal,
+    check_proposal,
+    proposal_schema,
+    read_proposal,
+)
 from orchestration.model.client import MeteredModel
 from orchestration.model.replies import Message
+from orchestration.models import Failure, StageFailed
 from orchestration.prompts import repair_prompt, selection_prompt
-from orchestration.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
 from orchestration.retrieval import ToolContext, describe_tools
-from orchestration.stages import Failure, StageFailed
 
 LONGEST_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500
@@ -39,8 +46,6 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Objection:
-    """What is wrong with a proposal, for the model and for the caller."""
-
     message: str
     failure: Failure
 
@@ -51,7 +56,7 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     context = await run_in_database(_describe, list(tools.values()), instructions)
     asked, schema = _question(instructions, context, tools)
     reply = await model.ask(asked, schema=schema)
-    if known_by_name := _chosen_by_name(reply.text, context):
+    if context.named and (known_by_name := _chosen_by_name(reply.text, context)):
         context = await run_in_database(_describe, list(tools.values()), instructions, known_by_name)
         asked, schema = _question(instructions, context, tools)
         reply = await model.ask(asked, schema=schema)
@@ -80,7 +85,6 @@ def _describe(tools: Sequence[Workflow], instructions: str, first: str = "") -> 
 def _question(
     instructions: str, context: ToolContext, tools: Mapping[str, Workflow]
 ) -> tuple[list[Message], dict[str, Any]]:
-    """What the model is asked, and the JSON Schema of its answer."""
     has_endpoints = any(map(is_http_tool, tools.values()))
     schema = proposal_schema([*context.described, *context.named], has_endpoints=has_endpoints)
     prompt = selection_prompt(
@@ -136,7 +140,6 @@ def _no_tool_fits(proposal: Proposal) -> str:
 
 
 def _refused_twice(first: _Objection, second: _Objection) -> str:
-    """Why both proposals were refused."""
     is_readable = second.failure == Failure.PROPOSAL_REFUSED
     what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
     when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"

@@ -26,7 +26,7 @@ def main() -> None:
     problems = []
     database_url = find_postgres()
     if database_url is None:
-        problems.append(f"PostgreSQL lets nobody in at {POSTGRES} without a password.")
+        problems.append(f"PostgreSQL at {POSTGRES} allows no login without a password.")
     if not answers():
         problems.append(f"There is no answer at {broker}.")
     if problems:

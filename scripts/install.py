@@ -240,8 +240,8 @@ def fail(log: Path, what: str, advice: str = "") -> None:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     lines = [line for line in lines if line and line != "npm error"]
     errors = [line for line in lines if re.match(r"(npm )?error\b", line, re.IGNORECASE)] or lines
-    told = [f"  {line[:SHOWN_CHARACTERS]}" for line in errors[-SHOWN_LINES:]]
-    sys.exit("\n".join(filter(None, [what, *told, f"All of the output: {log}", advice])))
+    shown = [f"  {line[:SHOWN_CHARACTERS]}" for line in errors[-SHOWN_LINES:]]
+    sys.exit("\n".join(filter(None, [what, *shown, f"All of the output: {log}", advice])))
 
 
 def dotted(version: tuple[int, ...]) -> str:

@@ -5,7 +5,8 @@ import gc
 import math
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 from django.apps import apps
 from django.core.management.commands import migrate as migrate_command
 from django.db import connection, transaction
+from django.template import Context, RequestContext, Template
 from django.test import TransactionTestCase
+from django.test.utils import instrumented_test_render
 from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 from xdist.remote import Producer
@@ -23,16 +26,18 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 from xdist.workermanage import WorkerController
 
 from catalogue import connections
+from catalogue.describing import forget_outages
 from catalogue.exposure import forget_catalogue
-from catalogue.outages import forget_outages
 from catalogue.product_settings import keep_settings
-from executions.admission import forget_admissions
+from executions.runner.schedule import forget_runs
+from executions.starting import forget_admissions
 from executions.statistics import forget_past_days
-from mcp_bridge.throttling import forget_pauses
+from mcp_bridge.authentication import forget_pauses
 from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists
 from mcp_bridge.toolset_costs import forget_costs
 from tests.processes import ROOT, ExampleEngine, running_example_engine
+from tests.warm_starts import run_warm, warm_server
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -52,6 +57,7 @@ def _nothing_remembered() -> Iterator[None]:
 def _forget() -> None:
     forget_catalogue()
     forget_past_days()
+    forget_runs()
     # Not read again: tests count queries, and many of them have no database.
     keep_settings({}, seconds=math.inf)
     forget_outages()
@@ -107,11 +113,35 @@ def _static_files_found_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
+    """The test client copies every template's context: a sixth of the time of a page of the admin."""
+
+    def render(template: Template, context: Context) -> str:
+        if isinstance(context, RequestContext) and context.template is template:
+            return instrumented_test_render(template, context)
+        return template.nodelist.render(context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Template, "_render", render)
+        yield
+
+
 @pytest.fixture(scope="session")
 def example_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleEngine]:
     """The engine of examples/engine as a process; it keeps the runs of earlier tests."""
     with running_example_engine(tmp_path_factory.mktemp("engine")) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def warm_starts() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """`run_warm`, for tests whose subject is what a fresh process does with its environment and its data."""
+    with warm_server() as server:
+        yield run_warm
+        assert server.stdin
+        server.stdin.close()
+    warm_server.cache_clear()
 
 
 OTHER_SESSIONS = """

@@ -12,8 +12,7 @@ from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.toolsets import write_toolset
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.models.usage import count_end
-from orchestration.models import WorkflowRequest
-from orchestration.stages import Stage, StageState
+from orchestration.models import Stage, StageState, WorkflowRequest
 
 _numbers = itertools.count(1)
 NOWHERE = "http://127.0.0.1:9"

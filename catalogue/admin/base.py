@@ -1,30 +1,73 @@
-"""What the admin pages of all rooms share: reading without writing, and buttons that post."""
+"""The base of the admin pages of all rooms: lists, histories, buttons that post, and forms for selected
+rows."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
 from django.db import models
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.views import ChangeList
 
-from catalogue.admin.changes import tell_changes
-from catalogue.history import actor_of, record_change, record_deletion, remember_relations
+from catalogue.admin.rendering import chip
+from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
 from catalogue.models import HistoryEntry
+
+SHOWN_CHANGES, SHOWN_VALUE = 4, 50
+
+
+def describe_changes(entry: HistoryEntry) -> list[str]:
+    """`title: empty → Report`, a line for each of the first fields."""
+    told = [
+        f"{field_label(entry, name)}: {_in_short(old)} → {_in_short(new)}"
+        for name, (old, new) in entry.changes.items()
+    ]
+    more = len(told) - SHOWN_CHANGES
+    return told[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _in_short(value: Any) -> str:
+    text = " ".join(value_in_full(value).split())
+    return text if len(text) <= SHOWN_VALUE else f"{text[:SHOWN_VALUE]}…"
+
+
+def value_in_full(value: Any) -> str:
+    match value:
+        case None | "" | [] | {}:
+            return "empty"
+        case bool():
+            return "on" if value else "off"
+        case str():
+            return value
+        case list() if all(isinstance(part, str) for part in value):
+            return ", ".join(value)
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def field_label(entry: HistoryEntry, name: str) -> str:
+    model = recorded_model(entry.model)
+    fields = {} if model is None else {field.name: field for field in model._meta.get_fields()}
+    return str(getattr(fields.get(name), "verbose_name", name.replace("_", " ")))
+
 
 HISTORY_PAGE = 100
 RELATED = "__id__exact"
-"""How lists name the filter by another object."""
+"""How lists name the filter by a related object."""
 
 if TYPE_CHECKING:
     UnfoldAdmin = admin.ModelAdmin[Any]
@@ -35,18 +78,35 @@ else:
     CatalogueForm = forms.ModelForm
 
 
-class CatalogueAdmin(UnfoldAdmin):
-    """What all lists and forms share."""
+class CatalogueChangeList(ChangeList):  # type: ignore[misc]
+    """Builds the link of each heading once: Unfold asks for all of them with every row."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._links: dict[Hashable, str] = {}
+        super().__init__(*args, **kwargs)
+
+    def get_query_string(
+        self, new_params: dict[str, Any] | None = None, remove: list[str] | None = None
+    ) -> str:
+        key = (str(self.filter_params), str(new_params), str(remove))
+        if key not in self._links:
+            self._links[key] = super().get_query_string(new_params, remove)
+        return self._links[key]
+
+
+class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True
-    """Filters are chosen together and then applied; unfold's drop-downs do nothing without that button."""
+    """Unfold's drop-down filters apply only with a submit button."""
     history_model: type[models.Model] | None = None
-    """Whose history the page shows, where that of another object with the same key says more."""
+    """Shows the history of this model's object with the same key."""
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CatalogueChangeList]:
+        return CatalogueChangeList
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Browsers send filters that were left open as empty values: the address names the others only."""
+        """Drops the empty values that browsers send for unused filters."""
         # Without a column to sort by is not the same as sorted by the usual one.
         chosen = {name: str(value) for name, value in request.GET.items() if value or name == ORDER_VAR}
         if request.method == "GET" and len(chosen) < len(request.GET):
@@ -54,7 +114,7 @@ class CatalogueAdmin(UnfoldAdmin):
         return super().changelist_view(request, extra_context)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """An object that is added from a list of those of one other object belongs to that one, too."""
+        """A list filtered by a related object presets that object for new ones."""
         narrowed = dict(parse_qsl(request.GET.get("_changelist_filters", "")))
         fields = {field.name for field in self.opts.fields if field.many_to_one}
         of_list = {
@@ -76,7 +136,6 @@ class CatalogueAdmin(UnfoldAdmin):
         record_deletion(actor_of(request), queryset)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """With what the history compares after a change."""
         obj = super().get_object(request, object_id, from_field)
         if obj is not None and request.method == "POST":
             remember_relations(obj)
@@ -89,7 +148,7 @@ class CatalogueAdmin(UnfoldAdmin):
         paginator = self.get_paginator(request, entries, HISTORY_PAGE)
         page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
         for entry in page:
-            entry.told_changes = tell_changes(entry)
+            entry.told_changes = describe_changes(entry)
         shown = {
             "may_see_entries": request.user.has_perm("catalogue.view_historyentry"),
             "action_list": page,
@@ -100,15 +159,25 @@ class CatalogueAdmin(UnfoldAdmin):
 
 
 def _in_words(message: Any) -> str:
-    """Django tells changes of a form as a structure, from which a LogEntry makes sentences."""
+    """Django structures the changes of a form; a LogEntry makes sentences of them."""
     if isinstance(message, str):
         return message
     return LogEntry(action_flag=CHANGE, change_message=json.dumps(message)).get_change_message()
 
 
-class ReadOnlyMixin:
-    """Records are made by what happens, never by hand."""
+class OptionsFilter(DropdownFilter):  # type: ignore[misc]
+    options: ClassVar[Mapping[str, tuple[str, Callable[[QuerySet[Any]], QuerySet[Any]]]]]
+    """By the parameter's value: the label, and the rows that it leaves."""
 
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(value, label) for value, (label, _) in self.options.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        chosen = self.options.get(self.value() or "")
+        return chosen[1](queryset) if chosen else queryset
+
+
+class ReadOnlyMixin:
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
@@ -121,25 +190,19 @@ class ReadOnlyMixin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Button:
-    """One thing that can be done to one object."""
-
     name: str
     label: str
     icon: str
-    """A Material symbol."""
     variant: str = "default"
     confirm: str = ""
-    """A question to answer before it is done."""
+    """A question to answer first."""
     values: tuple[tuple[str, str], ...] = ()
-    """What is sent with it, by name."""
     records: bool = False
-    """The method keeps the history itself."""
+    """The method records the history itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """A way to another page, beside the buttons."""
-
     label: str
     icon: str
     """A Material symbol."""
@@ -147,7 +210,7 @@ class Link:
 
 
 def button(label: str, **looks: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Mark a method `(request, obj) -> None` as what a button does; it tells its result in messages."""
+    """Mark a method `(request, obj) -> None` as a button's; it reports its result in messages."""
 
     def mark(method: Callable[..., None]) -> Callable[..., None]:
         method.button = Button(name=method.__name__, label=label, **looks)  # type: ignore[attr-defined]
@@ -159,27 +222,27 @@ def button(label: str, **looks: Any) -> Callable[[Callable[..., None]], Callable
 class ButtonsMixin(CatalogueAdmin):
     """Buttons on the change page.
 
-    They post, unlike unfold's own actions: a link in somebody's mail must not refresh or cancel anything.
+    They post, unlike unfold's own actions: a link in a mail must not refresh or cancel anything.
     """
 
     buttons: Iterable[str] = ()
 
     def get_buttons(self, request: HttpRequest, obj: Any) -> list[Button]:
-        """Those that make sense for the object; none for people who may only look."""
+        """Those that apply to the object; none for users who may only view."""
         if not self.may_press_buttons(request):
             return []
         return [getattr(self, name).button for name in self.buttons]
 
     def may_press_buttons(self, request: HttpRequest) -> bool:
-        """The model's own permission, also where its rows cannot be edited."""
+        """The model's change permission, also where its rows cannot be edited."""
         return request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}")
 
     def get_urls(self) -> list[URLPattern]:
-        return [self._button_url(name) for name in self.buttons] + super().get_urls()
-
-    def _button_url(self, name: str) -> URLPattern:
-        view = self.admin_site.admin_view(partial(self._press, name=name))
-        return path(f"<path:object_id>/{name}/", view, name=f"{self._url_name}_{name}")
+        views = {name: self.admin_site.admin_view(partial(self._press, name=name)) for name in self.buttons}
+        return [
+            path(f"<path:object_id>/{name}/", view, name=f"{self._url_name}_{name}")
+            for name, view in views.items()
+        ] + super().get_urls()
 
     @property
     def _url_name(self) -> str:
@@ -207,17 +270,56 @@ class ButtonsMixin(CatalogueAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _stored(self, request: HttpRequest, obj: Any) -> Any:
-        """Of a refused form, the object as it still is: the form has written its values to its own."""
+        """The stored object; a refused form has written its values to its own."""
         if obj is None or request.method != "POST":
             return obj
         return self.get_object(request, str(obj.pk)) or obj
 
     def _has_history(self, obj: Any) -> bool:
-        """Of a record that nobody edits there is one only if somebody pressed a button of its page."""
+        """Records that are never edited have a history only after a button was pressed."""
         if not isinstance(self, ReadOnlyMixin):
             return True
         return HistoryEntry.of(obj).exists()
 
     def panel(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """What the template above the form shows of the object."""
         return {}
+
+
+SHOWN_NAMES = 20
+Form = TypeVar("Form", bound=forms.Form)
+
+
+def ask_for_selected(
+    pages: CatalogueAdmin,
+    request: HttpRequest,
+    queryset: QuerySet[Any],
+    form_class: type[Form],
+    title: str,
+    apply: Callable[[Form], None],
+    *,
+    note: str = "",
+    shown: Iterable[Any] | None = None,
+) -> HttpResponse | None:
+    """The page with the form until that is sent and valid; then `apply` runs and the list is shown again.
+
+    `note` replaces the number of selected rows, and `shown` their names.
+    """
+    form = form_class(request.POST) if "post" in request.POST else form_class()
+    if form.is_bound and form.is_valid():
+        apply(form)
+        return None
+    count = queryset.count()
+    selected = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
+    across = request.POST.get("select_across", "0")
+    context = pages.admin_site.each_context(request) | {
+        "title": title,
+        "opts": pages.opts,
+        "form": form,
+        "note": note or f"{count:,} workflow{'' if count == 1 else 's'} selected",
+        "shown": shown,
+        "names": [] if shown else [chip(str(row)) for row in queryset[:SHOWN_NAMES]],
+        "more": 0 if shown else max(0, count - SHOWN_NAMES),
+        "sent": [("action", request.POST["action"]), ("select_across", across), ("post", "yes"), *selected],
+        "back": request.get_full_path(),
+    }
+    return TemplateResponse(request, "catalogue/admin/bulk_form.html", context)

@@ -22,7 +22,7 @@ from catalogue.admin.rendering import (
     table,
 )
 from catalogue.history import actor_of
-from catalogue.http_tools.configs import KIND
+from catalogue.http_tools import KIND
 from catalogue.models import DiscoveryRun
 from catalogue.review import ReviewRefused, confirm_listing
 
@@ -34,7 +34,6 @@ OUTCOME_BADGES = {
 }
 COUNTS = ("added", "updated", "unchanged", "returned", "missing", "held")
 CHECKED = "Its tools are declared here; the API was reached"
-"""Of a source that lists nothing."""
 HELD = "Agents go on seeing the workflows below. Confirm it if they are gone for good."
 NAMED = {
     "missing": "Gone from the engine's list",
@@ -60,7 +59,6 @@ def describe_run(run: DiscoveryRun) -> str:
 
 
 def run_row(request: HttpRequest, run: DiscoveryRun) -> list[Any]:
-    """One line of the short table on a source's page."""
     started = link_if_allowed(request, ago(run.started_at), "catalogue_discoveryrun_change", run.pk)
     return [
         started,
@@ -80,22 +78,6 @@ def _linked(request: HttpRequest, named: list[dict[str, Any]]) -> list[Any]:
         link_if_allowed(request, one["tool_name"], "catalogue_workflow_change", one["workflow"])
         for one in named
     ]
-
-
-def confirm_and_tell(request: HttpRequest, held: DiscoveryRun) -> None:
-    """Say that what the listing has lost is gone, and what the next listing came to."""
-    try:
-        run = confirm_listing(held, by=actor_of(request))
-    except ReviewRefused as refused:
-        messages.warning(request, str(refused))
-        return
-    if run is None:
-        messages.info(request, "Confirmed. The source cannot be listed just now; its next listing counts.")
-    elif run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
-        messages.success(request, f"Confirmed. {describe_counts(run)}.")
-    else:
-        details = link("Details", "catalogue_discoveryrun_change", run.pk)
-        messages.error(request, format_html("Confirmed, but: {} {}", run.error, details))
 
 
 @admin.register(DiscoveryRun)
@@ -156,7 +138,7 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
         return paragraphs(run.error)
 
     def get_buttons(self, request: HttpRequest, obj: DiscoveryRun) -> list[Button]:
-        """The listing that holds the source up now can be confirmed."""
+        """The latest held listing of a source can be confirmed."""
         is_held = obj.outcome == DiscoveryRun.Outcome.HELD and DiscoveryRun.objects.held().filter(pk=obj.pk)
         return super().get_buttons(request, obj) if is_held else []
 
@@ -170,8 +152,21 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
         confirm="Take these workflows out of the catalogue, as the engine does not list them any more?",
         records=True,
     )
-    def confirm(self, request: HttpRequest, run: DiscoveryRun) -> None:
-        confirm_and_tell(request, run)
+    def confirm(self, request: HttpRequest, held: DiscoveryRun) -> None:
+        try:
+            run = confirm_listing(held, by=actor_of(request))
+        except ReviewRefused as refused:
+            messages.warning(request, str(refused))
+            return
+        if run is None:
+            messages.info(
+                request, "Confirmed. The source cannot be listed just now; its next listing counts."
+            )
+        elif run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
+            messages.success(request, f"Confirmed. {describe_counts(run)}.")
+        else:
+            details = link("Details", "catalogue_discoveryrun_change", run.pk)
+            messages.error(request, format_html("Confirmed, but: {} {}", run.error, details))
 
     def panel(self, request: HttpRequest, obj: DiscoveryRun) -> dict[str, Any]:
         return {

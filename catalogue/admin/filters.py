@@ -1,4 +1,4 @@
-"""The ordered filters, and what they do to the workflows at hand."""
+"""The ordered filters, and their effect on the present workflows."""
 
 import hashlib
 import json
@@ -30,31 +30,27 @@ from catalogue.models import WorkflowFilter
 SHOWN_NAMES = 20
 SHOWN, HIDDEN = "would be let through", "would be hidden"
 Group = tuple[str, int, list[SafeString], int]
-"""Heading, number, the first names, how many more there are."""
+"""Heading, number, first names, number of further ones."""
 HELP = {
     "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page tells it, "
     "and not the tool's. Of tags, one that matches is enough.",
     "syntax": "A glob has to match the whole; a regular expression may match anywhere in it.",
     "pattern": "Upper and lower case count.",
 }
-"""What curators have to know of a filter's fields to write one that hits."""
 
 
 SEEN = "seen"
-"""The hidden field that says which effect the person has been shown: saving has no other."""
+"""The hidden field with the digest of the effect that the page has shown; without it nothing is saved."""
 PREVIEW = "_preview"
-"""The button that shows the effect and saves nothing."""
 
 if TYPE_CHECKING:
-    FilterModelForm = CatalogueForm
     FilterModelFormSet = forms.BaseModelFormSet[WorkflowFilter, Any]
 else:
     from django.forms import BaseModelFormSet as FilterModelFormSet
-    from django.forms import ModelForm as FilterModelForm
 
 
-class WorkflowFilterForm(FilterModelForm):
-    """Is saved once what it changes for agents has been shown."""
+class WorkflowFilterForm(CatalogueForm):
+    """Saved only after the page has shown its effect on agents."""
 
     seen = forms.CharField(required=False, widget=forms.HiddenInput)
     effect: FilterPreview | None = None
@@ -81,18 +77,15 @@ class WorkflowFilterForm(FilterModelForm):
 
     @property
     def proposal(self) -> list[Group] | None:
-        """What is shown of the effect before it is saved."""
-        return None if self.effect is None else _described(self.effect, shown=SHOWN, hidden=HIDDEN)
+        return None if self.effect is None else _effect_groups(self.effect, shown=SHOWN, hidden=HIDDEN)
 
 
 class FilterFormSet(FilterModelFormSet):
-    """Positions and switches in the list: likewise."""
-
     seen = question = ""
 
     @property
     def errors(self) -> list[Any]:
-        """Nothing where there are none: the page takes a list of empty ones for errors."""
+        """Empty where no form has errors: the page takes a list of empty ones for errors."""
         found = super().errors
         return found if any(found) else []
 
@@ -100,7 +93,7 @@ class FilterFormSet(FilterModelFormSet):
         return super().is_valid() and not self.question
 
     def add_fields(self, form: Any, index: int | None) -> None:
-        """Named for who does not see the column's heading."""
+        """Labels for screen readers, which do not see the column headings."""
         super().add_fields(form, index)
         for name in ("position", "enabled"):
             form.fields[name].widget.attrs["aria-label"] = f"{name.capitalize()} of {form.instance}"
@@ -139,7 +132,6 @@ class WorkflowFilterAdmin(ButtonsMixin):
         ]
 
     def _preview(self, request: HttpRequest, key: int | None = None) -> HttpResponse:
-        """What the form as it stands matches and would change, for the page that it is typed on."""
         if not (self.has_change_permission(request) or self.has_add_permission(request)):
             raise PermissionDenied
         stored = None if key is None else WorkflowFilter.objects.filter(pk=key).first()
@@ -178,7 +170,7 @@ class WorkflowFilterAdmin(ButtonsMixin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         (preview,) = preview_filters(WorkflowFilter.objects.all())
-        groups = _described(preview, shown="let through", hidden="hidden")
+        groups = _effect_groups(preview, shown="let through", hidden="hidden")
         return super().changelist_view(request, (extra_context or {}) | {"preview": groups})
 
     def get_changelist_formset(self, request: HttpRequest, **kwargs: Any) -> Any:
@@ -198,20 +190,19 @@ class WorkflowFilterAdmin(ButtonsMixin):
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """With what agents see, and what no longer, once the filters are gone."""
+        """Adds the effect of the deletion on agents."""
         deleted, counts, forbidden, protected = super().get_deleted_objects(objs, request)
         effect = _effect_of([], without=objs)
-        told = [format_html("<b>{}</b>", line) for line in _told(effect)]
+        told = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]
         return [*deleted, *told], counts, forbidden, protected
 
     def panel(self, request: HttpRequest, obj: WorkflowFilter) -> dict[str, Any]:
         effect = effect_of_filter(obj)
-        groups = _described(effect, shown="let through because of it", hidden="hidden because of it")
+        groups = _effect_groups(effect, shown="let through because of it", hidden="hidden because of it")
         return {"effect": groups}
 
 
 def _effect_of(changed: Iterable[WorkflowFilter], without: Iterable[WorkflowFilter] = ()) -> FilterPreview:
-    """What changes for agents when these filters are saved, or deleted."""
     stored = list(WorkflowFilter.objects.all())
     replaced = {rule.pk for rule in [*changed, *without]}
     return effect_of_replacing(stored, [*(rule for rule in stored if rule.pk not in replaced), *changed])
@@ -226,23 +217,22 @@ def _fingerprint(effect: FilterPreview) -> str:
 
 
 def _question(effect: FilterPreview) -> str:
-    return f"Nothing was saved yet. {' '.join(_told(effect))} Save again to do it."
+    return f"Nothing was saved yet. {' '.join(_effect_sentences(effect))} Save again to do it."
 
 
-def _told(effect: FilterPreview) -> list[str]:
-    return [
-        f"{len(names)} {'workflow' if len(names) == 1 else 'workflows'} {what}: {_some(names)}."
-        for what, names in ((HIDDEN, effect.hidden), (SHOWN, effect.shown))
-        if names
-    ]
+def _effect_sentences(effect: FilterPreview) -> list[str]:
+    sentences = []
+    for what, names in ((HIDDEN, effect.hidden), (SHOWN, effect.shown)):
+        if names:
+            some, more = ", ".join(names[:SHOWN_NAMES]), len(names) - SHOWN_NAMES
+            shown = f"{some} and {more} more" if more > 0 else some
+            sentences.append(
+                f"{len(names)} {'workflow' if len(names) == 1 else 'workflows'} {what}: {shown}."
+            )
+    return sentences
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - SHOWN_NAMES
-    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _described(preview: FilterPreview, *, shown: str, hidden: str) -> list[Group]:
+def _effect_groups(preview: FilterPreview, *, shown: str, hidden: str) -> list[Group]:
     return [_group(shown, preview.shown), _group(hidden, preview.hidden)]
 
 
@@ -251,7 +241,7 @@ def _group(heading: str, names: list[str]) -> Group:
 
 
 def _warning(changed: Iterable[WorkflowFilter]) -> str:
-    """The first include filter says something of all that it does not name."""
+    """The first include filter excludes everything that it does not name."""
     includes = WorkflowFilter.objects.filter(enabled=True, action=WorkflowFilter.Action.INCLUDE)
     if includes.exists() or not any(rule.enabled and rule.action == rule.Action.INCLUDE for rule in changed):
         return ""

@@ -1,5 +1,6 @@
-"""The history of all that people, tokens and commands changed, with a way back."""
+"""The history of changes by people, tokens and commands, with reverts."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +16,16 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 
-from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
-from catalogue.admin.changes import field_label, tell_changes, value_in_full
+from catalogue.admin.base import (
+    Button,
+    ButtonsMixin,
+    OptionsFilter,
+    ReadOnlyMixin,
+    button,
+    describe_changes,
+    field_label,
+    value_in_full,
+)
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed, side_by_side, wrapped
 from catalogue.history import actor_of
 from catalogue.models import HistoryEntry
@@ -68,23 +77,19 @@ class ModelFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(model=self.value()) if self.value() else queryset
 
 
-class SinceFilter(DropdownFilter):  # type: ignore[misc]
+def _within(*, days: int) -> Callable[[QuerySet[HistoryEntry]], QuerySet[HistoryEntry]]:
+    return lambda entries: entries.filter(at__gte=timezone.now() - timedelta(days=days))
+
+
+class SinceFilter(OptionsFilter):
     title = "date"
     parameter_name = "since"
-    DAYS = (
-        ("1", "the last 24 hours"),
-        ("7", "the last 7 days"),
-        ("30", "the last 30 days"),
-        ("365", "the last year"),
-    )
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return self.DAYS
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
-        if self.value() not in dict(self.DAYS):
-            return queryset
-        return queryset.filter(at__gte=timezone.now() - timedelta(days=int(self.value())))
+    options = {
+        "1": ("the last 24 hours", _within(days=1)),
+        "7": ("the last 7 days", _within(days=7)),
+        "30": ("the last 30 days", _within(days=30)),
+        "365": ("the last year", _within(days=365)),
+    }
 
 
 @admin.register(HistoryEntry)
@@ -119,7 +124,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     @admin.display(description="what", ordering="message")
     def what(self, entry: HistoryEntry) -> SafeString:
         lines = format_html_join(
-            "", '<div class="text-xs">{}</div>', ((line,) for line in tell_changes(entry))
+            "", '<div class="text-xs">{}</div>', ((line,) for line in describe_changes(entry))
         )
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem; max-width: 40rem"
         return format_html('<div style="{}">{}{}</div>', look, entry.message, lines)
@@ -127,14 +132,12 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     # The page
 
     def get_fieldsets(self, request: HttpRequest, obj: HistoryEntry | None = None) -> Any:
-        """Nothing that the panel does not tell better."""
         return []
 
     def get_buttons(self, request: HttpRequest, obj: HistoryEntry) -> list[Button]:
         return super().get_buttons(request, obj) if self._may_revert(request, obj) else []
 
     def may_press_buttons(self, request: HttpRequest) -> bool:
-        """Whether they may for one entry, its object decides."""
         return self.has_view_permission(request)
 
     def _may_revert(self, request: HttpRequest, entry: HistoryEntry) -> bool:
@@ -152,12 +155,12 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
             )
 
     def has_revert_permission(self, request: HttpRequest) -> bool:
-        """Of what, each entry's object decides."""
+        """Each entry's object decides."""
         return self.has_view_permission(request)
 
     @admin.action(description="Revert", permissions=["revert"])
     def revert_selected(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> None:
-        """The latest first, so that several changes of one object are taken back in turn."""
+        """The latest first, so that several changes of one object are reverted in turn."""
         if (count := queryset.count()) > MOST_REVERTED:
             messages.error(request, f"{count:,} are too many: at most {MOST_REVERTED} at a time.")
             return
@@ -170,7 +173,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
             messages.warning(request, f"Left as they are: {' '.join(refused[:SHOWN_REFUSALS])}{more}")
 
     def _try_to_revert(self, request: HttpRequest, entry: HistoryEntry) -> str:
-        """Why it was not; empty once it is."""
+        """Why it cannot be reverted; empty after a revert."""
         if problem := why_not_revertible(entry):
             return problem
         if not self._may_revert(request, entry):
@@ -182,7 +185,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
         return ""
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """A button of an entry's page changes another object, whose history tells of it."""
+        """Buttons of an entry's page change other objects, which have the history."""
 
     def panel(self, request: HttpRequest, obj: HistoryEntry) -> dict[str, Any]:
         rows = [

@@ -1,4 +1,4 @@
-"""The product's settings: one page, without a list."""
+"""The product's settings: a single page without a list."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from unfold.widgets import (
 )
 
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm
-from catalogue.admin.configuration import AS_CODE, download_export, show_configuration
+from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.rendering import side_by_side
 from catalogue.models import ProductSettings
 from catalogue.product_settings import (
@@ -43,7 +43,6 @@ def _label(setting: LiveSetting) -> str:
 
 
 def _help_text(setting: LiveSetting) -> str:
-    """What it means, where its value comes from, and what an empty field stands for."""
     given = f"{_shown(setting.default)}, from {'the environment' if setting.is_given else 'the defaults'}"
     now = f"Changed here; empty: {given}" if setting.origin == Origin.HERE else f"Now {given}"
     return f"{setting.description.replace('`', '')} {now} ({setting.variable})."
@@ -71,7 +70,7 @@ def _field(setting: LiveSetting) -> forms.Field:
 
 
 class SettingsForm(CatalogueForm):
-    """A field for each setting; an empty one stands for what the environment says."""
+    """A field for each setting; empty ones restore the environment's value."""
 
     class Meta:
         model = ProductSettings
@@ -111,26 +110,25 @@ class ProductSettingsAdmin(CatalogueAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Straight to the one row that there is."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         row = settings_row()
         return HttpResponseRedirect(reverse("admin:catalogue_productsettings_change", args=[row.pk]))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """The page can be opened before the row exists."""
+        """Creates the row when the page is first opened."""
         settings_row()
         return super().get_object(request, object_id, from_field)
 
     def get_urls(self) -> list[URLPattern]:
         pages = [
-            path("as-code/", self.admin_site.admin_view(show_configuration), name=AS_CODE),
+            path("as-code/", self.admin_site.admin_view(ConfigurationPage.show), name=AS_CODE),
             path("as-code/export/", self.admin_site.admin_view(download_export), name=f"{AS_CODE}_export"),
         ]
         return pages + super().get_urls()
 
     def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
-        """By the headings of the settings; the fields exist only in a form that can be filled in."""
+        """Grouped like the settings; read-only pages have no fields."""
         if not self.has_change_permission(request, obj):
             return [(None, {"fields": ["settings_shown"]})]
         groups: dict[str, list[str]] = {}
@@ -150,7 +148,6 @@ class ProductSettingsAdmin(CatalogueAdmin):
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
-        """From what to what: the history is read by whoever looks for the cause of something."""
         return [{"changed": {"fields": form.told}}] if form.told else []
 
     def has_add_permission(self, request: HttpRequest) -> bool:

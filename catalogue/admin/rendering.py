@@ -1,4 +1,4 @@
-"""How values look in the admin. What engines and agents say is hostile: everything here escapes."""
+"""HTML of values in the admin. Texts of engines and agents are hostile: everything here escapes."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,25 +12,22 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
 from django.utils.timesince import timesince, timeuntil
 
 from catalogue.presentation import is_shown_without_request
 
 SHOWN_CHARACTERS = 100_000
-"""How much of one payload a page shows."""
 DASH = "-"
 
 
 @lru_cache(maxsize=1_000, typed=True)  # Typed: what is marked as safe is another text.
 def badge(text: str, kind: str = "", *, title: str = "", href: str = "") -> SafeString:
-    """A coloured label, with `href` a link. Kinds: success, warning, danger, info and the plain default."""
+    """A coloured label, with `href` a link. Kinds: success, warning, danger, info, and plain by default."""
     look = {"text": text, "type": kind, "label_title": title, "href": href}
     return render_to_string("unfold/helpers/label.html", look)
 
 
 def chip(text: str) -> SafeString:
-    """A name or a tag, letter by letter as it is."""
     look = "bg-base-100 font-mono px-1.5 py-0.5 rounded-default text-xs dark:bg-base-800"
     return format_html('<span class="{}" style="overflow-wrap: anywhere">{}</span>', look, text)
 
@@ -40,40 +37,36 @@ def side_by_side(parts: Iterable[str]) -> SafeString:
 
 
 def one_a_line(parts: Iterable[str]) -> SafeString:
-    """Each whole, whatever the width of the column."""
     return format_html_join(
         "", '<div class="whitespace-nowrap" style="margin: 2px 0">{}</div>', ((part,) for part in parts)
     )
 
 
 def wrapped(text: str) -> SafeString:
-    """A name of up to 64 letters without a space, in a list: it must not push the other columns away."""
+    """A name of up to 64 letters without a space must not push the other columns away."""
     look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem; max-width: 18rem"
     return format_html('<div style="{}">{}</div>', look, text)
 
 
 def ago(moment: datetime | None) -> str:
-    """`5 minutes ago` or `in 5 minutes`, the exact time as its tooltip."""
+    """`5 minutes ago` or `in 5 minutes`, with the exact time as its tooltip."""
     if moment is None:
         return DASH
-    told = _distance(moment, timezone.now())
+    now = timezone.now()
+    ahead = moment > now
+    if abs(moment - now) < timedelta(minutes=1):
+        told = "in a moment" if ahead else "just now"
+    else:
+        told = f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
     return format_html('<span title="{}" class="whitespace-nowrap">{}</span>', _exact(moment), told)
 
 
-def _distance(moment: datetime, now: datetime) -> str:
-    ahead = moment > now
-    if abs(moment - now) < timedelta(minutes=1):
-        return "in a moment" if ahead else "just now"
-    return f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
-
-
 def exactly(moment: datetime | None) -> str:
-    """The time to the second with how long ago it was."""
     return DASH if moment is None else format_html("{} ({})", _exact(moment), ago(moment))
 
 
 def to_the_millisecond(moment: datetime) -> SafeString:
-    """For timelines, where the order of things within a second matters."""
+    """For timelines, where the order within a second matters."""
     local = timezone.localtime(moment)
     told = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
     return format_html('<span class="whitespace-nowrap">{}</span>', told)
@@ -92,22 +85,26 @@ def duration(milliseconds: int | None) -> str:
 
 
 def shortened(text: str, length: int = 60) -> str:
-    """The beginning, the whole as its tooltip."""
+    """The beginning, with the whole as its tooltip."""
     if len(text) <= length:
         return text or DASH
-    return format_html('<span title="{}">{}</span>', text[:1000], Truncator(text).chars(length))
+    return format_html('<span title="{}">{}</span>', text[:1000], cut_short(text, length))
+
+
+def cut_short(text: str, length: int) -> str:
+    """At most `length` characters, at a cost that a list of thousands can pay, unlike Django's Truncator."""
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
 def pretty_json(value: Any, *, whole: str = "") -> SafeString:
-    """Indented, and cut with its whole size said."""
+    """Indented; cut with a note of the whole size."""
     return text_block(json.dumps(value, indent=2, ensure_ascii=False), whole=whole)
 
 
 def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeString:
-    """Letter by letter with its own line breaks, and cut with its whole size said.
+    """Verbatim with its line breaks; cut with a note of the whole size.
 
-    `whole` is the address at which there is all of what is cut. `unrolled`: as high as it is, without a
-    scroll bar of its own.
+    `whole` is the address of the uncut text. `unrolled`: without a scroll bar of its own.
     """
     note, is_cut = "", len(text) > SHOWN_CHARACTERS
     if is_cut:
@@ -118,24 +115,22 @@ def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeStr
 
 
 def icon_or_address(address: str) -> SafeString:
-    """The picture itself where it is in the address; nothing is fetched from servers that others name."""
+    """The picture only where the address contains it; nothing is fetched from foreign servers."""
     if not is_shown_without_request(address):
         return chip(address)
     return format_html('<img src="{}" alt="" style="height: 2rem; display: inline-block">', address)
 
 
 def paragraphs(text: str) -> SafeString:
-    """The text with its own line breaks."""
     return format_html('<div style="white-space: pre-line; overflow-wrap: anywhere">{}</div>', text or DASH)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
-    """What unfold's table component wants."""
     return {"headers": list(headers), "rows": [list(row) for row in rows]}
 
 
 def link(text: Any, view: str, *args: Any, query: str = "") -> SafeString:
-    """To a page of the admin, named like `catalogue_source_change`."""
+    """A link to an admin page such as `catalogue_source_change`."""
     return format_html(
         '<a class="text-link" href="{}{}">{}</a>', reverse(f"admin:{view}", args=args), query, text
     )
@@ -144,7 +139,7 @@ def link(text: Any, view: str, *args: Any, query: str = "") -> SafeString:
 def link_if_allowed(
     request: HttpRequest, text: Any, view: str, *args: Any, query: str = "", otherwise: Any = None
 ) -> Any:
-    """The text alone, or what is to stand there instead, for people who would find the page closed."""
+    """The text alone, or `otherwise`, for users without permission for the page."""
     app, model, _ = view.rsplit("_", 2)
     if any(request.user.has_perm(f"{app}.{verb}_{model}") for verb in ("view", "change")):
         return link(text, view, *args, query=query)

@@ -1,4 +1,4 @@
-"""Changes to review: what engines changed or added, until a curator decides."""
+"""Changes to review: changed and new workflows that await a curator's decision."""
 
 import json
 from collections.abc import Iterable
@@ -14,10 +14,16 @@ from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
-from unfold.views import ChangeList
 
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button
-from catalogue.admin.bulk_forms import ask_for_selected
+from catalogue.admin.base import (
+    Button,
+    ButtonsMixin,
+    CatalogueAdmin,
+    CatalogueChangeList,
+    ReadOnlyMixin,
+    ask_for_selected,
+    button,
+)
 from catalogue.admin.rendering import (
     ago,
     badge,
@@ -31,7 +37,7 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
-from catalogue.drift import Difference, tell_differences
+from catalogue.drift import Difference, find_suspicious, show_unseen, tell_differences
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
@@ -43,20 +49,17 @@ from catalogue.review import (
     fields_together,
     keep_accepted,
 )
-from catalogue.suspicious_words import find_suspicious, show_unseen
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER, FIELD, IN_PART = "offer", "field", "in_part"
 SHOWN_DONE = 5
 SHOWN_AT_ONCE = 50
-"""Reviews that one page shows, and so the most that are decided on with one click."""
+"""Reviews on one page, and so the most that one click decides."""
 LONGEST_COMPARED = 400
-"""Words of two texts that are compared one by one, which takes the third power of their number at worst."""
+"""Words of two compared texts; the comparison takes cubic time at worst."""
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]
-    """What awaits a decision, unless somebody wants to see what was turned down."""
-
     title = "decision"
     parameter_name = "decision"
     all_option = ("", "awaited")
@@ -70,8 +73,8 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
 
 
-class ReviewChangeList(ChangeList):  # type: ignore[misc]
-    """Reads once what the differences of all rows are judged by."""
+class ReviewChangeList(CatalogueChangeList):
+    """Reads the data for the differences of all rows once."""
 
     result_list: Any
 
@@ -97,7 +100,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     list_select_related = ("workflow__source",)
     list_per_page = SHOWN_AT_ONCE
     list_disable_select_all = True
-    """Nobody decides on what stands on other pages."""
+    """Rows of other pages are never selected."""
     search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
     search_help_text = "Names and ids"
     actions = ("accept_selected", "keep_selected")
@@ -106,7 +109,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     history_model = Workflow
     change_form_outer_before_template = "catalogue/admin/review.html"
 
-    # Whoever may see or change workflows may see or decide these.
+    # The permissions of workflows apply.
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("catalogue.view_workflow") or self.has_decide_permission(request)
@@ -164,7 +167,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @button("Accept", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, review: Review) -> None:
-        """All of it, or the fields that were chosen below the differences."""
+        """All fields, or those chosen below the differences."""
         offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
         if IN_PART in request.POST and not fields:
             messages.warning(request, "Nothing was changed: choose at least one of the differences.")
@@ -182,7 +185,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         _tell(request, keep_accepted(offers, by=actor_of(request)), "Kept")
 
     def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
-        """On to the next one, unless this one has to be looked at again."""
+        """Redirects to the list, unless the review has to be looked at again."""
         answer = super()._press(request, object_id, name=name)
         if Review.objects.awaiting().filter(pk__in=[object_id]).exists():
             return answer
@@ -192,7 +195,6 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         return HistoryEntry.of(obj.workflow).exists()
 
     def get_fieldsets(self, request: HttpRequest, obj: Review | None = None) -> Any:
-        """All that there is to see stands above."""
         return ()
 
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
@@ -214,20 +216,19 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     def _parts(
         self, request: HttpRequest, review: Review, differences: list[Difference]
     ) -> list[tuple[str, str]]:
-        """What can be accepted alone, with its name; nothing where that would be all of it."""
+        """The fields that can be accepted separately, with their names; empty for a single one."""
         parts: dict[tuple[str, ...], list[str]] = {}
         for field in dict.fromkeys(one.field for one in differences):
             parts.setdefault(fields_together(field, review.workflow.source), []).append(field)
-        shown = [(fields[0], ", ".join(map(_name_of_field, fields))) for fields in parts.values()]
+        shown = [
+            (fields[0], ", ".join(field.removeprefix("upstream_").replace("_", " ") for field in fields))
+            for fields in parts.values()
+        ]
         return shown if len(shown) > 1 and self.may_press_buttons(request) else []
 
 
-def _name_of_field(field: str) -> str:
-    return field.removeprefix("upstream_").replace("_", " ")
-
-
 def _with_offer(review: Review, placement: Placement) -> SafeString:
-    """What it is about, with the offer that the page shows, which a decision names."""
+    """With the offer on display, which a decision names."""
     seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
     return format_html("<div>{}{}</div>", seen, _told(review, placement))
 
@@ -256,7 +257,6 @@ def _told(review: Review, placement: Placement) -> SafeString:
 
 
 def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
-    """What the page showed of the chosen ones; what it did not show nobody has looked at."""
     chosen = list(reviews.values_list("pk", flat=True))
     seen = {key: offer for key in chosen if (offer := request.POST.get(f"{OFFER}-{key}"))}
     if unseen := len(chosen) - len(seen):
@@ -274,11 +274,9 @@ def _tell(request: HttpRequest, decided: Decided, done: str) -> None:
 
 
 class _ShownDifference:
-    """A difference with its two values next to each other."""
-
     def __init__(self, difference: Difference) -> None:
         self.told, self.warning = (
-            _with_code(difference.told[:1].upper() + difference.told[1:]),
+            _with_code(difference.text[:1].upper() + difference.text[1:]),
             difference.warning,
         )
         self.harmless = difference.harmless
@@ -290,7 +288,7 @@ class _ShownDifference:
 
 
 def _with_code(told: str) -> SafeString:
-    """With the names that stand between backticks set apart."""
+    """Names between backticks become chips."""
     parts = told.split("`")
     return format_html_join("", "{}", ((chip(part) if at % 2 else part,) for at, part in enumerate(parts)))
 
@@ -306,7 +304,6 @@ def _shown_value(value: Any) -> SafeString:
 
 
 def _marked(old: str, new: str) -> tuple[SafeString, SafeString]:
-    """Both texts, with the words marked that only one of them has."""
     before, after = show_unseen(old).split(" "), show_unseen(new).split(" ")
     if len(before) + len(after) > LONGEST_COMPARED:
         return _shown_value(old), _shown_value(new)
@@ -358,7 +355,7 @@ REVIEW_WORDS = {Review.Kind.CHANGED: "change to review", Review.Kind.NEW: "new, 
 
 
 def note_reviews(workflows: list[Any]) -> None:
-    """On each row of a page which kind of review awaits a decision: one query."""
+    """Set the kind of the undecided review on each row of a page, by one query."""
     awaiting = Review.objects.awaiting().filter(pk__in=[workflow.pk for workflow in workflows]).order_by()
     kinds = dict(awaiting.values_list("pk", "kind"))
     for workflow in workflows:
@@ -366,7 +363,6 @@ def note_reviews(workflows: list[Any]) -> None:
 
 
 def review_badge(workflow: Any) -> SafeString:
-    """Leads to the review; nothing where none awaits a decision."""
     if workflow.awaited_review is None:
         return mark_safe("")
     kind = Review.Kind(workflow.awaited_review)
@@ -377,7 +373,7 @@ def review_badge(workflow: Any) -> SafeString:
 def accept_for_workflows(
     pages: CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
 ) -> HttpResponse | None:
-    """The page that shows what is held of them, until it is sent; then that is accepted."""
+    """The page that shows the held changes of these workflows; once it is sent, they are accepted."""
     reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
     awaiting = reviews.count()
     if not awaiting:
@@ -408,8 +404,7 @@ def accept_for_workflows(
     )
 
 
-def tell_of_review(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """On the workflow's own page."""
+def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     review = Review.objects.filter(pk=workflow.pk).defer("offered").first()
     if review is None:
         return "Review", ""
@@ -418,15 +413,13 @@ def tell_of_review(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     return "Review", link(f"{what}, {told}", "catalogue_review_change", review.pk)
 
 
-def tell_of_reviews(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """On the source's page."""
+def reviews_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     count = Review.objects.awaiting().filter(workflow__source=source).count()
     query = f"?workflow__source__id__exact={source.pk}"
     return "Changes to review", link(count, "catalogue_review_changelist", query=query) if count else ""
 
 
-def tell_of_held_listing(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """On the source's page, too."""
+def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     run = DiscoveryRun.objects.held().filter(source=source).for_lists().first()
     if run is None:
         return "Held listing", ""

@@ -1,4 +1,4 @@
-"""What a page carries encrypted: an import that was looked at, and secrets typed into a refused form."""
+"""Encrypted contents of pages: an import after its preview, and secrets of a refused form."""
 
 import base64
 import json
@@ -14,14 +14,14 @@ ENTRIES_KEPT_SECONDS = 60 * 60
 
 
 def seal(content: bytes, asked: dict[str, Any]) -> str:
-    """The file and what was asked of it, as JSON values; encrypted, since it may hold secrets."""
+    """The file and its options as JSON values, encrypted, as they may hold secrets."""
     return encrypt_credentials(
         {"import": base64.b64encode(zlib.compress(content)).decode(), "asked": json.dumps(asked)}
     )
 
 
 def unseal(sealed: str) -> tuple[bytes, dict[str, Any]]:
-    """Raises PermissionDenied for what was sealed by nobody here."""
+    """Raises PermissionDenied for content sealed elsewhere."""
     try:
         opened = decrypt_credentials(sealed)
         return zlib.decompress(base64.b64decode(opened["import"])), json.loads(opened["asked"])
@@ -30,7 +30,7 @@ def unseal(sealed: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def seal_entries(entries: dict[str, str], *, form: str) -> str:
-    """Secrets for the next version of the same form; `form` names it, and the person who fills it in."""
+    """Secrets for the next version of the same form; `form` names the form and its user."""
     if not entries:
         return ""
     kept = {"form": form, "sealed_at": str(time.time()), "entries": json.dumps(entries)}
@@ -38,11 +38,11 @@ def seal_entries(entries: dict[str, str], *, form: str) -> str:
 
 
 class EntriesLost(Exception):
-    """What was sealed is too old, or was sealed for another form or person."""
+    """The sealed entries are too old, or belong to another form or user."""
 
 
 def unseal_entries(sealed: str, *, form: str) -> dict[str, str]:
-    """What `seal_entries` was given. Raises EntriesLost where it has to be entered again."""
+    """The arguments of `seal_entries`. Raises EntriesLost where they have to be entered again."""
     if not sealed:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What belongs to no list: the search over all of them, and the pages of 403 and 404."""
+"""Pages beyond the lists: the search over all of them, and 403 and 404."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,18 +13,16 @@ from unfold.dataclasses import SearchResult
 from catalogue.models import Source, Toolset, Workflow
 
 FOUND = 20
-"""Objects of a kind that the search shows."""
 SEARCHED = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}
-"""What Ctrl-K finds besides the pages themselves, with its symbol."""
+"""The models that Ctrl-K searches, with their symbols."""
 
 
 def search_everything(request: HttpRequest, term: str) -> list[SearchResult]:
-    """Workflows, sources and toolsets, as their own lists find them, for people who may see those."""
     return [result for model, icon in SEARCHED.items() for result in _search(request, model, term, icon)]
 
 
 def _search(request: HttpRequest, model: Any, term: str, icon: str) -> Iterator[SearchResult]:
-    pages = admin.site._registry[model]
+    pages = admin.site.get_model_admin(model)
     if not pages.has_view_permission(request):
         return
     found, _ = pages.get_search_results(request, pages.get_queryset(request), term)
@@ -39,14 +37,12 @@ def _search(request: HttpRequest, model: Any, term: str, icon: str) -> Iterator[
 
 
 def _described(obj: Any) -> str:
-    """What tells it from others of a similar name."""
     if isinstance(obj, Workflow):
         return f"workflow of {obj.source}: {obj.title}"
     return str(obj._meta.verbose_name)
 
 
 def page_refused(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403 in the look of the other pages, for people who have logged in."""
     if not _has_logged_in(request):
         return defaults.permission_denied(request, exception)
     told = str(exception) or "Your account has no permission for this. An administrator can grant it."
@@ -54,7 +50,7 @@ def page_refused(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404, likewise; elsewhere than in the admin nobody reads pages."""
+    """Plain text outside of the admin."""
     if not (request.path.startswith(reverse("admin:index")) and _has_logged_in(request)):
         return HttpResponseNotFound("There is nothing at this address.\n", content_type="text/plain")
     return _say(request, "Not found", "There is no such page, or what it showed is gone.", status=404)

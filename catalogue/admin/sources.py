@@ -1,23 +1,30 @@
-"""Sources: connect an engine, test it, refresh it, see how it does."""
+"""Sources: connect an engine, test it, refresh it, watch its health."""
 
+import json
+import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db.models import QuerySet
 from django.forms import HiddenInput, ModelForm
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 from unfold.decorators import action
+from unfold.widgets import UnfoldBooleanWidget
 
-from catalogue.admin.base import ButtonsMixin, button
+from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
 from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
-from catalogue.admin.openapi_import import show_openapi_import
+from catalogue.admin.form_fields import ONLY_IF, SETTING, setting_field
+from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, tell_of_import
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -31,19 +38,295 @@ from catalogue.admin.rendering import (
     side_by_side,
     table,
 )
-from catalogue.admin.reviews import tell_of_held_listing, tell_of_reviews
-from catalogue.admin.source_fieldsets import fieldsets_to_fill_in, fieldsets_to_read, label_of
-from catalogue.admin.source_form import SourceForm, shown_settings, source_form
-from catalogue.admin.temporal_import import show_import, tell_of_import
+from catalogue.admin.reviews import held_listing_fact, reviews_fact
+from catalogue.admin.sealed import EntriesLost, seal_entries, unseal_entries
 from catalogue.admin.tools import tell_of_tools
+from catalogue.connections import find_setting_problems
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
-from catalogue.kinds import summary_of
+from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.sources import check_candidate, disable_sources, enable_sources
+from catalogue.secrets import CredentialsUnreadable
+from catalogue.sources import (
+    UPDATABLE,
+    check_address_is_kept,
+    check_candidate,
+    check_settings,
+    configure_source,
+    create_source,
+    disable_sources,
+    enable_sources,
+    update_source,
+)
 from connectors.errors import Misconfigured
 from connectors.protocol import Health
-from connectors.registry import connector_class, connector_problems, usable_connectors
+from connectors.registry import connector_class, connector_kinds, connector_problems, usable_connectors
+
+FORGET = "forget_"
+STORED = "stored; leave empty to keep"
+ENTERED = "entered; leave empty to keep"
+KEPT_ENTRIES = "kept_entries"
+"""The hidden field with the encrypted secrets of a refused form."""
+WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
+TEST = "_test"
+
+
+class SourceForm(CatalogueForm):
+    """Made for one kind by `source_form`; secrets are only written, never shown."""
+
+    settings: ClassVar[dict[str, Setting]] = {}
+    sealed_for: ClassVar[str] = ""
+    """The user and the source; sealed entries open in no other form."""
+    kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    class Meta:
+        model = Source
+        fields = UPDATABLE
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stored = stored_credentials(self.instance)
+        self._kept, self._lost = dict[str, str](), False
+        try:
+            self._kept = unseal_entries(self.data.get(KEPT_ENTRIES, ""), form=self.sealed_for)
+        except EntriesLost:
+            self._lost = True
+        for name, setting in self.settings.items():
+            field = self.fields.get(SETTING + name)
+            if field is None:
+                continue
+            if setting.secret:
+                self._mark_stored(name, field)
+            elif name in self.instance.config:
+                self.initial[SETTING + name] = self.instance.config[name]
+
+    def _mark_stored(self, name: str, field: forms.Field) -> None:
+        if self._stored.get(name):
+            _mark_as_known(field, STORED)
+        else:
+            self.fields.pop(FORGET + name, None)
+        if name in self._kept:
+            _mark_as_known(field, ENTERED)
+
+    def is_valid(self) -> bool:
+        """False for a form that is only tested."""
+        return super().is_valid() and not self.is_tried
+
+    @property
+    def is_tried(self) -> bool:
+        return TEST in self.data
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if not self.settings:
+            return cleaned
+        if self._lost:
+            self.add_error(None, "The secrets that were entered here are no longer kept: enter them again.")
+        for name, problems in find_setting_problems(self.kind, self.config | self.credentials).items():
+            field = SETTING + name if SETTING + name in self.fields else None
+            if field is None or field not in self.errors:
+                self.add_error(field, ValidationError(problems))
+        if not self.setting_errors:
+            self._check_address()
+            self._check_connector()
+        self._keep_entries()
+        return cleaned
+
+    def _keep_entries(self) -> None:
+        """Secrets of a refused form travel with it, encrypted; the browser gets none back."""
+        usable = {
+            name: value
+            for name, setting in self.settings.items()
+            if setting.secret and SETTING + name not in self.errors and (value := self._entered(name))
+        }
+        data: Any = self.data
+        self.data = data = data.copy()
+        data[KEPT_ENTRIES] = seal_entries(usable, form=self.sealed_for)
+        for name in usable:
+            _mark_as_known(self.fields[SETTING + name], ENTERED)
+
+    @cached_property
+    def changed_data(self) -> list[str]:
+        """Includes secrets typed before the form was refused."""
+        changed = {*super().changed_data, *(SETTING + name for name in self._kept)}
+        return [name for name in self.fields if name in changed and name != KEPT_ENTRIES]
+
+    @property
+    def setting_errors(self) -> dict[str, list[str]]:
+        """By the field's name in the form, `__all__` for what concerns several."""
+        about_settings = (
+            name for name in self.errors if name == NON_FIELD_ERRORS or name.startswith(SETTING)
+        )
+        return {name: [str(message) for message in self.errors[name]] for name in about_settings}
+
+    def _check_address(self) -> None:
+        kept = [name for name in self._stored if self.credentials.get(name) and not self._entered(name)]
+        try:
+            if kept:
+                check_address_is_kept(self.instance, self.config)
+        except ValidationError as error:
+            self.add_error(SETTING + kept[0], error.messages)
+
+    def _check_connector(self) -> None:
+        """Well-formed settings may still be unusable, such as a missing file."""
+        try:
+            check_settings(self.candidate())
+        except ValidationError as error:
+            self.add_error(None, error.messages)
+
+    def candidate(self) -> Source:
+        """An unsaved source with the form's values."""
+        candidate = Source(name=self.cleaned_data.get("name", ""), kind=self.kind, config=self.config)
+        candidate.credentials = self.credentials
+        return candidate
+
+    @property
+    def kind(self) -> str:
+        return self.instance.kind or str(self.cleaned_data["kind"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Only differences from the connector's defaults, so that better defaults reach old sources."""
+        return {
+            name: value
+            for name, setting in self.settings.items()
+            if not setting.secret
+            and self._matters(setting)
+            and (value := self._chosen(setting)) != setting.default
+        }
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The stored secrets with new values and without forgotten ones."""
+        names = [name for name, setting in self.settings.items() if setting.secret and self._matters(setting)]
+        kept = {name: self._stored[name] for name in names if name in self._stored}
+        forgotten = {name for name in kept if self.cleaned_data.get(FORGET + name)}
+        entered = {name: value for name in names if (value := self._entered(name))}
+        return {name: value for name, value in kept.items() if name not in forgotten} | entered
+
+    def _chosen(self, setting: Setting) -> Any:
+        name = SETTING + setting.name
+        value = self.cleaned_data.get(name)
+        if self.fields[name].widget.value_omitted_from_data(self.data, self.files, self.add_prefix(name)):
+            return self.instance.config.get(setting.name, setting.default)
+        if value in EMPTY and value is not False:
+            return setting.empty if setting.can_be_empty else setting.default
+        return value
+
+    def _matters(self, setting: Setting) -> bool:
+        """False for settings that another choice disables: they are neither validated nor stored."""
+        return all(
+            (chosen if isinstance(chosen, str) else json.dumps(chosen)) in values
+            for name, values in setting.hints.only_if.items()
+            if name in self.settings
+            for chosen in [self._chosen(self.settings[name])]
+        )
+
+    def _entered(self, name: str) -> str:
+        return self.cleaned_data.get(SETTING + name) or self._kept.get(name, "")
+
+    def create(self) -> Source:
+        own = {name: self.cleaned_data[name] for name in UPDATABLE}
+        return create_source(kind=self.kind, config=self.config, credentials=self.credentials, **own)
+
+    def update(self) -> None:
+        """Changed fields only: new settings make a listing due and replace open connections."""
+        own = {name: self.cleaned_data[name] for name in UPDATABLE if name in self.changed_data}
+        if own:
+            update_source(self.instance, **own)
+        if any(name.startswith((SETTING, FORGET)) for name in self.changed_data):
+            configure_source(self.instance, config=self.config, credentials=self.credentials)
+
+
+def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
+    """Without settings where no connector knows the kind."""
+    settings = known_settings(kind)
+    fields: dict[str, Any] = {"settings": settings, "sealed_for": sealed_for}
+    for name, setting in settings.items():
+        field = fields[SETTING + name] = setting_field(setting, settings)
+        if setting.secret and not setting.required:
+            fields[FORGET + name] = _forget_field(setting, field)
+    return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
+
+
+def _mark_as_known(field: forms.Field, told: str) -> None:
+    field.required = False
+    field.widget.attrs["placeholder"] = told
+    # An empty field keeps the stored secret, unlike the help text of new sources says.
+    field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
+
+
+def _forget_field(setting: Setting, asking: forms.Field) -> forms.Field:
+    conditions = {name: value for name, value in asking.widget.attrs.items() if name == ONLY_IF}
+    return forms.BooleanField(
+        required=False,
+        label=f"Forget {setting.title}",
+        help_text="Delete what is stored.",
+        widget=UnfoldBooleanWidget(attrs=conditions),
+    )
+
+
+def known_settings(kind: str) -> dict[str, Setting]:
+    """None where no connector can be used for the kind."""
+    try:
+        return settings_of(kind)
+    except Misconfigured:
+        return {}
+
+
+def stored_credentials(source: Source) -> dict[str, str]:
+    """Empty after a change of SECRET_KEY; they have to be entered again."""
+    try:
+        return source.credentials
+    except CredentialsUnreadable:
+        return {}
+
+
+def shown_settings(source: Source) -> list[tuple[str, str]]:
+    stored = stored_credentials(source)
+    rows = []
+    for name, setting in known_settings(source.kind).items():
+        told = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
+        rows.append((setting.title, told or str(source.config.get(name, setting.default))))
+    return rows
+
+
+OWN_FIELDS = ("name", "enabled")
+DISCOVERY_FIELDS = ("new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval")
+LIMIT_FIELDS = ("max_concurrent",)
+ANOTHER_KIND = SafeString('<a href="?" class="underline">Another kind</a>')
+
+
+def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
+    lines: dict[str, list[Any]] = {"": []}
+    stored = stored_credentials(source) if source else {}
+    for setting in known_settings(kind).values():
+        lines.setdefault(setting.hints.group, []).append(_line(setting, stored))
+    introduction = ""
+    if source is None and known_settings(kind):
+        others = ANOTHER_KIND if len(connector_kinds()) > 1 else ""
+        introduction = format_html("{} {}", summary_of(connector_class(kind)), others)
+    return [
+        (None, {"fields": ["name", "kind_label" if source else "kind", "enabled", KEPT_ENTRIES]}),
+        (label_of(kind), {"fields": lines.pop(""), "description": introduction}),
+        *((group, {"fields": fields, "classes": ["collapse"]}) for group, fields in lines.items()),
+        ("Discovery", {"fields": DISCOVERY_FIELDS}),
+        ("Limits", {"fields": LIMIT_FIELDS}),
+    ]
+
+
+def label_of(kind: str) -> str:
+    try:
+        return connector_class(kind).label
+    except Misconfigured as error:
+        return error.message if kind else ""
+
+
+def _line(setting: Setting, stored: dict[str, str]) -> Any:
+    field = SETTING + setting.name
+    may_be_forgotten = setting.secret and stored.get(setting.name) and not setting.required
+    return (field, FORGET + setting.name) if may_be_forgotten else field
+
 
 HEALTH_BADGES = {
     Source.HealthState.UNKNOWN: "",
@@ -57,14 +340,14 @@ RECENT_RUNS = 5
 @admin.register(Source)
 class SourceAdmin(ButtonsMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Source], tuple[str, Any]]]] = [
-        tell_of_held_listing,
-        tell_of_reviews,
+        held_listing_fact,
+        reviews_fact,
         tell_of_import,
         tell_of_tools,
     ]
-    """What the rooms above tell of a source; they add themselves."""
+    """Facts from the rooms above, which register themselves."""
     further_losses: ClassVar[list[Callable[[list[Source]], str]]] = []
-    """What the rooms above warn of before sources are deleted; nothing where they would lose nothing."""
+    """Warnings before a deletion, from the rooms above; empty for no loss."""
     list_display = (
         "name", "kind", "health", "told", "workflow_counts", "last_refresh", "next_refresh", "enabled",
     )  # fmt: skip
@@ -115,11 +398,8 @@ class SourceAdmin(ButtonsMixin):
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        if self.has_add_permission(request) and not self._kind_to_add(request):
-            return self._ask_for_kind(request)
-        return super().add_view(request, form_url, extra_context)
-
-    def _ask_for_kind(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_add_permission(request) or self._kind_to_add(request):
+            return super().add_view(request, form_url, extra_context)
         context = self.admin_site.each_context(request) | {
             "title": "What kind of engine?",
             "opts": self.opts,
@@ -132,7 +412,7 @@ class SourceAdmin(ButtonsMixin):
         return TemplateResponse(request, "catalogue/admin/choose_kind.html", context)
 
     def _kind_to_add(self, request: HttpRequest) -> str:
-        """Empty while somebody has to choose; with a single kind there is no choice."""
+        """Empty until the user has chosen; a single kind needs no choice."""
         kinds = [*usable_connectors()]
         chosen = request.POST.get("kind") or request.GET.get("kind") or (kinds[0] if len(kinds) == 1 else "")
         return chosen if chosen in kinds else ""
@@ -150,7 +430,7 @@ class SourceAdmin(ButtonsMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
-            return fieldsets_to_read()
+            return [(None, {"fields": [*OWN_FIELDS, *DISCOVERY_FIELDS, *LIMIT_FIELDS, "settings_shown"]})]
         return fieldsets_to_fill_in(obj.kind if obj else self._kind_to_add(request), obj)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -181,7 +461,7 @@ class SourceAdmin(ButtonsMixin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Come here with a form that was sent only to be tried, or that cannot be saved as it is."""
+        """Also reached with a form that is only tested or was refused."""
         form = context["adminform"].form
         if isinstance(form, SourceForm) and form.is_bound and form.is_tried:
             outcome = _try(form)
@@ -214,22 +494,20 @@ class SourceAdmin(ButtonsMixin):
 
     @button("Refresh now", icon="refresh", variant="primary")
     def refresh_now(self, request: HttpRequest, source: Source) -> None:
-        _refresh_and_tell(request, source)
+        _refresh(request, source)
 
     @admin.action(description="Refresh now", permissions=["change"])
     def refresh_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        """One at once; several by the worker, since one engine that hangs would hold up the page."""
+        """A single one now; several by the worker, as one hanging engine would block the page."""
         record_change(actor_of(request), queryset, "Asked for a listing.")
         if queryset.count() == 1:
-            _refresh_and_tell(request, queryset.get())
+            _refresh(request, queryset.get())
         elif asked := make_due(queryset):
             messages.success(
                 request, f"{asked} listings begin within seconds; the discovery runs tell how they go."
             )
         else:
-            messages.warning(
-                request, "Nothing to list: the sources, or discovery as a whole, are switched off."
-            )
+            messages.warning(request, "Nothing to list: the sources, or discovery as a whole, are disabled.")
 
     @action(  # type: ignore[untyped-decorator]
         description="Import Temporal file",
@@ -238,7 +516,7 @@ class SourceAdmin(ButtonsMixin):
         permissions=["import"],
     )
     def import_temporal(self, request: HttpRequest) -> HttpResponse:
-        return show_import(request)
+        return TemporalImportPage.show(request)
 
     @action(  # type: ignore[untyped-decorator]
         description="Import OpenAPI document",
@@ -247,18 +525,18 @@ class SourceAdmin(ButtonsMixin):
         permissions=["import"],
     )
     def import_openapi(self, request: HttpRequest) -> HttpResponse:
-        return show_openapi_import(request)
+        return OpenApiImportPage.show(request)
 
     def has_import_permission(self, request: HttpRequest) -> bool:
         return self.has_add_permission(request) or self.has_change_permission(request)
 
-    @admin.action(description="Switch on", permissions=["change"])
+    @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Switched on: {enable_sources(queryset, by=actor_of(request))}.")
+        messages.success(request, f"Enabled: {enable_sources(queryset, by=actor_of(request))}.")
 
-    @admin.action(description="Switch off", permissions=["change"])
+    @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Switched off: {disable_sources(queryset, by=actor_of(request))}.")
+        messages.success(request, f"Disabled: {disable_sources(queryset, by=actor_of(request))}.")
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]
@@ -267,7 +545,7 @@ class SourceAdmin(ButtonsMixin):
             "facts": [
                 (f"{obj.get_health_state_display().capitalize()} since", exactly(obj.failing_since)),
                 ("Last good listing", exactly(obj.last_refreshed_at)),
-                ("Next listing", exactly(obj.next_refresh_at) if obj.enabled else "none, switched off"),
+                ("Next listing", exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
@@ -283,7 +561,7 @@ class SourceAdmin(ButtonsMixin):
         }
 
 
-def _refresh_and_tell(request: HttpRequest, source: Source) -> None:
+def _refresh(request: HttpRequest, source: Source) -> None:
     try:
         run = refresh_source(source)
     except RefreshRefused as error:
@@ -299,7 +577,6 @@ def _refresh_and_tell(request: HttpRequest, source: Source) -> None:
 
 
 def _try(form: SourceForm) -> dict[str, Any]:
-    """Whether the form's settings reach the engine, and what is to be told of it."""
     if form.setting_errors:
         labels = {name: f"{field.label}: " for name, field in form.fields.items()}
         problems = form.setting_errors.items()

@@ -1,7 +1,8 @@
 """Declaring HTTP tools in the admin: add one, change it, remove it."""
 
-from typing import Any
+from typing import Any, get_args
 
+from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -10,14 +11,22 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from unfold.decorators import action
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from catalogue.admin.base import Button, ButtonsMixin, button
-from catalogue.admin.tool_form import ToolForm, http_sources
+from catalogue.admin.form_fields import MONOSPACE, CommasField, JsonValueField, MultilineField
 from catalogue.history import actor_of
-from catalogue.http_tools.configs import KIND, tool_config_of
-from catalogue.http_tools.refusals import ToolsRefused
-from catalogue.http_tools.registry import remove_tool, replace_tool, store_tools
+from catalogue.http_tools import KIND, tool_config_of
+from catalogue.imports.pipeline import ToolFault, ToolsRefused
+from catalogue.imports.tools import read_tool, remove_tool, replace_tool, store_tools
 from catalogue.models import Source, Workflow
+from connectors.http_tools.tool import BodyFormat, Method, ToolConfig
 
 NEEDED = "catalogue.change_source"
 GROUPS = (
@@ -32,8 +41,212 @@ GROUPS = (
 WIDE = {"description", "endpoint", "input_schema"}
 
 
+NO_ARGUMENTS = {"type": "object", "properties": {}}
+
+
+PLACES = {
+    "name": "/name",
+    "title": "/title",
+    "description": "/description",
+    "tags": "/tags",
+    "method": "/api/method",
+    "endpoint": "/api/endpoint",
+    "body_format": "/api/body_format",
+    "idempotency_header": "/api/idempotency_header",
+    "anonymous": "/api/anonymous",
+    "input_schema": "/input_schema",
+    "input_mappings": "/field_mappings/input",
+    "constants": "/field_mappings/constants",
+    "output_schema": "/output_schema",
+    "output_is_promised": "/output_is_promised",
+    "output_mappings": "/field_mappings/output",
+    "timeout_seconds": "/timeout_seconds",
+    "cache_seconds": "/cache_seconds",
+}
+"""The place in a ToolConfig that each form field fills in."""
+
+
+def _text(label: str, help_text: str, *, required: bool = False, length: int = 255) -> forms.CharField:
+    widget = UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"})
+    return forms.CharField(
+        label=label, help_text=help_text, required=required, max_length=length, widget=widget
+    )
+
+
+def _json(label: str, help_text: str, *, rows: int, example: str = "") -> JsonValueField:
+    widget = UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
+    return JsonValueField(label=label, help_text=help_text, required=False, widget=widget)
+
+
+def _seconds(label: str, help_text: str) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label,
+        help_text=help_text,
+        required=False,
+        min_value=1,
+        max_value=2_592_000,
+        widget=UnfoldAdminIntegerFieldWidget,
+    )
+
+
+def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.BooleanField:
+    return forms.BooleanField(
+        label=label,
+        help_text=help_text,
+        required=False,
+        initial=initial,
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+
+def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
+    """The first choice is the default."""
+    first = choices[0][0] if choices else None
+    return forms.ChoiceField(
+        label=label, help_text=help_text, choices=choices, initial=first, widget=UnfoldAdminSelectWidget
+    )
+
+
+class ToolForm(forms.Form):
+    """`tool` is the resulting ToolConfig; faults appear at their fields."""
+
+    source = _choice("API", "Its base URL and credentials are those of the source.", [])
+    name = _text("Name", "What agents call it, as far as no other tool has that name.", required=True)
+    title = _text("Title", "For people. Empty: the name.")
+    description = MultilineField(
+        label="Description",
+        max_length=20_000,
+        help_text="What it does, when to use it and what comes back: agents choose by this.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
+    )
+    tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
+    method = _choice("Method", "", [(method, method) for method in get_args(Method)])
+    endpoint = _text(
+        "Endpoint",
+        "The whole address, arguments of the path in braces: https://api.example.com/v1/orders/{order_id}",
+        required=True,
+        length=2_000,
+    )
+    body_format = _choice(
+        "Body", "How it is written, where there is one.", [(name, name) for name in get_args(BodyFormat)]
+    )
+    idempotency_header = _text(
+        "Idempotency header",
+        "Where the API promises that requests with the same value in it count once: such as Idempotency-Key.",
+        length=100,
+    )
+    anonymous = _switch(
+        "Without credentials", "For an API that refuses the source's credentials with this call."
+    )
+    input_schema = _json(
+        "Input schema",
+        "JSON Schema of the arguments, an object. Others than these are refused.",
+        rows=12,
+        example='{\n  "type": "object",\n  "properties": {\n    "order_id": {"type": "string"}\n  },\n'
+        '  "required": ["order_id"]\n}',
+    )
+    input_mappings = _json(
+        "Where arguments go",
+        "Of those that do not go where the path names them, else into the query (GET, HEAD, DELETE) or the "
+        'body: {"customer": {"in": "header", "name": "X-Customer"}}. "in" is path, query, header or body; in '
+        "a body the name is a JSON Pointer.",
+        rows=6,
+        example='{\n  "amount": {"in": "body", "name": "/payment/amount"}\n}',
+    )
+    constants = _json(
+        "Always sent",
+        'A list: [{"in": "query", "name": "format", "value": "full"}]. Credentials belong to the source.',
+        rows=6,
+        example='[\n  {"in": "header", "name": "Accept-Language", "value": "en"}\n]',
+    )
+    output_mappings = _json(
+        "What comes out",
+        'Fields of the result, by JSON Pointers into the answer: {"total": "/amount/total"}. '
+        "Empty: the answer as it is.",
+        rows=6,
+        example='{\n  "state": "/state",\n  "total": "/amount/total"\n}',
+    )
+    output_schema = _json("Output schema", "JSON Schema of the result, where the API keeps to one.", rows=6)
+    output_is_promised = _switch(
+        "Promise it",
+        "Clients get the output schema, and a result that breaks it is an error. Off: it only describes.",
+        initial=True,
+    )
+    timeout_seconds = _seconds("Timeout (s)", "Empty: the product's default.")
+    cache_seconds = _seconds(
+        "Cache results for (s)", "For what changes nothing and answers all callers alike. Empty: not at all."
+    )
+    expose = _switch(
+        "Agents see it at once",
+        "Filters permitting. Off: once a curator enables it, as with workflows that are discovered.",
+    )
+
+    def __init__(self, *args: Any, tool: ToolConfig | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tool: ToolConfig | None = None
+        if tool is None:
+            self.fields["source"].choices = [  # type: ignore[attr-defined]
+                (source.name, f"{source.name}: {source.config.get('base_url')}") for source in http_sources()
+            ]
+            self.initial.setdefault("input_schema", NO_ARGUMENTS)
+        else:
+            del self.fields["source"], self.fields["expose"]
+            # The name identifies the tool; the workflow's page can rename it for agents.
+            self.fields["name"].disabled = True
+            written = tool.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+            values = {field: _at(place, written) for field, place in PLACES.items()}
+            self.initial.update({field: value for field, value in values.items() if value is not None})
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                self.tool = read_tool(_written(cleaned))
+            except ToolsRefused as refused:
+                self.show(refused)
+        return cleaned
+
+    def show(self, refused: ToolsRefused) -> None:
+        for fault in refused.problems:
+            field, rest = self._field_of(fault)
+            self.add_error(field, f"{rest}: {fault.message}" if rest else fault.message)
+
+    def _field_of(self, fault: ToolFault) -> tuple[str | None, str]:
+        """The field, and the place within its value."""
+        if fault.position is None:
+            return None, ""
+        for field, place in PLACES.items():
+            if field in self.fields and (fault.path + "/").startswith(place + "/"):
+                return field, fault.path.removeprefix(place)
+        return None, fault.path
+
+
+def http_sources() -> list[Source]:
+    return list(Source.objects.filter(kind="http").order_by("name"))
+
+
+def _written(cleaned: dict[str, Any]) -> dict[str, Any]:
+    """The ToolConfig as JSON; empty fields get their defaults."""
+    written: dict[str, Any] = {}
+    for field, place in PLACES.items():
+        if (value := cleaned.get(field)) in (None, ""):
+            continue
+        *parents, last = place[1:].split("/")
+        inner = written
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return written
+
+
+def _at(place: str, written: Any) -> Any:
+    for step in place[1:].split("/"):
+        written = (written or {}).get(step)
+    return written
+
+
 class ToolPagesMixin(ButtonsMixin):
-    """The pages and the button, for the admin of workflows."""
+    """Pages and buttons for the workflow admin."""
 
     actions_list = ("add_tool",)
     buttons = ("remove_tool",)
@@ -51,7 +264,9 @@ class ToolPagesMixin(ButtonsMixin):
     )
     def add_tool(self, request: HttpRequest) -> HttpResponse:
         initial = {"source": request.GET.get("source", "")}
-        form = ToolForm(request.POST or None, initial=initial | _start_of_endpoint(initial["source"]))
+        if source := Source.objects.filter(name=initial["source"], kind=KIND).first():
+            initial["endpoint"] = f"{source.config.get('base_url', '')}/"
+        form = ToolForm(request.POST or None, initial=initial)
         if form.is_valid() and form.tool is not None:
             given = form.cleaned_data
             try:
@@ -127,7 +342,7 @@ def may_declare(request: HttpRequest) -> bool:
 
 
 def tell_of_tools(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """For the page of a source: the way to add a tool to it."""
+    """Panel row of a source: a link to add a tool."""
     if source.kind != KIND or not may_declare(request):
         return ("Tools", "")
     address = f"{reverse('admin:catalogue_workflow_add_tool')}?{urlencode({'source': source.name})}"
@@ -135,16 +350,11 @@ def tell_of_tools(request: HttpRequest, source: Source) -> tuple[str, Any]:
 
 
 def tell_of_declaration(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """For the page of a workflow: the way to change what declares it."""
+    """Panel row of a workflow: a link to change its declaration."""
     if workflow.source.kind != KIND or workflow.missing_since is not None or not may_declare(request):
         return ("Declared here", "")
     address = reverse("admin:catalogue_workflow_tool", args=[workflow.pk])
     return ("Declared here", format_html('<a class="text-link" href="{}">Change the tool</a>', address))
-
-
-def _start_of_endpoint(source: str) -> dict[str, str]:
-    found = Source.objects.filter(name=source, kind=KIND).first()
-    return {"endpoint": f"{found.config.get('base_url', '')}/"} if found else {}
 
 
 def _to_workflow(workflow: Workflow) -> HttpResponse:

@@ -1,14 +1,15 @@
-"""By what the list of workflows can be narrowed."""
+"""Filters of the list of workflows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
+from catalogue.admin.base import OptionsFilter
 from catalogue.curation import known_tags
 from catalogue.exposure import Explanation, Visibility, explain_all, members_of_toolsets
 from catalogue.models import Review, Toolset, Workflow, WorkflowFilter
@@ -20,28 +21,21 @@ HINT_WORDS = {
     "idempotentHint": ("idempotent", "not idempotent"),
     "openWorldHint": ("open world", "closed world"),
 }
-"""What is said of a hint that holds, and of one that does not."""
 
 
-class EmptinessFilter(DropdownFilter):  # type: ignore[misc]
-    """Whether a column holds something."""
+def _overridden(*fields: str) -> Callable[[QuerySet[Workflow]], QuerySet[Workflow]]:
+    return lambda rows: rows.filter(pk__in=Workflow.objects.order_by().overridden(*fields).values("pk"))
 
-    column: ClassVar[str]
-    filled: ClassVar[tuple[str, str]]
-    empty: ClassVar[tuple[str, str]]
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [self.filled, self.empty]
+def _since(column: str, *, days: int) -> Callable[[QuerySet[Workflow]], QuerySet[Workflow]]:
+    return lambda rows: rows.filter(**{f"{column}__gte": timezone.now() - timedelta(days=days)})
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() in (self.filled[0], self.empty[0]):
-            return queryset.filter(**{f"{self.column}__isnull": self.value() == self.empty[0]})
-        return queryset
+
+def _awaiting(kind: str) -> QuerySet[Review]:
+    return Review.objects.awaiting().filter(kind=kind)
 
 
 class VisibilityFilter(DropdownFilter):  # type: ignore[misc]
-    """Whether agents see it, and if not, what stands in the way."""
-
     title = "visibility"
     parameter_name = "visibility"
     HIDDEN, UNMATCHED, BY_FILTER = "hidden", "no-filter", "filter-"
@@ -74,8 +68,6 @@ class VisibilityFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
-    """What a toolset has, picked by hand or by its rules, exposed or not."""
-
     title = "toolset"
     parameter_name = "toolset"
     IN_NONE = "-"
@@ -108,8 +100,6 @@ class TagFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class HintFilter(DropdownFilter):  # type: ignore[misc]
-    """What clients are told that it does."""
-
     title = "hint"
     parameter_name = "hint"
 
@@ -126,144 +116,92 @@ class HintFilter(DropdownFilter):  # type: ignore[misc]
         return queryset
 
 
-class OverriddenFilter(DropdownFilter):  # type: ignore[misc]
-    """Where a curator's word stands for the engine's."""
-
+class OverriddenFilter(OptionsFilter):
     title = "curated"
     parameter_name = "overridden"
-    PARTS: ClassVar[dict[str, tuple[str, tuple[str, ...]]]] = {
-        "any": ("anything", ()),
-        "title": ("title", ("title_override",)),
-        "description": ("description", ("description_override",)),
-        "tags": ("tags", ("tags_override",)),
-        "name": ("tool name", ("former_tool_names",)),
-        "hints": ("hints", tuple(CURATORS_HINTS)),
-        "limits": ("limits", ("timeout_seconds", "max_concurrent", "cache_seconds")),
+    options = {
+        "any": ("anything", _overridden()),
+        "title": ("title", _overridden("title_override")),
+        "description": ("description", _overridden("description_override")),
+        "tags": ("tags", _overridden("tags_override")),
+        "name": ("tool name", _overridden("former_tool_names")),
+        "hints": ("hints", _overridden(*CURATORS_HINTS)),
+        "limits": ("limits", _overridden("timeout_seconds", "max_concurrent", "cache_seconds")),
+        "nothing": (
+            "nothing: all as the engine says",
+            lambda rows: rows.exclude(pk__in=Workflow.objects.order_by().overridden().values("pk")),
+        ),
     }
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        named = [(name, title) for name, (title, _) in self.PARTS.items()]
-        return [*named, ("nothing", "nothing: all as the engine says")]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        wanted, everything = self.value(), Workflow.objects.order_by()
-        if wanted == "nothing":
-            return queryset.exclude(pk__in=everything.overridden().values("pk"))
-        if wanted not in self.PARTS:
-            return queryset
-        return queryset.filter(pk__in=everything.overridden(*self.PARTS[wanted][1]).values("pk"))
-
-
-class ChangedFilter(DropdownFilter):  # type: ignore[misc]
-    """When the engine last said something else of it, or began to list it."""
-
+class ChangedFilter(OptionsFilter):
     title = "changed upstream"
     parameter_name = "changed"
-    SINCE: ClassVar[dict[str, tuple[str, str, timedelta]]] = {
-        "day": ("changed in the last 24 hours", "changed_at", timedelta(days=1)),
-        "week": ("changed in the last 7 days", "changed_at", timedelta(days=7)),
-        "month": ("changed in the last 30 days", "changed_at", timedelta(days=30)),
-        "new-day": ("new in the last 24 hours", "first_seen_at", timedelta(days=1)),
-        "new-week": ("new in the last 7 days", "first_seen_at", timedelta(days=7)),
-        "new-month": ("new in the last 30 days", "first_seen_at", timedelta(days=30)),
+    options = {
+        "day": ("changed in the last 24 hours", _since("changed_at", days=1)),
+        "week": ("changed in the last 7 days", _since("changed_at", days=7)),
+        "month": ("changed in the last 30 days", _since("changed_at", days=30)),
+        "new-day": ("new in the last 24 hours", _since("first_seen_at", days=1)),
+        "new-week": ("new in the last 7 days", _since("first_seen_at", days=7)),
+        "new-month": ("new in the last 30 days", _since("first_seen_at", days=30)),
     }
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, title) for name, (title, _, _) in self.SINCE.items()]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() not in self.SINCE:
-            return queryset
-        _, column, age = self.SINCE[self.value()]
-        return queryset.filter(**{f"{column}__gte": timezone.now() - age})
-
-
-class AvailabilityFilter(EmptinessFilter):
-    """Whether the engine still lists it."""
-
+class AvailabilityFilter(OptionsFilter):
     title = "presence in the engine's list"
     parameter_name = "available"
-    column = "missing_since"
-    filled = ("missing", "missing")
-    empty = ("present", "present")
+    options = {
+        "missing": ("missing", lambda rows: rows.exclude(missing_since=None)),
+        "present": ("present", lambda rows: rows.filter(missing_since=None)),
+    }
 
 
-class LimitFilter(EmptinessFilter):
-    """Whether a curator bounds how many runs of it there are at a time."""
-
+class LimitFilter(OptionsFilter):
     title = "concurrent runs"
     parameter_name = "limit"
-    column = "max_concurrent"
-    filled = ("own", "limited for the workflow")
-    empty = ("none", "without a limit of its own")
+    options = {
+        "own": ("limited for the workflow", lambda rows: rows.exclude(max_concurrent=None)),
+        "none": ("without a limit of its own", lambda rows: rows.filter(max_concurrent=None)),
+    }
 
 
-class CacheFilter(DropdownFilter):  # type: ignore[misc]
-    """Whether calls may be answered with an earlier result."""
-
+class CacheFilter(OptionsFilter):
     title = "results"
     parameter_name = "cache"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("cached", "cached"), ("never", "never cached")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        cached = Workflow.objects.cached().values("pk")
-        if self.value() == "cached":
-            return queryset.filter(pk__in=cached)
-        return queryset.exclude(pk__in=cached) if self.value() == "never" else queryset
+    options = {
+        "cached": ("cached", lambda rows: rows.filter(pk__in=Workflow.objects.cached().values("pk"))),
+        "never": ("never cached", lambda rows: rows.exclude(pk__in=Workflow.objects.cached().values("pk"))),
+    }
 
 
-class SchemaFilter(DropdownFilter):  # type: ignore[misc]
+class SchemaFilter(OptionsFilter):
     title = "input schema"
     parameter_name = "schema"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("own", "the engine's own"), ("replaced", "replaced, because invalid")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() == "own":
-            return queryset.filter(schema_problem="")
-        return queryset.exclude(schema_problem="") if self.value() == "replaced" else queryset
+    options = {
+        "own": ("the engine's own", lambda rows: rows.filter(schema_problem="")),
+        "replaced": ("replaced, because invalid", lambda rows: rows.exclude(schema_problem="")),
+    }
 
 
-class LookalikeFilter(DropdownFilter):  # type: ignore[misc]
+class LookalikeFilter(OptionsFilter):
     title = "name and title"
     parameter_name = "lookalike"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "can be mistaken for another tool's")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        return queryset.exclude(resembles="") if self.value() == "yes" else queryset
+    options = {"yes": ("can be mistaken for another tool's", lambda rows: rows.exclude(resembles=""))}
 
 
-class DescriptionFilter(DropdownFilter):  # type: ignore[misc]
+class DescriptionFilter(OptionsFilter):
     title = "description"
     parameter_name = "description"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("none", "needs one")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        return (
-            queryset.filter(description="", description_override="") if self.value() == "none" else queryset
-        )
+    options = {"none": ("needs one", lambda rows: rows.filter(description="", description_override=""))}
 
 
-class ReviewFilter(DropdownFilter):  # type: ignore[misc]
-    """Whether a curator has something to decide about it."""
-
+class ReviewFilter(OptionsFilter):
     title = "review"
     parameter_name = "review"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("changed", "a change is held"), ("new", "new, and held")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        if self.value() not in Review.Kind.values:
-            return queryset
-        return queryset.filter(review__in=Review.objects.awaiting().filter(kind=self.value()))
+    options = {
+        "changed": ("a change is held", lambda rows: rows.filter(review__in=_awaiting("changed"))),
+        "new": ("new, and held", lambda rows: rows.filter(review__in=_awaiting("new"))),
+    }
 
 
 class CategoryFilter(DropdownFilter):  # type: ignore[misc]

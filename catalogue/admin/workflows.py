@@ -1,9 +1,10 @@
-"""Workflows: find them, enable them, say in one's own words what they do."""
+"""Workflows: find and enable them, and override the engine's words."""
 
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet, Value
@@ -15,11 +16,16 @@ from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
-from unfold.views import ChangeList
-from unfold.widgets import SWITCH_CLASSES, UnfoldAdminTextareaWidget
+from unfold.widgets import (
+    SWITCH_CLASSES,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
 
-from catalogue.admin.base import Link
-from catalogue.admin.bulk_forms import TagsForm, ToolsetForm, ask_for_selected
+from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected
+from catalogue.admin.form_fields import ArgumentsField, CommasField
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -34,7 +40,7 @@ from catalogue.admin.rendering import (
     side_by_side,
     wrapped,
 )
-from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, tell_of_review
+from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, review_fact
 from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
 from catalogue.admin.workflow_filters import (
     HINT_WORDS,
@@ -53,14 +59,16 @@ from catalogue.admin.workflow_filters import (
     ToolsetFilter,
     VisibilityFilter,
 )
-from catalogue.admin.workflow_form import SEEN, WorkflowForm
+from catalogue.argument_overrides import check_form, find_override_problems
 from catalogue.curation import (
+    MOST_ALIAS_DAYS,
     OVERRIDABLE,
     add_tags,
     clear_hints,
     disable_workflows,
     enable_as_seen,
     enable_workflows,
+    known_tags,
     mark_read_only,
     override_workflow,
     remove_tags,
@@ -68,11 +76,106 @@ from catalogue.curation import (
 from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
 from catalogue.filters import FilterChain
 from catalogue.history import actor_of
-from catalogue.models import Workflow, WorkflowFilter
-from catalogue.portable_names import limit_for_tools
-from catalogue.portable_schemas import find_refusals
-from catalogue.querysets import WorkflowQuerySet
+from catalogue.models import Toolset, Workflow, WorkflowFilter
+from catalogue.models.workflow import WorkflowQuerySet
+from catalogue.portable_schemas import find_refusals, limit_for_tools
+from catalogue.presentation import CURATORS_HINTS
 from catalogue.toolsets import add_to_toolset
+
+NO_TAGS, SEEN = "-", "seen"
+USUAL_ALIAS_DAYS = 30
+MOST_SUGGESTED = 500
+TOLD = {True: "yes", False: "no", None: "unknown"}
+
+
+class TagsField(CommasField):
+    """Empty for the engine's own, a hyphen for none."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return NO_TAGS if value == [] else super().prepare_value(value)
+
+    def to_python(self, value: Any) -> list[str] | None:  # type: ignore[override]
+        tags: list[str] = super().to_python(value)
+        return [] if tags == [NO_TAGS] else tags or None
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(initial != self.to_python(data))
+
+
+class TagsForm(forms.Form):
+    tags = CommasField(
+        label="Tags",
+        help_text="Separated by commas.",
+        error_messages={"required": "Name one tag at least."},
+        widget=UnfoldAdminTextInputWidget(
+            attrs={"autocomplete": "off", "list": "known-tags", "autofocus": True}
+        ),
+    )
+    suggested = staticmethod(lambda: known_tags()[:MOST_SUGGESTED])
+
+
+class ToolsetForm(forms.Form):
+    toolset = forms.ModelChoiceField(
+        Toolset.objects.all(),
+        label="Toolset",
+        help_text="They are picked by hand there; it shows those that are exposed.",
+        widget=UnfoldAdminSelectWidget,
+        error_messages={"required": "Choose a toolset."},
+    )
+
+
+class WorkflowForm(CatalogueForm):
+    tags_override = TagsField(
+        label="Tags",
+        required=False,
+        help_text="Separated by commas. Empty: the engine's tags; a hyphen: none.",
+    )
+
+    argument_overrides = ArgumentsField(
+        label="Arguments",
+        help_text="Values are no place for secrets: records of runs show them. A text stands as it is, all "
+        "else as JSON.",
+    )
+    alias_days = forms.IntegerField(
+        label="Days for which the old name works",
+        min_value=0,
+        max_value=MOST_ALIAS_DAYS,
+        required=False,
+        initial=USUAL_ALIAS_DAYS,
+        help_text="Calls by it then run, and no other workflow can have it. Afterwards, or with 0, they are "
+        "refused; both answers name the new one.",
+        widget=UnfoldAdminIntegerFieldWidget,
+    )
+
+    seen = forms.CharField(required=False, widget=forms.HiddenInput)
+    """The content hash on display, which enabling compares."""
+
+    class Meta:
+        model = Workflow
+        fields = (*OVERRIDABLE, "enabled")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if SEEN in self.fields:
+            self.initial[SEEN] = self.instance.content_hash
+        if isinstance(arguments := self.fields.get("argument_overrides"), ArgumentsField):
+            row = self.instance
+            arguments.offer(row.input_schema, row.argument_overrides, row.argument_problems)
+        for name, hint in CURATORS_HINTS.items():
+            # Who may only look has no fields.
+            if name in self.fields:
+                engines = f"the engine's ({TOLD[self.instance.hints.get(hint)]})"
+                choices = [("unknown", engines), ("true", "yes"), ("false", "no")]
+                self.fields[name].widget.choices = choices
+
+    def clean_argument_overrides(self) -> dict[str, Any]:
+        overrides: dict[str, Any] = self.cleaned_data["argument_overrides"]
+        if overrides != self.instance.argument_overrides and not check_form(overrides):
+            problems = find_override_problems(self.instance.input_schema, overrides)
+            if problems:
+                raise forms.ValidationError([f"{name}: {problem}" for name, problem in problems.items()])
+        return overrides
+
 
 VISIBILITY_BADGES = {
     Visibility.EXPOSED: "success",
@@ -86,16 +189,15 @@ SHOWN_DESCRIPTION = 80
 SHOWN_TAGS = 4
 GLOB_SIGNS = "*?["
 FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
-"""What people see who may only look, in place of what is filled in."""
 AREAS = {"description_override": 5, "icon_override": 2}
-"""Fields for longer texts, and their height in lines."""
+"""Heights of text areas, in lines."""
 
 SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_title", Value("")), "name")
-"""What `Workflow.title` says, for the database."""
+"""`Workflow.title` for the database."""
 
 
-class WorkflowChangeList(ChangeList):  # type: ignore[misc]
-    """Asks once for the filters, and tells each row on the page what they make of it."""
+class WorkflowChangeList(CatalogueChangeList):
+    """Reads the filters once and sets each row's verdict."""
 
     result_list: Any
 
@@ -118,20 +220,20 @@ class WorkflowChangeList(ChangeList):  # type: ignore[misc]
 @admin.register(Workflow)
 class WorkflowAdmin(ToolPagesMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
-        tell_of_review,
+        review_fact,
         tell_of_declaration,
     ]
-    """What the rooms above tell of a workflow; they add themselves."""
+    """Facts from the rooms above, which register themselves."""
     further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
-    """What the rooms above show in the list; likewise."""
+    """Columns from the rooms above."""
     prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
-    """What their columns need of all rows of a page at once, in a constant number of queries."""
+    """Prepare their columns for all rows of a page, in a constant number of queries."""
     further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
-    """Expressions by name that these columns are sorted by."""
+    """Expressions by name to sort their columns by."""
     further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []
-    """The ways to their pages, likewise."""
+    """Links from the rooms above."""
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
-    """Cards below the form, likewise: a title with a text or a table; empty: none."""
+    """Cards below the form, from the rooms above: a title with a text or a table; empty: none."""
     form = WorkflowForm
 
     class Media:
@@ -222,7 +324,7 @@ class WorkflowAdmin(ToolPagesMixin):
         ]
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """What was right when the form was read may be wrong by the time that the change has its turn."""
+        """A form may be outdated by the time that its change gets the lock."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except ValidationError as error:
@@ -245,7 +347,7 @@ class WorkflowAdmin(ToolPagesMixin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
     ) -> tuple[QuerySet[Workflow], bool]:
-        """Words anywhere; a glob, such as billing_*, is a whole name."""
+        """Words anywhere; a glob such as billing_* matches whole names."""
         words = search_term.split()
         for glob in [word for word in words if any(sign in word for sign in GLOB_SIGNS)]:
             queryset = queryset.named_like(glob)  # type: ignore[attr-defined]
@@ -257,7 +359,7 @@ class WorkflowAdmin(ToolPagesMixin):
         return [path("<int:key>/switch/", switch, name="catalogue_workflow_switch"), *super().get_urls()]
 
     def _switch(self, request: HttpRequest, key: int) -> HttpResponse:
-        """Enable or disable one row of the list; answers with its cells as they are then."""
+        """Enable or disable one row of the list; returns its cells as they are then."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -299,22 +401,22 @@ class WorkflowAdmin(ToolPagesMixin):
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:
                 disable_workflows(Workflow.objects.filter(pk=obj.pk))
-            elif told := enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).tell_unseen():
+            elif told := enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).unseen_message():
                 raise ValidationError(told)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        """As the page showed them; rows of other pages, chosen with all, as they are."""
+        """As the page showed them; rows of other pages, selected with all, as they are now."""
         by, keys = actor_of(request), list(queryset.values_list("pk", flat=True))
         seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
         enabled = enable_as_seen(seen, by=by)
         others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
         messages.success(request, f"Enabled: {enabled.changed + enable_workflows(others, by=by)}.")
-        if told := enabled.tell_unseen():
+        if told := enabled.unseen_message():
             messages.warning(request, told)
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
-        """With what the row shows of the workflow, for whoever enables it."""
+        """With the content hash of the row, which enabling compares."""
         seen = '<input type="hidden" name="{}-{}" value="{}">'
         return format_html("{}" + seen, super().action_checkbox(obj), SEEN, obj.pk, obj.content_hash)
 
@@ -373,7 +475,6 @@ class WorkflowAdmin(ToolPagesMixin):
         return wrapped(workflow.tool_name)
 
     def labels(self, workflow: Workflow) -> SafeString:
-        """Tags and hints, with the engine's or the curator's word alike."""
         hints = workflow.effective_hints
         told = [
             badge(words[0], HINT_BADGES.get(name, ""))
@@ -411,7 +512,6 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="enabled", ordering="enabled")
     def state(self, workflow: Any) -> SafeString:
-        """The switch, and what agents see of it."""
         badges = side_by_side(
             filter(None, [_state_badges(workflow, workflow.explanation), review_badge(workflow)])
         )
@@ -427,7 +527,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="arguments")
     def told_arguments(self, workflow: Workflow) -> SafeString:
-        return paragraphs("\n".join(_told_overrides(workflow)))
+        return paragraphs("\n".join(_override_lines(workflow)))
 
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:
@@ -439,7 +539,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="engine's hints")
     def upstream_hints(self, workflow: Workflow) -> str:
-        return side_by_side(map(badge, _told_hints(workflow.hints))) or DASH
+        return side_by_side(map(badge, _hint_words(workflow.hints))) or DASH
 
     @admin.display(description="engine's type")
     def upstream_type(self, workflow: Workflow) -> str:
@@ -447,11 +547,11 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="engine's timeout")
     def upstream_timeout(self, workflow: Workflow) -> str:
-        return _told_seconds(workflow.upstream_timeout_seconds)
+        return _in_seconds(workflow.upstream_timeout_seconds)
 
     @admin.display(description="engine's cache time")
     def upstream_cache(self, workflow: Workflow) -> str:
-        return _told_seconds(workflow.upstream_cache_seconds)
+        return _in_seconds(workflow.upstream_cache_seconds)
 
     @admin.display(description="engine's icons")
     def upstream_icons(self, workflow: Workflow) -> SafeString:
@@ -459,11 +559,12 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def panel(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
         explanation = explain_exposure(obj, _present_chain())
+        aliases = ((name, exactly(until)) for name, until in obj.live_aliases.items())
         executions = link(
             "Executions", "executions_execution_changelist", query=f"?workflow__id__exact={obj.pk}"
         )
         return {
-            "headline": [side_by_side([_state_badges(obj, explanation), _told_filter(explanation)])],
+            "headline": [side_by_side([_state_badges(obj, explanation), _filter_link(explanation)])],
             "facts": [
                 ("Source", link(obj.source, "catalogue_source_change", obj.source_id)),
                 ("Can be mistaken for", obj.resembles),
@@ -477,12 +578,12 @@ class WorkflowAdmin(ToolPagesMixin):
                 ("First seen", exactly(obj.first_seen_at)),
                 ("Changed upstream", exactly(obj.changed_at)),
                 ("Missing since", exactly(obj.missing_since)),
-                ("Former names that still work", _told_aliases(obj)),
-                ("Toolsets", _told_toolsets(obj)),
-                ("Clients are told", side_by_side(map(badge, _told_hints(obj.effective_hints)))),
+                ("Former names that still work", format_html_join(", ", "{} until {}", aliases)),
+                ("Toolsets", _toolset_links(obj)),
+                ("MCP hints", side_by_side(map(badge, _hint_words(obj.effective_hints)))),
                 ("Icon", side_by_side(icon_or_address(icon["src"]) for icon in obj.shown_icons)),
-                ("Some model providers refuse", _told_refusals(obj)),
-                ("What ran", executions),
+                ("Some model providers refuse", _refusal_sentence(obj)),
+                ("Executions", executions),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
             "links": [one for offer in self.further_links for one in offer(request, obj)],
@@ -495,8 +596,8 @@ class WorkflowAdmin(ToolPagesMixin):
         }
 
 
-def _told_toolsets(workflow: Workflow) -> SafeString:
-    """Those that have it, though they show it only while it is exposed."""
+def _toolset_links(workflow: Workflow) -> SafeString:
+    """Also of unexposed workflows, which toolsets do not show."""
     return format_html_join(
         ", ",
         "{} ({}{})",
@@ -504,16 +605,11 @@ def _told_toolsets(workflow: Workflow) -> SafeString:
             (
                 link(membership.toolset, "catalogue_toolset_change", membership.toolset.pk),
                 "picked by hand" if membership.picked else "by its rules",
-                "" if membership.toolset.enabled else ", switched off",
+                "" if membership.toolset.enabled else ", disabled",
             )
             for membership in memberships_of(workflow)
         ),
     )
-
-
-def _told_aliases(workflow: Workflow) -> SafeString:
-    told = ((name, exactly(until)) for name, until in workflow.live_aliases.items())
-    return format_html_join(", ", "{} until {}", told)
 
 
 def _present_chain() -> FilterChain[WorkflowFilter]:
@@ -535,8 +631,7 @@ def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     return side_by_side(badges)
 
 
-def _told_filter(explanation: Explanation) -> str:
-    """The filter that decides; that none matched may hide a workflow too."""
+def _filter_link(explanation: Explanation) -> str:
     rule = explanation.deciding_filter
     if rule is not None:
         return format_html("by filter {}", link(rule, "catalogue_workflowfilter_change", rule.pk))
@@ -545,7 +640,7 @@ def _told_filter(explanation: Explanation) -> str:
     return ""
 
 
-def _told_overrides(workflow: Workflow) -> Iterator[str]:
+def _override_lines(workflow: Workflow) -> Iterator[str]:
     for name, override in workflow.argument_overrides.items():
         if "constant" in override:
             yield f"{name}: always {json.dumps(override['constant'])}, hidden from agents"
@@ -555,15 +650,14 @@ def _told_overrides(workflow: Workflow) -> Iterator[str]:
             yield f"{name}: {override['description']}"
 
 
-def _told_seconds(seconds: int | None) -> str:
+def _in_seconds(seconds: int | None) -> str:
     return DASH if seconds is None else f"{seconds:,} s"
 
 
-def _told_hints(hints: dict[str, bool]) -> list[str]:
+def _hint_words(hints: dict[str, bool]) -> list[str]:
     return [words[not hints[name]] for name, words in HINT_WORDS.items() if name in hints]
 
 
-def _told_refusals(workflow: Workflow) -> str:
-    """Empty where every provider takes its tool."""
+def _refusal_sentence(workflow: Workflow) -> str:
     refused = find_refusals(workflow.tool_name, workflow.offered_input_schema, limit=limit_for_tools(None))
     return f"{'; '.join(refused)}. Portable toolsets mend that." if refused else ""

@@ -1,16 +1,23 @@
-"""What all our commands have in common."""
+"""Bases of management commands, shared by all rooms."""
 
+import json
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+from django.db.models import QuerySet
 
-from catalogue.embedded_database import make_embedded_database
+from catalogue.curation import UnknownWorkflows, choose_workflows
+from catalogue.database import make_embedded_database
+from catalogue.models import Source, Workflow
 
 
 class CatalogueCommand(BaseCommand):
-    """Without Django's system checks: `migrate` and CI run them, and here they cost half a second.
+    """Skips Django's system checks, which `migrate` and CI run and which take half a second.
 
-    An embedded database that there is not yet is made, so that any of them may be the first.
+    Creates a missing embedded database, so that any command may be the first.
     """
 
     requires_system_checks: list[str] = []
@@ -20,3 +27,87 @@ class CatalogueCommand(BaseCommand):
         if self.makes_database:
             make_embedded_database()
         return super().execute(*args, **options)
+
+
+class WorkflowSelectionCommand(CatalogueCommand):
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--source", required=True, metavar="NAME")
+        parser.add_argument("--all", action="store_true", help="every workflow of the source")
+        parser.add_argument(
+            "names", nargs="*", metavar="NAME", help="tool names, workflow names or engine's ids"
+        )
+
+    def selected(self, options: dict[str, Any]) -> QuerySet[Workflow]:
+        """Raises CommandError for an unknown source or name; nothing is changed then."""
+        if options["all"] == bool(options["names"]):
+            raise CommandError("Give either names or --all.")
+        source = Source.objects.filter(name=options["source"]).first()
+        if source is None:
+            raise CommandError(f"No such source: {options['source']}")
+        try:
+            return choose_workflows(source, None if options["all"] else options["names"])
+        except UnknownWorkflows as error:
+            raise CommandError(str(error)) from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ArgumentTypeError("has to be a JSON object")
+    return value
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ArgumentTypeError("has to look like KEY=VALUE")
+    return key, value
+
+
+def _key_and_variable(text: str) -> tuple[str, str]:
+    key, variable = _key_and_value(text)
+    if variable not in os.environ:
+        raise ArgumentTypeError(f"there is no variable {variable} in the environment")
+    return key, os.environ[variable]
+
+
+def add_secret_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--secret",
+        type=_key_and_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting that is stored encrypted, such as api_key; may be repeated. Other users of this "
+        "machine can read it in the list of processes while the command runs",
+    )
+    parser.add_argument(
+        "--secret-env",
+        type=_key_and_variable,
+        action="append",
+        default=[],
+        metavar="KEY=VARIABLE",
+        help="the same, with the value of an environment variable; may be repeated",
+    )
+    parser.add_argument(
+        "--secrets-stdin",
+        action="store_true",
+        help="the same, from standard input: a JSON object with all of them by key",
+    )
+
+
+def read_secrets(options: dict[str, Any]) -> dict[str, str]:
+    given = dict(options["secret"]) | dict(options["secret_env"])
+    if not options["secrets_stdin"]:
+        return given
+    try:
+        read = json_object(sys.stdin.read())
+    except ArgumentTypeError as error:
+        # Without the text: it is secret.
+        raise CommandError(f"standard input: {error}") from None
+    if not all(isinstance(value, str) for value in read.values()):
+        raise CommandError("standard input: each secret has to be a text")
+    return given | read

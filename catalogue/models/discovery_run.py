@@ -1,18 +1,33 @@
-"""What a listing of a source came to."""
+"""Discovery runs: one listing of one source each."""
 
 from typing import ClassVar, Self
 
 from django.db import models
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
 from catalogue.models.source import Source
-from catalogue.querysets import DiscoveryRunQuerySet
+
+
+class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
+    def for_lists(self) -> "DiscoveryRunQuerySet":
+        return self.defer("skipped", "flagged", "changes")
+
+    def held(self) -> "DiscoveryRunQuerySet":
+        """Held listings that are the latest of their sources."""
+        of_source = DiscoveryRun.objects.filter(source=models.OuterRef("source"))
+        newest = of_source.filter(outcome__in=("succeeded", "held")).order_by("-pk").values("pk")[:1]
+        return self.filter(outcome="held", pk=models.Subquery(newest))
+
+    def confirmed_since_success(self, source: Source) -> "DiscoveryRunQuerySet":
+        """Held listings of the source that were confirmed and that no later good listing has replaced."""
+        succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
+        later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
+        return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))
 
 
 class DiscoveryRun(models.Model):
-    """One listing of one source: what it found, what it changed, what it skipped and why."""
-
     class Trigger(models.TextChoices):
         SCHEDULE = "schedule", "schedule"
         START = "start", "start of the product"
@@ -74,11 +89,10 @@ class DiscoveryRun(models.Model):
 
     @property
     def found(self) -> int:
-        """Usable workflows in the listing."""
         return self.added + self.updated + self.unchanged + self.returned + self.held
 
     def finish(self, *, outcome: "DiscoveryRun.Outcome", error: str = "") -> Self:
-        """Write the outcome with all counts, once: a run that was finished or deleted meanwhile stays so."""
+        """Write the outcome and all counts once; a run that is finished or deleted already stays as it is."""
         self.outcome, self.error, self.finished_at = outcome, error, timezone.now()
         fields = [field.attname for field in self._meta.concrete_fields if not field.primary_key]
         values = {name: getattr(self, name) for name in fields}

@@ -1,16 +1,14 @@
-"""What administrators have changed of the product's settings: one row."""
+"""Product settings that administrators have changed: one row."""
 
 from typing import ClassVar
 
 from django.db import models
 
 from catalogue.fields import JSONTextField
-from catalogue.models.recorded import Recorded
+from catalogue.models.history import Recorded
 
 
 class ProductSettings(Recorded):
-    """`catalogue.product_settings` reads and changes it."""
-
     ONLY = 1
     recorded_besides: ClassVar[tuple[str, ...]] = ("overrides",)
 

@@ -2,16 +2,17 @@
 
 import hashlib
 import json
+from datetime import datetime
 from typing import ClassVar
 
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models import Count, Q
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
-from catalogue.models.revision import Exposing
-from catalogue.querysets import SourceQuerySet
+from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 
 SOURCE_NAME = RegexValidator(
@@ -22,9 +23,21 @@ TOLERATED_LOSS = 20
 """Percent."""
 
 
-class Source(Exposing):
-    """A connection to one engine."""
+class SourceQuerySet(ExposingQuerySet["Source"]):
+    def due(self, now: datetime) -> "SourceQuerySet":
+        """Enabled sources that are due for a listing and that no process is listing."""
+        free = Q(refresh_lease_expires_at=None) | Q(refresh_lease_expires_at__lt=now)
+        return self.filter(free, enabled=True, next_refresh_at__lte=now)
 
+    def with_workflow_counts(self) -> "SourceQuerySet":
+        present = Q(workflows__isnull=False, workflows__missing_since=None)
+        return self.annotate(
+            present_count=Count("workflows", filter=present),
+            enabled_count=Count("workflows", filter=present & Q(workflows__enabled=True)),
+        )
+
+
+class Source(Exposing):
     class NewWorkflows(models.TextChoices):
         HIDDEN = "hidden", "hidden until a curator enables them"
         EXPOSED = "exposed", "enabled at once"
@@ -112,7 +125,7 @@ class Source(Exposing):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The secrets by field name. Raises CredentialsUnreadable after a change of SECRET_KEY."""
+        """By field name. Raises CredentialsUnreadable after a change of SECRET_KEY."""
         return decrypt_credentials(self.encrypted_credentials)
 
     @credentials.setter
@@ -121,7 +134,7 @@ class Source(Exposing):
 
     @staticmethod
     def is_same_secret(one: str, other: str) -> bool:
-        """Encrypted twice, the same credentials are different texts."""
+        """The same credentials encrypt to different texts."""
         try:
             return one == other or decrypt_credentials(one) == decrypt_credentials(other)
         except CredentialsUnreadable:
@@ -129,13 +142,13 @@ class Source(Exposing):
 
     @property
     def effective_refresh_interval(self) -> int:
-        """Seconds between two listings; 0 for never by itself."""
+        """Seconds between two listings; 0: never by itself."""
         default: int = settings.CATALOGUE["discovery_interval"]
         return default if self.refresh_interval is None else self.refresh_interval
 
     @property
     def settings_fingerprint(self) -> str:
-        """Changes whenever a connector has to be made anew."""
+        """Changes whenever a new connector is needed."""
         return hashlib.sha256(
             json.dumps([self.kind, self.config, self.encrypted_credentials], sort_keys=True).encode()
         ).hexdigest()

@@ -1,4 +1,4 @@
-"""A named part of the exposed workflows, with an endpoint of its own."""
+"""Toolsets: named parts of the exposed workflows, each with an endpoint of its own."""
 
 from typing import Any, ClassVar
 
@@ -7,9 +7,9 @@ from django.db import models
 from django.db.models.signals import m2m_changed
 from django.dispatch import receiver
 
-from catalogue.models.revision import Exposing, Revision
+from catalogue.models.filter import ChoosingRule
+from catalogue.models.history import Exposing, ExposingQuerySet, Revision
 from catalogue.models.workflow import Workflow
-from catalogue.querysets import ExposingQuerySet
 
 SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
 SLUG = RegexValidator(
@@ -76,7 +76,6 @@ class Toolset(Exposing):
         return self.slug
 
     def recorded_relations(self) -> dict[str, Any]:
-        """Its picks by their tool names, and its rules."""
         picks = Toolset.picked.through.objects.filter(toolset=self.pk)
         columns = ("position", "action", "subject", "syntax", "pattern", "enabled", "note")
         return {
@@ -85,8 +84,17 @@ class Toolset(Exposing):
         }
 
 
+class ToolsetRule(ChoosingRule):
+    toolset = models.ForeignKey(Toolset, on_delete=models.CASCADE, related_name="rules")
+
+    objects: ClassVar[models.Manager["ToolsetRule"]] = ExposingQuerySet.as_manager()
+
+    class Meta(ChoosingRule.Meta):
+        abstract = False
+
+
 @receiver(m2m_changed, sender=Toolset.picked.through)
 def _move_revision(action: str, **_: Any) -> None:
-    """Before the rows, like every other change of what agents see; Django does both in one transaction."""
+    """Before the rows change, as for other changes of the exposed catalogue; Django uses one transaction."""
     if action in ("pre_add", "pre_remove", "pre_clear"):
         Revision.bump()

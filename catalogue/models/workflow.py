@@ -1,21 +1,25 @@
-"""A workflow: what upstream says of it, and what the curator decided."""
+"""A workflow: what the engine says of it, what the curator decided, and changes that await review."""
 
+import json
+import re
 from datetime import datetime
+from fnmatch import translate
 from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.argument_overrides import check_form, find_override_problems, offer_schema
 from catalogue.fields import JSONTextField
-from catalogue.models.revision import Exposing
+from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
 from catalogue.naming import RESERVED
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
-from catalogue.querysets import WorkflowQuerySet
 from catalogue.served_schemas import serve_schema
 from connectors.protocol import WorkflowRef
 
@@ -24,9 +28,107 @@ TOOL_NAME = RegexValidator(
 )
 
 
-class Workflow(Exposing):
-    """A workflow of a source: what upstream says of it, and what the curator decided."""
+OVERRIDES: dict[str, Any] = {
+    "title_override": "",
+    "description_override": "",
+    "tags_override": None,
+    "former_tool_names": [],
+    "read_only_hint": None,
+    "destructive_hint": None,
+    "idempotent_hint": None,
+    "open_world_hint": None,
+    "icon_override": "",
+    "timeout_seconds": None,
+    "max_concurrent": None,
+    "execution_type_override": "",
+    "cache_seconds": None,
+}
+"""The columns of a curator's decisions, with their values where there is none."""
 
+
+class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
+    def present(self) -> "WorkflowQuerySet":
+        return self.filter(missing_since=None)
+
+    def runnable(self) -> "WorkflowQuerySet":
+        """Exposed as far as the rows decide; the filters have the last word (`catalogue.exposure`)."""
+        return self.present().filter(enabled=True, source__enabled=True)
+
+    def live_aliases(self) -> dict[str, tuple[str, datetime]]:
+        """By former tool names that calls may still use: the present name, and until when."""
+        renamed = self.exclude(tool_aliases={}).only("tool_name", "tool_aliases")
+        return {
+            name: (workflow.tool_name, until)
+            for workflow in renamed
+            for name, until in workflow.live_aliases.items()
+        }
+
+    def cached(self) -> "WorkflowQuerySet":
+        """By `Workflow.effective_cache_seconds`, for the database."""
+        return self.annotate(kept_seconds=Coalesce("cache_seconds", "upstream_cache_seconds", 0)).filter(
+            kept_seconds__gt=0
+        )
+
+    def with_held_changes(self) -> "WorkflowQuerySet":
+        """Also those that were turned down."""
+        return self.filter(review__kind="changed")
+
+    def undescribed(self) -> "WorkflowQuerySet":
+        return self.filter(description="", description_override="")
+
+    def for_lists(self) -> "WorkflowQuerySet":
+        """Without large columns that only a page of its own shows."""
+        large = ("input_schema", "output_schema", "argument_overrides", "metadata", "icons", "icon_override")
+        return self.defer(*large)
+
+    def tagged(self, tag: str) -> "WorkflowQuerySet":
+        """By shown tags, without regard to case."""
+        # The column holds the tags as JSON text, in which each stands within its quotes.
+        quoted = json.dumps(tag)
+        shown = Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
+        return self.filter(shown)
+
+    def hinted(self, hint: str) -> "WorkflowQuerySet":
+        """By `Workflow.effective_hints`, for the database."""
+        told = Q(_has_hint(hint))
+        if hint == "readOnlyHint":
+            told &= Q(read_only_hint=True) | ~_has_hint("destructiveHint")
+        if hint == "destructiveHint":
+            told &= ~(Q(read_only_hint=True) & _has_hint("readOnlyHint"))
+        return self.filter(told)
+
+    def overridden(self, *fields: str) -> "WorkflowQuerySet":
+        """With a curator's decision on one of these fields; on any field by default."""
+        anywhere = Q()
+        for field in fields or OVERRIDES:
+            anywhere |= ~Q(**{field: OVERRIDES[field]})
+        return self.filter(anywhere)
+
+    def named_like(self, glob: str) -> "WorkflowQuerySet":
+        """With a name that matches as a whole, without regard to case; runs a query of its own."""
+        # Not by the database: each has other expressions, and some take for ever over them.
+        fits = re.compile(translate(glob), re.IGNORECASE).match
+        rows = self.order_by().values_list("pk", "tool_name", "name", "upstream_id", "title_override")
+        return self.filter(pk__in=[key for key, *names in rows if any(map(fits, names))])
+
+    def matching(self, text: str) -> "WorkflowQuerySet":
+        """With the text in a name or description of the engine or the curator."""
+        fields = ("tool_name", "name", "title_override", "description", "description_override", "upstream_id")
+        anywhere = Q()
+        for field in fields:
+            anywhere |= Q(**{f"{field}__icontains": text})
+        return self.filter(anywhere)
+
+
+def _has_hint(hint: str) -> Q:
+    """The curator's value, else the engine's."""
+    column = next(column for column, name in CURATORS_HINTS.items() if name == hint)
+    # The column holds the engine's hints as JSON text without white space.
+    engines = Q(**{f"{column}__isnull": True, "hints__contains": f'"{hint}":true'})
+    return Q(**{column: True}) | engines
+
+
+class Workflow(Exposing):
     class ExecutionType(models.TextChoices):
         SYNC = "sync", "synchronous"
         ASYNC = "async", "asynchronous"
@@ -194,7 +296,6 @@ class Workflow(Exposing):
         return self.tool_name
 
     def clean(self) -> None:
-        """Refuse what would hide a built-in tool, contradict itself, or break whoever reads it."""
         problems = self.find_own_problems()
         others = Workflow.objects.exclude(pk=self.pk).live_aliases()
         if (other := others.get(self.tool_name)) is not None:
@@ -203,7 +304,7 @@ class Workflow(Exposing):
             raise ValidationError(problems)
 
     def find_own_problems(self) -> dict[str, str]:
-        """What is wrong with it whatever others are called, by field."""
+        """Problems by field that do not depend on other workflows."""
         problems = {}
         if self.tool_name in RESERVED:
             problems["tool_name"] = "This name is taken by a built-in tool or by REST."
@@ -220,7 +321,6 @@ class Workflow(Exposing):
 
     @property
     def live_aliases(self) -> dict[str, datetime]:
-        """The former tool names that calls may still use, and until when."""
         now = timezone.now()
         until = {name: datetime.fromisoformat(told) for name, told in self.tool_aliases.items()}
         return {name: moment for name, moment in until.items() if moment > now}
@@ -241,7 +341,7 @@ class Workflow(Exposing):
 
     @property
     def effective_cache_seconds(self) -> int | None:
-        """None where every call runs."""
+        """None: every call runs."""
         decided = self.upstream_cache_seconds if self.cache_seconds is None else self.cache_seconds
         return decided or None
 
@@ -256,12 +356,11 @@ class Workflow(Exposing):
 
     @property
     def offered_input_schema(self) -> dict[str, Any]:
-        """What callers may give: the engine's schema with the curator's changes to single arguments."""
         return offer_schema(self.input_schema, self.argument_overrides)
 
     @property
     def argument_problems(self) -> dict[str, str]:
-        """Of those changes, what no longer fits the engine's schema, by the argument's name."""
+        """Argument overrides that no longer fit the engine's schema, by argument name."""
         return find_override_problems(self.input_schema, self.argument_overrides)
 
     @property
@@ -274,9 +373,9 @@ class Workflow(Exposing):
 
     @property
     def effective_hints(self) -> dict[str, bool]:
-        """MCP's annotations by their names there: the curator's word, else the engine's.
+        """MCP's annotations by MCP's names: the curator's value, else the engine's.
 
-        What is said to be read-only and destructive is what the curator says, else destructive.
+        Of a contradiction between read-only and destructive the curator's value stays, else destructive.
         """
         decided = {name: getattr(self, field) for field, name in CURATORS_HINTS.items()}
         hints = {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
@@ -292,8 +391,8 @@ class Workflow(Exposing):
 
     @property
     def promised_output_schema(self) -> dict[str, Any] | None:
-        """What results are held to. One that only describes them, as documents of APIs do, promises nothing,
-        unless the source's settings say so."""
+        """The schema that results are validated against; None where it only describes them, as in API
+        documents, and the source's settings do not promise it."""
         promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
             "promise_output_schemas"
         )
@@ -306,7 +405,6 @@ class Workflow(Exposing):
 
 
 def tell_alias(name: str, until: datetime) -> str:
-    """Why another workflow cannot have a former name of this one yet."""
     return f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
 
 
@@ -317,3 +415,55 @@ def _icon_problem(address: str) -> str:
     except Unusable as problem:
         return f"This cannot be shown: {problem}"
     return ""
+
+
+class ReviewQuerySet(models.QuerySet["Review"]):
+    def awaiting(self) -> "ReviewQuerySet":
+        """Undecided reviews of workflows that the engine still lists."""
+        return self.filter(kept_at=None, workflow__missing_since=None)
+
+    def changes(self) -> "ReviewQuerySet":
+        return self.filter(kind="changed")
+
+    def new_workflows(self) -> "ReviewQuerySet":
+        return self.filter(kind="new")
+
+
+class Review(models.Model):
+    """A changed or new workflow that agents do not see until a curator accepts it.
+
+    The workflow's own row holds what is served, so lists and the exposed catalogue never read the offer.
+    """
+
+    class Kind(models.TextChoices):
+        CHANGED = "changed", "changed"
+        NEW = "new", "new"
+
+    workflow = models.OneToOneField(
+        Workflow, on_delete=models.CASCADE, primary_key=True, related_name="review"
+    )
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    offer_hash = models.CharField(
+        max_length=64, help_text="The content hash of what the engine says now; a decision names it."
+    )
+    offered = JSONTextField(
+        null=True, help_text="All that the engine says now; null for a new workflow, whose row has it."
+    )
+    held_since = models.DateTimeField(default=timezone.now, db_index=True)
+    kept_at = models.DateTimeField(
+        null=True,
+        db_index=True,
+        help_text="When a curator turned the offer down; nobody is asked again until it is another one.",
+    )
+
+    objects: ClassVar[models.Manager["Review"]] = ReviewQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-held_since", "pk")
+        verbose_name = "change to review"
+        verbose_name_plural = "changes to review"
+        # Who may see or change workflows may see or decide these.
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.workflow)

@@ -1,4 +1,4 @@
-"""REST's door to configuration as code."""
+"""REST endpoints for configuration as code."""
 
 from collections.abc import Mapping
 from typing import IO, Any
@@ -14,26 +14,34 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.configuration.document import CatalogueFile, ConfigurationRefused
-from catalogue.configuration.exporting import FILE_NAME, MEDIA_TYPE, export_catalogue, sections_for
-from catalogue.configuration.fields import SECTIONS
-from catalogue.configuration.importing import (
-    ImportRequest,
-    Rights,
+from catalogue.configuration import (
+    FILE_NAME,
+    MEDIA_TYPE,
+    SECTIONS,
+    CatalogueFile,
+    export_catalogue,
+    sections_for,
+)
+from catalogue.history import actor_of
+from catalogue.imports.configuration import (
+    CatalogueImportRequest,
+    Plan,
+    Verb,
     import_catalogue,
-    plan_import,
     rights_of,
     token_rights,
 )
-from catalogue.configuration.plan import Plan, Verb
-from catalogue.history import actor_of
-from catalogue.models import Source
 from catalogue.permissions import Access
-from catalogue.rest.bodies import BoundedJSONParser, StrictSerializer
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import TOO_LARGE, Problem, Refusal
-from catalogue.rest.lists import BOOLEANS
-from catalogue.rest.views import ApiViewSet
+from catalogue.rest.base import (
+    BOOLEANS,
+    TOO_LARGE,
+    BoundedJSONParser,
+    Problem,
+    ProblemSerializer,
+    Refusal,
+    StrictSerializer,
+)
+from catalogue.rest.imports import ImportViewSet
 from catalogue.scopes import Scope
 
 REFUSED = "Nothing was changed; `errors` names each mistake with its line."
@@ -49,14 +57,14 @@ CHANGED_BY_IMPORTS = frozenset(
 
 
 class YAMLRenderer(BaseRenderer):
-    """The text itself; JSON is for problems."""
+    """Renders the text itself; JSON is for problems."""
 
     media_type = MEDIA_TYPE
     format = "yaml"
 
 
 class YAMLParser(BaseParser):
-    """A body that is the file."""
+    """Parses a body that is the file."""
 
     media_type = MEDIA_TYPE
 
@@ -102,8 +110,8 @@ class PlanSerializer(serializers.Serializer[Plan]):
     changes = PlannedChangeSerializer(many=True, help_text="Empty where nothing differs.")
 
 
-def _flag(name: str, told: str) -> OpenApiParameter:
-    return OpenApiParameter(name, bool, description=told)
+def _flag(name: str, description: str) -> OpenApiParameter:
+    return OpenApiParameter(name, bool, description=description)
 
 
 PLAN = _flag("plan", "Write nothing, tell what would change.")
@@ -114,8 +122,8 @@ SECTION = OpenApiParameter(
 
 
 @extend_schema(tags=["Configuration as code"])
-class ConfigurationViewSet(ApiViewSet[Source]):
-    queryset = Source.objects.none()
+class ConfigurationViewSet(ImportViewSet):
+    refused = REFUSED
     filter_backends = ()
     pagination_class = None
     access = {
@@ -137,8 +145,8 @@ class ConfigurationViewSet(ApiViewSet[Source]):
         _refuse_unknown(request, SECTION)
         wanted = request.query_params.getlist("section") or list(SECTIONS)
         if unknown := [name for name in wanted if name not in SECTIONS]:
-            told = f"There is no section {unknown[0][:100]}; there are {', '.join(SECTIONS)}."
-            raise Refusal(400, told, kind="validation", errors=[Problem("?section", told)])
+            message = f"There is no section {unknown[0][:100]}; there are {', '.join(SECTIONS)}."
+            raise Refusal(400, message, kind="validation", errors=[Problem("?section", message)])
         if request.auth is None:
             wanted = sections_for(request.user, wanted)
         response = HttpResponse(export_catalogue(wanted), content_type=f"{MEDIA_TYPE}; charset=utf-8")
@@ -167,24 +175,22 @@ class ConfigurationViewSet(ApiViewSet[Source]):
         _refuse_unknown(request, PLAN, PRUNE)
         asked = CatalogueImportSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        carry_out = plan_import if _is_set(request, PLAN) else import_catalogue
         content = asked.validated_data["file"].encode("utf-8", "surrogateescape")
-        try:
-            wanted = ImportRequest(
-                file=CatalogueFile.read(content),
-                secrets=asked.validated_data["secrets"],
-                prune=_is_set(request, PRUNE),
-                tell_where=_tell_where,
+
+        def importer() -> Plan:
+            return import_catalogue(
+                CatalogueImportRequest(
+                    file=CatalogueFile.read(content),
+                    secrets=asked.validated_data["secrets"],
+                    prune=_is_set(request, PRUNE),
+                    tell_where=_tell_where,
+                    by=actor_of(request),
+                    rights=token_rights if request.auth is not None else rights_of(request.user),
+                    dry_run=_is_set(request, PLAN),
+                )
             )
-            plan = carry_out(wanted, by=actor_of(request), rights=_rights(request))
-        except ConfigurationRefused as refused:
-            problems = [Problem("/file", reason) for reason in refused.reasons]
-            raise Refusal(400, REFUSED, kind="configuration", errors=problems) from None
-        return Response(PlanSerializer(plan).data)
 
-
-def _rights(request: Request) -> Rights:
-    return token_rights if request.auth is not None else rights_of(request.user)
+        return Response(PlanSerializer(self.carry_out(importer)).data)
 
 
 def _tell_where(source: str, secret: str) -> str:
@@ -193,15 +199,15 @@ def _tell_where(source: str, secret: str) -> str:
 
 def _refuse_unknown(request: Request, *known: OpenApiParameter) -> None:
     names = [parameter.name for parameter in known]
-    told = f"There is no such parameter; there are {', '.join(names)}."
-    if problems := [Problem(f"?{name[:100]}", told) for name in request.query_params if name not in names]:
-        raise Refusal(400, told, kind="validation", errors=problems)
+    message = f"There is no such parameter; there are {', '.join(names)}."
+    if problems := [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in names]:
+        raise Refusal(400, message, kind="validation", errors=problems)
 
 
 def _is_set(request: Request, parameter: OpenApiParameter) -> bool:
     text = request.query_params.get(parameter.name, "").strip().lower()
     if text not in BOOLEANS:
-        told = "Say true or false."
-        problem = Problem(f"?{parameter.name}", told)
-        raise Refusal(400, told, kind="validation", errors=[problem])
+        message = "Say true or false."
+        problem = Problem(f"?{parameter.name}", message)
+        raise Refusal(400, message, kind="validation", errors=[problem])
     return bool(BOOLEANS[text])

@@ -1,120 +1,159 @@
-"""By what the catalogue's lists can be narrowed and ordered."""
+"""REST API of the filters that decide which enabled workflows agents see."""
 
-import django_filters  # type: ignore[import-untyped]
-from django.db.models import Q, QuerySet
+from typing import Any
 
-from catalogue.exposure import confirmed_catalogue
-from catalogue.models import DiscoveryRun, Review, Source, Workflow
-from catalogue.querysets import WorkflowQuerySet
-from catalogue.rest.errors import Problem, Refusal
-from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
+from django.db import transaction
+from django.db.models import Max, QuerySet
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import mixins, serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.exposure import effect_of_replacing
+from catalogue.history import changed_fields
+from catalogue.models import Revision, WorkflowFilter
+from catalogue.patterns import find_pattern_problem
+from catalogue.permissions import Access
+from catalogue.rest.base import StrictSerializer
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+
+HIGHEST_POSITION = 1_000_000_000
+POSITIONS_APART = 10
+PREVIEW = OpenApiParameter(
+    "preview", bool, description="`true`: nothing is saved; the answer is what would change."
+)
+NEW_FILTER = {"action": "exclude", "subject": "tag", "pattern": "internal"}
 
 
-class SourceFilters(django_filters.FilterSet):  # type: ignore[misc]
-    enabled = StrictBooleanFilter()
-    kind = django_filters.CharFilter()
-    health = django_filters.ChoiceFilter(field_name="health_state", choices=Source.HealthState.choices)
-    ordering = StableOrdering(fields=["name", "created_at", "last_refreshed_at"])
+class RuleSerializer(StrictSerializer):
+    """One rule; the first that matches a workflow decides about it."""
 
-
-class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
-    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
-    enabled = StrictBooleanFilter(label="Enabled by a curator.")
-    missing = StrictBooleanFilter(
-        field_name="missing_since", lookup_expr="isnull", exclude=True, label="Gone from the engine's list."
+    action = serializers.ChoiceField(
+        choices=WorkflowFilter.Action.choices, default=WorkflowFilter.Action.INCLUDE.value
     )
-    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
-    category = django_filters.CharFilter()
-    execution_type = django_filters.ChoiceFilter(
-        choices=Workflow.ExecutionType.choices, method="filter_execution_type"
+    subject = serializers.ChoiceField(
+        choices=WorkflowFilter.Subject.choices,
+        default=WorkflowFilter.Subject.NAME.value,
+        help_text="What of a workflow the pattern is compared with.",
     )
-    limited = StrictBooleanFilter(
-        field_name="max_concurrent",
-        lookup_expr="isnull",
-        exclude=True,
-        label="Has a limit of its own for concurrent runs.",
+    syntax = serializers.ChoiceField(
+        choices=WorkflowFilter.Syntax.choices, default=WorkflowFilter.Syntax.GLOB.value
     )
-    cached = StrictBooleanFilter(
-        method="filter_cached", label="Calls may be answered with an earlier result."
-    )
-    needs_description = StrictBooleanFilter(
-        method="filter_undescribed", label="Has no description, neither the engine's nor a curator's."
-    )
-    review = django_filters.ChoiceFilter(
-        choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
-    )
-    offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
-    tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
-    search = django_filters.CharFilter(
-        method="filter_search", label="Has this text in a name or description, or as its engine's id."
-    )
-    ordering = StableOrdering(
-        fields=["tool_name", "name", "category", "first_seen_at", "changed_at", ("source__name", "source")]
-    )
+    pattern = serializers.CharField(max_length=500)
+    enabled = serializers.BooleanField(default=True)
+    note = serializers.CharField(max_length=255, allow_blank=True, default="")
 
-    def filter_cached(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        cached = Workflow.objects.cached().values("pk")
-        return workflows.filter(pk__in=cached) if value else workflows.exclude(pk__in=cached)
-
-    def filter_undescribed(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        undescribed = Workflow.objects.undescribed().values("pk")
-        return workflows.filter(pk__in=undescribed) if value else workflows.exclude(pk__in=undescribed)
-
-    def filter_review(self, workflows: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
-        return workflows.filter(review__in=Review.objects.awaiting().filter(kind=value))
-
-    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        return filter_by_exposure(queryset, exposed=value)
-
-    def filter_execution_type(
-        self, queryset: QuerySet[Workflow], name: str, value: str
-    ) -> QuerySet[Workflow]:
-        ours, engines = Q(execution_type_override=value), Q(execution_type_override="", execution_type=value)
-        return queryset.filter(ours | engines)
-
-    def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.tagged(value)
-
-    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.matching(value)
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if problem := find_pattern_problem(syntax=attrs["syntax"], pattern=attrs["pattern"]):
+            raise serializers.ValidationError({"pattern": [problem]})
+        return attrs
 
 
-class ToolFilters(django_filters.FilterSet):  # type: ignore[misc]
-    ids = django_filters.CharFilter(
-        method="filter_ids", label="Only these, separated by commas; each of them has to exist."
-    )
-    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
-    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
-    search = django_filters.CharFilter(
-        method="filter_search", label="Has this text in a name or description."
-    )
-    ordering = StableOrdering(
-        fields=[("tool_name", "id"), ("source__name", "source"), ("changed_at", "updated_at")]
+class FilterSerializer(RuleSerializer):
+    id = serializers.IntegerField(read_only=True)
+    position = serializers.IntegerField(
+        min_value=0,
+        max_value=HIGHEST_POSITION,
+        required=False,
+        help_text="Lower comes first; the first match decides. Left out: after all others.",
     )
 
-    def filter_ids(self, queryset: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
-        wanted = dict.fromkeys(filter(None, (part.strip() for part in value.split(","))))
-        chosen = queryset.filter(tool_name__in=wanted)
-        if unknown := wanted.keys() - set(chosen.values_list("tool_name", flat=True)):
-            told = [tool_id for tool_id in wanted if tool_id in unknown]
-            problems = [Problem("?ids", f"No such tool: {tool_id[:100]}") for tool_id in told]
-            raise Refusal(404, f"There are no such tools: {', '.join(told)[:2000]}.", errors=problems)
-        return chosen
 
-    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        return filter_by_exposure(queryset, exposed=value)
+class FilterChangeSerializer(FilterSerializer):
+    """Omitted fields stay."""
 
-    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.matching(value)
+    pattern = serializers.CharField(max_length=500, required=False)
 
 
-def filter_by_exposure(workflows: QuerySet[Workflow], *, exposed: bool) -> QuerySet[Workflow]:
-    names = list(confirmed_catalogue().workflows)
-    return workflows.filter(tool_name__in=names) if exposed else workflows.exclude(tool_name__in=names)
+class FilterEffectSerializer(serializers.Serializer[Any]):
+    """The effect of a change on agents, by tool name."""
+
+    shown = serializers.ListField(child=serializers.CharField(), help_text="Workflows that they newly see.")
+    hidden = serializers.ListField(
+        child=serializers.CharField(), help_text="Workflows that they no longer see."
+    )
 
 
-class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
-    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
-    outcome = django_filters.ChoiceFilter(choices=DiscoveryRun.Outcome.choices)
-    trigger = django_filters.ChoiceFilter(choices=DiscoveryRun.Trigger.choices)
-    ordering = StableOrdering(fields=["started_at"])
+class WrittenFilterSerializer(FilterSerializer):
+    id = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Null in the preview of a new one."
+    )
+    effect = FilterEffectSerializer(read_only=True)
+
+
+@extend_schema_view(
+    list=extend_schema(summary="List filters", description="In the order in which they are tried."),
+    retrieve=extend_schema(summary="Read a filter"),
+)
+@extend_schema(tags=["Filters"])
+class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowFilter]):
+    queryset = WorkflowFilter.objects.none()
+    serializer_class = FilterSerializer
+    lookup_value_regex = "[0-9]{1,18}"
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_workflowfilter"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_workflowfilter"),
+        "create": Access(Scope.ADMIN, "catalogue.add_workflowfilter"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_workflowfilter"),
+        "destroy": Access(Scope.ADMIN, "catalogue.delete_workflowfilter"),
+    }
+
+    def get_queryset(self) -> QuerySet[WorkflowFilter]:
+        return WorkflowFilter.objects.all()
+
+    @extend_schema(
+        summary="Add a filter",
+        description="Agents notice within a second. The first include filter hides what it does not match.",
+        parameters=[PREVIEW],
+        request=FilterSerializer,
+        responses={200: WrittenFilterSerializer, 201: WrittenFilterSerializer},
+        examples=[OpenApiExample("Hide by tag", NEW_FILTER, request_only=True)],
+    )
+    @transaction.atomic
+    def create(self, request: Request) -> Response:
+        body = self.read_body(FilterSerializer)
+        Revision.lock()
+        last = WorkflowFilter.objects.aggregate(last=Max("position"))["last"]
+        place = 0 if last is None else last + POSITIONS_APART
+        rule = WorkflowFilter(**{"position": place} | body)
+        return self._write(request, rule, status.HTTP_201_CREATED, message="Added.")
+
+    @extend_schema(
+        summary="Change a filter",
+        description="What is not named stays.",
+        parameters=[PREVIEW],
+        request=FilterChangeSerializer,
+        responses=WrittenFilterSerializer,
+        examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
+    )
+    @transaction.atomic
+    def partial_update(self, request: Request, pk: str) -> Response:
+        Revision.lock()
+        rule = self.get_object()
+        given = request.data if isinstance(request.data, dict) else {"": request.data}
+        written = FilterSerializer(data=FilterSerializer(rule).data | given)
+        written.is_valid(raise_exception=True)
+        for name, value in written.validated_data.items():
+            setattr(rule, name, value)
+        return self._write(request, rule, status.HTTP_200_OK, message=changed_fields(given))
+
+    @extend_schema(summary="Delete a filter", responses={204: None})
+    @transaction.atomic
+    def destroy(self, request: Request, pk: str) -> Response:
+        Revision.lock()
+        rule = self.get_object()
+        self.record_deletion(rule)
+        rule.delete()
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _write(self, request: Request, rule: WorkflowFilter, code: int, *, message: str) -> Response:
+        stored = list(WorkflowFilter.objects.all())
+        effect = effect_of_replacing(stored, [*(other for other in stored if other.pk != rule.pk), rule])
+        if request.query_params.get("preview") == "true":
+            code = status.HTTP_200_OK
+        else:
+            rule.save()
+            self.record(message, rule)
+        shown = {"shown": effect.shown, "hidden": effect.hidden}
+        return Response(FilterSerializer(rule).data | {"effect": shown}, code)

@@ -1,4 +1,4 @@
-"""REST's door to the history of what people, tokens and commands changed."""
+"""REST API of the history."""
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
@@ -12,9 +12,7 @@ from rest_framework.response import Response
 from catalogue.history import actor_of
 from catalogue.models import HistoryEntry
 from catalogue.permissions import Access, demand_of_staff, permissions_behind
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import Refusal
-from catalogue.rest.lists import StableOrdering
+from catalogue.rest.base import ProblemSerializer, Refusal, StableOrdering
 from catalogue.rest.views import ApiViewSet
 from catalogue.reverting import RevertRefused, permission_to_revert, revert_change
 from catalogue.scopes import Scope
@@ -97,7 +95,7 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
             200: HistoryEntrySerializer,
             409: OpenApiResponse(
                 ProblemSerializer,
-                "Somebody has changed it since, it is used, it held secrets, or the values are not kept: "
+                "It was changed since, it is used, it held secrets, or the values are not kept: "
                 "`detail` says why. Nothing was changed.",
             ),
         },

@@ -1,4 +1,4 @@
-"""REST's door to the product's settings."""
+"""REST API of the product's settings."""
 
 from typing import Any
 
@@ -16,8 +16,7 @@ from catalogue.product_settings import (
     live_settings,
     settings_row,
 )
-from catalogue.rest.bodies import StrictSerializer
-from catalogue.rest.errors import NOT_VALID, Problem, Refusal
+from catalogue.rest.base import NOT_VALID, Problem, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 
@@ -32,12 +31,12 @@ class SettingSerializer(serializers.Serializer[LiveSetting]):
     """One setting, and where its value comes from."""
 
     name = serializers.CharField()
-    value = SettingValueField(help_text="What holds now.")
+    value = SettingValueField(help_text="The present value.")
     origin = serializers.CharField(
-        help_text="`changed here`: by an administrator; `environment` and `default`: nobody has changed it."
+        help_text="`changed here`: by an administrator; `environment` and `default`: unchanged."
     )
-    default = SettingValueField(help_text="What holds where nobody has changed it.")
-    variable = serializers.CharField(help_text="Of the environment, which gives the default.")
+    default = SettingValueField(help_text="The value without a change.")
+    variable = serializers.CharField(help_text="The environment variable of the default.")
     description = serializers.CharField()
 
 
@@ -58,7 +57,7 @@ SettingsChangeSerializer = type(
     "SettingsChangeSerializer",
     (StrictSerializer,),
     {
-        "__doc__": "Those to change; null: back to what the environment says.",
+        "__doc__": "The settings to change; null restores the environment's value.",
         "__module__": __name__,
         **{name: _field(setting) for name, setting in live_settings().items()},
     },
@@ -92,18 +91,17 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         responses=SettingsSerializer,
     )
     def partial_update(self, request: Request) -> Response:
-        asked = SettingsChangeSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        body = self.read_body(SettingsChangeSerializer)
         row = settings_row()
         try:
-            told = change_settings(asked.validated_data, by=_name_of(request))
+            phrases = change_settings(body, by=_name_of(request))
         except InvalidSettings as error:
             problems = [Problem(f"/{name}", problem) for name, problem in error.problems.items()]
             raise Refusal(
                 status.HTTP_400_BAD_REQUEST, NOT_VALID, kind="validation", errors=problems
             ) from None
-        if told:
-            self.record(f"Changed {'; '.join(told)}.", row)
+        if phrases:
+            self.record(f"Changed {'; '.join(phrases)}.", row)
         return Response(_told())
 
 

@@ -1,4 +1,4 @@
-"""REST's door to what awaits review: changes of workflows, and new ones."""
+"""REST API of changed and new workflows that await review."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +22,13 @@ from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
 from catalogue.permissions import Access
-from catalogue.rest.bodies import StrictSerializer
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import Refusal
-from catalogue.rest.lists import StableOrdering, StrictBooleanFilter
+from catalogue.rest.base import (
+    ProblemSerializer,
+    Refusal,
+    StableOrdering,
+    StrictBooleanFilter,
+    StrictSerializer,
+)
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (
     ACCEPTABLE,
@@ -70,7 +73,9 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     """One thing that the engine says otherwise than what was accepted."""
 
     field = serializers.CharField(help_text="Such as `description`: it can be accepted alone.")
-    told = serializers.CharField(help_text="In words, such as: new required argument `password`.")
+    told = serializers.CharField(
+        source="text", help_text="In words, such as: new required argument `password`."
+    )
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
     harmless = serializers.BooleanField(help_text="The policy `careful` would have let this one through.")
@@ -89,7 +94,7 @@ class ReviewDetailSerializer(ReviewSerializer):
 
 
 class OfferSerializer(StrictSerializer):
-    offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The `offer` that was looked at.")
+    offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The reviewed `offer`.")
 
 
 def _fields() -> serializers.Field[Any, Any, Any, Any]:
@@ -107,13 +112,13 @@ class AcceptedOfferSerializer(OfferSerializer):
 
 
 class DecisionSerializer(StrictSerializer):
-    """Several at once: those that are named with the offers that were looked at, or all of a source."""
+    """Several at once: the named ones with their reviewed offers, or all of a source."""
 
     offers = serializers.DictField(
         child=serializers.CharField(max_length=HASH_LENGTH),
         required=False,
         allow_empty=False,
-        help_text="By tool name the `offer` that was looked at.",
+        help_text="The reviewed `offer` by tool name.",
     )
     source = serializers.CharField(  # type: ignore[assignment]
         required=False, max_length=64, help_text="With `all`: the source's name."
@@ -141,10 +146,10 @@ class DecidedSerializer(serializers.Serializer[Decided]):
 
     done = serializers.ListField(child=serializers.CharField())
     changed_again = serializers.ListField(
-        child=serializers.CharField(), help_text="The engine says something else by now: look again."
+        child=serializers.CharField(), help_text="The engine has changed it again: review it again."
     )
     nothing_held = serializers.ListField(
-        child=serializers.CharField(), help_text="Decided by somebody else, taken back, or unknown."
+        child=serializers.CharField(), help_text="Decided already, taken back by the engine, or unknown."
     )
     only_whole = serializers.ListField(
         child=serializers.CharField(), help_text="New workflows, of which no single fields are accepted."
@@ -164,17 +169,16 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 Decision = Callable[..., Decided]
-"""`accept_offers` or `keep_accepted`."""
 
 
-def _offers(asked: dict[str, Any]) -> tuple[Offers, list[str]]:
-    """What is decided on, and the names that are no workflow's. Raises Refusal."""
-    if asked["all"]:
-        source = Source.objects.filter(name=asked["source"]).first()
+def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
+    """The offers decided on, and unknown names. Raises Refusal."""
+    if decision["all"]:
+        source = Source.objects.filter(name=decision["source"]).first()
         if source is None:
-            raise Refusal(404, f"Nothing was changed: there is no source {asked['source']}.")
+            raise Refusal(404, f"Nothing was changed: there is no source {decision['source']}.")
         return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
-    named = asked["offers"]
+    named = decision["offers"]
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
     return {keys[name]: named[name] for name in named if name in keys}, [
         name for name in named if name not in keys
@@ -237,7 +241,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     @extend_schema(
         operation_id="reviews_keep",
         summary="Keep what was accepted",
-        description="Agents go on seeing it, and nobody is asked again until the engine says something else. "
+        description="Agents go on seeing it, and no review is asked for until the engine changes it again. "
         "A new workflow stays hidden.",
         request=OfferSerializer,
         responses={200: DecidedSerializer, 409: REFUSED},
@@ -249,7 +253,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     @extend_schema(
         operation_id="reviews_accept_many",
         summary="Accept changes",
-        description="What changed again since it was looked at is left alone and named. With `fields` the "
+        description="Offers that changed since the review are left alone and named. With `fields` the "
         "rest of each change stays held.",
         request=AcceptanceSerializer,
         responses={
@@ -273,7 +277,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     @extend_schema(
         operation_id="reviews_keep_many",
         summary="Keep what was accepted of several",
-        description="What changed again since it was looked at is left alone and named.",
+        description="Offers that changed since the review are left alone and named.",
         request=DecisionSerializer,
         responses={
             200: DecidedSerializer,
@@ -286,20 +290,16 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
 
     def _decide_one(self, decide: Decision, body: type[OfferSerializer]) -> Response:
         review = self.get_object()
-        asked = body(data=self.request.data)
-        asked.is_valid(raise_exception=True)
-        given = {**asked.validated_data}
-        decided = decide({review.pk: given.pop("offer")}, by=actor_of(self.request), **given)
-        if told := decided.tell_refused():
-            raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {told}")
+        fields = dict(self.read_body(body))
+        decided = decide({review.pk: fields.pop("offer")}, by=actor_of(self.request), **fields)
+        if refusal := decided.tell_refused():
+            raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
         return Response(DecidedSerializer(decided).data)
 
     def _decide_many(self, decide: Decision, body: type[DecisionSerializer]) -> Response:
-        asked = body(data=self.request.data)
-        asked.is_valid(raise_exception=True)
-        given = asked.validated_data
-        offers, unknown = _offers(given)
-        of_each = {name: given[name] for name in ("fields",) if name in given}
-        decided = decide(offers, by=actor_of(self.request), **of_each)
+        decision = self.read_body(body)
+        offers, unknown = _offers(decision)
+        fields = {"fields": decision["fields"]} if "fields" in decision else {}
+        decided = decide(offers, by=actor_of(self.request), **fields)
         decided.nothing_held += unknown
         return Response(DecidedSerializer(decided).data)

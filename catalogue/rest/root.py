@@ -1,7 +1,14 @@
-"""Where the API begins."""
+"""The API's root, its description and documentation pages, and the answer at unknown addresses."""
 
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.urls import reverse_lazy
+from django.views.generic import TemplateView
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
@@ -30,8 +37,6 @@ ROUTES = {
 
 
 class ApiRoot(APIView):
-    """Points to everything else."""
-
     permission_classes = (AnyoneKnown,)
 
     @extend_schema(
@@ -44,3 +49,71 @@ class ApiRoot(APIView):
     def get(self, request: Request) -> Response:
         # Where a slash is optional, `reverse` leaves it out.
         return Response({name: reverse(route, request=request) + "/" for name, route in ROUTES.items()})
+
+
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
+DONE = "Done."
+ANSWERS = {
+    "400": "The request is not valid; nothing was changed.",
+    "401": "No access token, or one that is unknown, expired or revoked.",
+    "403": "The token lacks a scope, or the member of staff a permission; the answer names it.",
+    "404": "It does not exist, or this caller may not see it; of a list, there is no such page.",
+    "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
+    "415": "The body is not declared as application/json.",
+    "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
+}
+
+
+def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A hook of drf-spectacular: add the errors that any operation can answer with."""
+    for path, operations in result["paths"].items():
+        for operation in operations.values():
+            for answer in operation["responses"].values():
+                answer["description"] = answer["description"] or DONE
+            for code in _codes(path, operation):
+                operation["responses"].setdefault(code, _answer(ANSWERS[code]))
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+    return result
+
+
+def _codes(path: str, operation: dict[str, Any]) -> list[str]:
+    codes = ["401", "403", "429"]
+    queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
+    if "{" in path or "page" in queried:
+        codes.append("404")
+    if "requestBody" in operation:
+        codes += ["400", "413", "415"]
+    elif queried:
+        codes.append("400")
+    return codes
+
+
+def _answer(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": PROBLEM}}}
+
+
+class ApiDocs(LoginRequiredMixin, TemplateView):
+    """Swagger UI and ReDoc, served locally, for signed-in users: the description needs a login, too."""
+
+    template_name = "catalogue/rest/docs.html"
+    login_url = reverse_lazy("admin:login")
+    viewer = "swagger"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        title = {"swagger": "Swagger UI", "redoc": "ReDoc"}[self.viewer]
+        told = {"viewer": self.viewer, "title": title, "favicon": settings.STATIC_URL + settings.FAVICON}
+        return {**super().get_context_data(**kwargs), **told}
+
+
+@extend_schema(exclude=True)
+class NoSuchEndpoint(APIView):
+    """A JSON error instead of an HTML page."""
+
+    permission_classes = (AnyoneKnown,)
+
+    def initial(self, request: Request, *args: object, **kwargs: object) -> None:
+        super().initial(request, *args, **kwargs)
+        described = reverse("api-schema")
+        raise NotFound(
+            f"There is no such endpoint: {request.path[:200]}. GET {described} describes those there are."
+        )

@@ -6,6 +6,8 @@ from typing import Any
 from django.db.backends.postgresql import base
 from psycopg import OperationalError
 
+from config.compat import check_connections_with
+
 
 class DatabaseWrapper(base.DatabaseWrapper):
     @property
@@ -16,7 +18,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """
         pool: Any = super().pool
         if pool is not None:
-            pool._check = partial(_check_connection, pool)
+            check_connections_with(pool, partial(_check_connection, pool))
         return pool
 
 

@@ -1,44 +1,40 @@
-"""Reading untrusted JSON within bounds of depth and size."""
+"""Reading untrusted JSON within bounds of depth and size, and the values that engines write in it."""
 
 import json
 import math
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, NoReturn
 from uuid import uuid4
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""Possessive, so that even an unclosed string is passed over once; unrolled, which takes half the time."""
+"""Possessive, so that an unclosed string is scanned once; unrolled, which halves the time."""
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BRACKETS = b"[]{}"
 NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
+MAX_DEPTH = 100
+MOST_CUTS_TOKENS = 500_000
+"""Brackets and strings of a listing that is searched for deep values: about a second."""
+TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
+ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
 class UnreadableJSON(ValueError):
-    """The bytes are not acceptable JSON; the message is a sentence that says why."""
-
-
-MAX_DEPTH = 100
-MOST_CUTS_TOKENS = 500_000
-"""Brackets and strings in a listing that is searched for deep values; that takes about a second."""
-TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
+    """The message is a sentence."""
 
 
 class TooDeep(dict[str, Any]):
     """The top level of an object of a listing that was nested too deep."""
 
 
-ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
-
-
 def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None) -> Any:
-    """Read one JSON text in UTF-8; numbers are finite, nesting is at most `max_depth` deep.
+    """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only.
 
-    Half a surrogate pair (a text cut inside an emoji) becomes "?", since nothing could store or send it.
-    `object_of` makes objects of their keys and values, for callers that care about duplicate keys. Raises
-    UnreadableJSON, and nothing else.
+    Half a surrogate pair becomes "?", since nothing can store or send it. `object_of` makes objects from
+    their pairs, for callers to which duplicate keys matter.
     """
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
@@ -52,7 +48,7 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
 
 
 def parse_listing(data: bytes, *, max_depth: int) -> Any:
-    """Like `parse_json`, except that objects of the outermost array that are nested deeper become TooDeep."""
+    """Like `parse_json`, but objects of the outermost array that are nested deeper become TooDeep."""
     try:
         return parse_json(data, max_depth=max_depth)
     except UnreadableJSON:
@@ -67,7 +63,7 @@ def parse_listing(data: bytes, *, max_depth: int) -> Any:
 
 
 def _without_deep_values(data: bytes, max_depth: int) -> tuple[str, bytes] | None:
-    """The text with a mark in place of each value below `max_depth`; None if there are no such values."""
+    """The text with a mark instead of each value below `max_depth`; None without such values."""
     mark, kept, depth, copied = f"too deep {uuid4()}", [], 0, 0
     for token in TOKEN.finditer(data):
         match token.group()[:1]:
@@ -83,18 +79,17 @@ def _without_deep_values(data: bytes, max_depth: int) -> tuple[str, bytes] | Non
 
 
 def _marked(value: Any, mark: str) -> Any:
-    """The listing, in which objects of the outermost arrays that contain the mark are TooDeep."""
+    """Replace objects of the outermost arrays that contain the mark by TooDeep."""
     if isinstance(value, dict):
         return {name: _marked(inner, mark) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without_deep(inner) if _contains(inner, mark) else inner for inner in value]
+        return [
+            TooDeep({name: kept for name, kept in inner.items() if not isinstance(kept, dict | list)})
+            if isinstance(inner, dict) and _contains(inner, mark)
+            else inner
+            for inner in value
+        ]
     return value
-
-
-def _without_deep(element: Any) -> Any:
-    if not isinstance(element, dict):
-        return element
-    return TooDeep({name: value for name, value in element.items() if not isinstance(value, dict | list)})
 
 
 def _contains(value: Any, mark: str) -> bool:
@@ -136,7 +131,7 @@ def _opening_brackets(data: bytes) -> int:
 
 
 def _depth(data: bytes) -> int:
-    """The deepest nesting, in linear time; for broken JSON it is right up to the first error."""
+    """The maximum nesting, in linear time; of broken JSON up to the first error."""
     brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
     return max(accumulate(STEP[byte] for byte in brackets), default=0)
 
@@ -153,3 +148,21 @@ def _finite(digits: str) -> float:
 
 
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read_percent(value: Any) -> float | None:
+    """From 0 to 100; None for anything but a number."""
+    return float(min(max(value, 0), 100)) if is_number(value) else None
+
+
+def read_time(text: Any) -> datetime | None:
+    """An ISO 8601 time, in UTC unless it has another zone; None for anything else."""
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC) if found else None

@@ -1,4 +1,4 @@
-"""JSON Pointers (RFC 6901), and what a JSON Schema says of the types that it allows."""
+"""JSON Pointers (RFC 6901), and the types that a JSON Schema allows."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,46 +7,10 @@ from typing import Any
 
 BAD_ESCAPE = re.compile(r"~(?![01])")
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-
-
-def steps_of(pointer: str) -> tuple[str, ...]:
-    """The fields that lead to the place; none: the whole. Raises ValueError with a sentence."""
-    if not pointer:
-        return ()
-    if not pointer.startswith("/"):
-        raise ValueError('A JSON Pointer begins with "/", such as "/payment/amount".')
-    if BAD_ESCAPE.search(pointer):
-        raise ValueError('In a JSON Pointer "~" is written "~0", and "/" within a name "~1".')
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
-
-
-def pointer_of(steps: Iterable[str | int]) -> str:
-    return "".join(["/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps])
-
-
-def value_at(document: Any, pointer: str) -> Any:
-    """Raises LookupError where there is nothing."""
-    for step in steps_of(pointer):
-        document = child_of(document, step)
-    return document
-
-
-def child_of(document: Any, step: str) -> Any:
-    """Raises LookupError where there is nothing."""
-    match document:
-        case Mapping():
-            return document[step]
-        case str():
-            raise LookupError(step)
-        case Sequence() if INDEX.fullmatch(step):
-            return document[int(step)]
-    raise LookupError(step)
-
-
 DEEPEST = 20
-"""References that are followed, one after the other."""
+"""References followed one after the other."""
 MAX_LOOKED_AT = 200
-"""Parts of a schema that are looked at for its types."""
+"""Subschemas inspected for the types of one."""
 JSON_TYPES = {
     bool: "boolean",
     int: "integer",
@@ -58,13 +22,48 @@ JSON_TYPES = {
 }
 NESTED = frozenset({"array", "object"})
 Types = frozenset[str]
-"""Names of JSON types; none: any."""
+"""Names of JSON types; empty: any."""
 Follow = Callable[[Any, str], tuple[Any, str]]
-"""From a schema and its pointer to the schema that its references lead to, and the pointer of that."""
+"""From a schema and its pointer to what its references lead to, and the pointer of that."""
+
+
+def steps_of(pointer: str) -> tuple[str, ...]:
+    """The pointer's keys; none: the whole document. Raises ValueError with a sentence."""
+    if not pointer:
+        return ()
+    if not pointer.startswith("/"):
+        raise ValueError('A JSON Pointer begins with "/", such as "/payment/amount".')
+    if BAD_ESCAPE.search(pointer):
+        raise ValueError('In a JSON Pointer "~" is written "~0", and "/" within a name "~1".')
+    if "~" not in pointer:
+        return tuple(pointer[1:].split("/"))
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
+
+
+def pointer_of(steps: Iterable[str | int]) -> str:
+    return "".join(["/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps])
+
+
+def value_at(document: Any, pointer: str) -> Any:
+    for step in steps_of(pointer):
+        document = child_of(document, step)
+    return document
+
+
+def child_of(document: Any, step: str) -> Any:
+    """Raises LookupError for a missing value."""
+    match document:
+        case Mapping():
+            return document[step]
+        case str():
+            raise LookupError(step)
+        case Sequence() if INDEX.fullmatch(step):
+            return document[int(step)]
+    raise LookupError(step)
 
 
 def references_within(root: dict[str, Any]) -> Follow:
-    """References of a schema that has its definitions within; those that lead nowhere lead to None."""
+    """Follows references within a schema; those that lead nowhere lead to None."""
 
     def follow(schema: Any, pointer: str) -> tuple[Any, str]:
         for _ in range(DEEPEST):
@@ -81,12 +80,12 @@ def references_within(root: dict[str, Any]) -> Follow:
 
 
 def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
-    """Which JSON types the schema allows, null left out. Raises what `follow` raises."""
+    """The allowed JSON types except null. Raises what `follow` raises."""
     return (_Types(follow).of(schema, pointer) or frozenset()) - {"null"}
 
 
 def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
-    """The same for the items of a list."""
+    """The same for the items of arrays."""
     return _Types(follow).of_items(schema, pointer) - {"null"}
 
 
@@ -95,10 +94,10 @@ class _Types:
     follow: Follow
     looked_at: int = 0
     entered: set[int] = field(default_factory=set)
-    """By id, the schemas that are being looked at."""
+    """Ids of the schemas on the current path."""
 
     def of(self, schema: Any, pointer: str) -> Types | None:
-        """None for a schema within itself, which allows nothing more."""
+        """None for a schema within itself, which allows no further types."""
         self.looked_at += 1
         if not isinstance(schema, dict) or self.looked_at > MAX_LOOKED_AT:
             return frozenset()
@@ -144,7 +143,7 @@ class _Types:
 
 
 def parts_of(schema: dict[str, Any], word: str, pointer: str) -> Iterator[tuple[Any, str]]:
-    """The schemas in the list of a keyword such as `anyOf`, each with its pointer."""
+    """The subschemas of a keyword such as `anyOf`, each with its pointer."""
     listed = schema.get(word)
     for position, part in enumerate(listed if isinstance(listed, list) else ()):
         yield part, f"{pointer}/{word}/{position}"

@@ -1,7 +1,7 @@
-"""YAML as plain values, each with its line; a text that cannot be used gives every reason.
+"""YAML as JSON values, each with its line; an unusable text gets every reason.
 
-Scalars mean what YAML 1.2 says: `no` and `12:30` are texts, and numbers are those of JSON. No tag is ever
-resolved, so no text constructs anything.
+Scalars follow YAML 1.2: `no` and `12:30` are texts, and numbers are those of JSON. Tags are never
+resolved, so no text constructs objects.
 """
 
 import math
@@ -21,7 +21,7 @@ INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
 NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
-"""What plain scalars mean in YAML 1.2."""
+"""Plain scalars of YAML 1.2."""
 MAX_PROBLEMS = 20
 
 UNCLOSED = "a quotation that begins here is never closed"
@@ -42,18 +42,19 @@ SYNTAX = (
     ("did not find expected ',' or '}'", "expected ',' or '}'"),
     ("did not find expected", "the indentation does not fit the lines above"),
 )
-"""PyYAML's messages, which may quote the text, and ours, which never do."""
+"""PyYAML's messages, which may quote the text, and ours, which do not."""
 STREAM_END = "'<stream end>'"
+MAX_BYTES = 1_048_576
+SHOWN_KEY = 80
+Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error at one place of the text."""
-
     line: int
     """From 1."""
     place: str
-    """Keys from the outermost on, such as `workflows.ChatWorkflow.taskQueue`; empty for the whole."""
+    """Keys from the root, such as `workflows.ChatWorkflow.taskQueue`; empty: the document."""
     message: str
 
     def __str__(self) -> str:
@@ -62,7 +63,7 @@ class Problem:
 
 
 class UnusableText(ValueError):
-    """The text cannot be used; each line of the message is a reason with its line and key, up to a limit."""
+    """Each line of the message is a reason with its line and key, up to a limit."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
@@ -83,7 +84,7 @@ class Scalar:
     line: int
     text: str
     plain: bool
-    """Not in quotes, so that it may be a number or a word such as `true`."""
+    """Not quoted, so that it may be a number or a word such as `true`."""
 
 
 @dataclass(slots=True)
@@ -103,15 +104,15 @@ class Mapping:
 
 
 Node = Scalar | ListNode | Mapping
-"""An alias is the node of its anchor, so that a short text may stand for very many values."""
+"""An alias is its anchor's node, so that a short text may stand for very many values."""
 
 
 def compose(
     content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
 ) -> tuple[Node, list[Problem]]:
-    """The text's one document, and the tags in it, which mean nothing here.
+    """The text's document, and its tags, which have no meaning here. Raises UnusableText.
 
-    `fast` reads by libyaml, whose errors are less specific. Raises UnusableText.
+    `fast`: by libyaml, whose errors are less specific.
     """
     text = _decode(content, max_bytes)
     try:
@@ -145,15 +146,13 @@ def _stop(line: int, message: str) -> UnusableText:
 
 
 class _Composer:
-    """PyYAML's events as nodes."""
-
     def __init__(self, loader: Any, max_depth: int) -> None:
         self.problems: list[Problem] = []
         self._loader = loader
         self._max_depth = max_depth
         self._anchors: dict[str, Node] = {}
         self._braces: list[Any] = []
-        """The events of the braces and brackets that are open, the innermost last."""
+        """The open braces and brackets, the innermost last."""
         self._line = 1
 
     def document(self) -> Node:
@@ -238,38 +237,28 @@ def _syntax_error(error: yaml.MarkedYAMLError, braces: Sequence[Any]) -> Unusabl
     return _stop((mark.line if mark else 0) + 1, message)
 
 
-MAX_BYTES = 1_048_576
-SHOWN_KEY = 80
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much of a text is read."""
-
     bytes: int = MAX_BYTES
     depth: int = 30
     parts: int = 100_000
-    """Values, counted as often as an alias repeats them."""
+    """Values, with an alias counted like what it repeats."""
     integer: int = 2**63 - 1
 
 
 USUAL_LIMITS = Limits()
 
-Path = tuple[str | int, ...]
-
 
 @dataclass(slots=True)
 class Document:
-    """JSON values, and their lines in the text."""
-
     value: Any
     lines: dict[Path, int]
-    """By the keys and positions that lead to a value; of a key's value, the line of the key."""
+    """By the keys and indexes of a value; for a key's value the line of the key."""
     problems: list[Problem] = field(default_factory=list)
-    """What is left out of `value`: duplicate keys, numbers that are too large."""
+    """Omissions from `value`: duplicate keys, numbers that are too large."""
 
     def line_of(self, path: Path) -> int:
-        """The line of the path, or of its nearest parent that has one."""
+        """The line of the path or of its nearest parent with one."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -278,20 +267,20 @@ class Document:
 def read_document(
     content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
 ) -> Document:
-    """Read a text that holds one YAML document. Raises UnusableText for what is no usable YAML at all.
+    """Read one YAML document. Raises UnusableText for text that is no usable YAML at all.
 
-    Problems name no key below `private`, since it may be a misplaced secret. `fast` reads by libyaml, whose
-    errors are less specific.
+    Problems name no key below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors
+    are less specific.
     """
     root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
     return _Reader(problems, private, limits).document(root)
 
 
 def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
-    """The values of a text that third parties wrote, without their lines, by libyaml.
+    """The values of a third party's text, without lines, by libyaml.
 
-    `object_of` makes objects of keys and values, also where a key stands twice; `<<` merges; what is no JSON
-    number stays a text. Raises UnusableText, and TooManyValues before it reads that many.
+    `object_of` makes objects from pairs, also with duplicate keys; `<<` merges; numbers unknown to JSON stay
+    texts. Raises UnusableText, and TooManyValues before it reads more than the limit.
     """
     root, _ = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=True)
     if _count(root, {}) > limits.parts:
@@ -300,7 +289,7 @@ def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
-    """How many values the node stands for, each alias as many as what it repeats."""
+    """The node's values, with aliases expanded."""
     if id(node) not in known:
         # An alias within its own anchor has no end: reading refuses it as too deep.
         known[id(node)] = 0
@@ -310,7 +299,7 @@ def _count(node: Node, known: dict[int, int]) -> int:
 
 
 def write_document(value: Any, *, in_blocks: bool = False) -> str:
-    """A text that `read_document` reads as this JSON value; `in_blocks` for texts of several lines."""
+    """YAML that `read_document` reads as this value; `in_blocks`: texts of several lines as blocks."""
     dumper: Any = _BlockDumper if in_blocks else _Dumper
     return yaml.dump(value, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100)
 
@@ -327,7 +316,7 @@ def _shown(key: str) -> str:
 
 
 class _Reader:
-    """Nodes as values, with every alias followed."""
+    """Nodes as values, with aliases expanded."""
 
     def __init__(self, problems: list[Problem], private: Path, limits: Limits) -> None:
         self._problems = problems
@@ -393,7 +382,7 @@ class _Reader:
         return number
 
     def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
-        """The value in place of a number that JSON does not have."""
+        """The replacement of a number that JSON does not have."""
         self._note(node.line, path, message)
 
     def _note(self, line: int, path: Path, message: str) -> None:
@@ -402,7 +391,7 @@ class _Reader:
 
 
 class _LenientReader(_Reader):
-    """The same for a text of a third party, which the reader of an error could not correct."""
+    """For third parties' texts, which the reader of an error cannot correct."""
 
     def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
         super().__init__([], (), limits)
@@ -425,7 +414,7 @@ class _LenientReader(_Reader):
         return self._object_of([*((key, value) for key, value in merged.items() if key not in own), *pairs])
 
     def _merged(self, node: Node, path: Path) -> dict[str, Any]:
-        """What `<<` brings in; of several the first one counts."""
+        """The fields of `<<`; of several mappings the first one wins."""
         value = self._value(node, (*path, "<<"))
         found: dict[str, Any] = {}
         for one in value if isinstance(value, list) else [value]:
@@ -439,7 +428,7 @@ class _LenientReader(_Reader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that could be read as something else, by YAML's older rules or ours."""
+    """Quotes every text that YAML 1.1 or 1.2 could read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -461,7 +450,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class _BlockDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Likewise, with texts of several lines as they are, so that a change of one is a change of a line."""
+    """Also writes texts of several lines as blocks, for readable diffs."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

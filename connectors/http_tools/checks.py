@@ -1,4 +1,4 @@
-"""All that can be wrong with a declared tool, and what the catalogue keeps of one that is right."""
+"""Everything that can be wrong with a declared tool, and the operation and definition of a right one."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,10 +16,9 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
-from connectors.http_tools.path_template import parameters_in, path_value_objection
 from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
-from connectors.http_tools.specs import SAFE_METHODS
 from connectors.http_tools.tool import (
+    SAFE_METHODS,
     ApiKey,
     ArgumentPlace,
     Connection,
@@ -32,15 +31,19 @@ from connectors.http_tools.tool import (
     ToolConfig,
     ToolProblem,
     connection_of,
+    parameters_in,
+    path_value_objection,
     placed_arguments,
 )
 from connectors.network.headers import TOKEN, objection_to_name, objection_to_value
 from connectors.network.policy import normalise_base_url
 
+__all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definition_of", "operation_of"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """An argument, constant or header that is put at a place of the request."""
+    """An argument, constant or header at a place of the request."""
 
     place: Place
     name: str
@@ -122,7 +125,7 @@ def _is_the_keys(tool: ToolConfig, place: Place, name: str) -> bool:
 
 
 def _value(tool: ToolConfig, constant: Constant) -> str:
-    """Why this constant cannot be sent; empty if it can."""
+    """Why this constant cannot be sent, or empty."""
     try:
         match constant.place:
             case "header":
@@ -189,7 +192,7 @@ def _steps(claim: _Claim) -> tuple[str, ...] | None:
 
 
 def _where(tool: ToolConfig, argument: str) -> str:
-    """Where the declaration says it, if it does."""
+    """Where the declaration names the argument."""
     mapped = argument in tool.field_mappings.input
     return pointer_of(
         ["field_mappings", "input", argument] if mapped else ["input_schema", "properties", argument]
@@ -197,30 +200,24 @@ def _where(tool: ToolConfig, argument: str) -> str:
 
 
 def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:
-    """All problems of the declaration at once."""
-    problems = [
-        *_endpoint_problems(tool, base_url),
-        *_authentication_problems(tool),
-        *_idempotency_problems(tool),
-        *_output_problems(tool),
-    ]
+    problems = [*_api_problems(tool, base_url), *_output_problems(tool)]
     if schema_problems := list(_schema_problems(tool.input_schema)):
         return problems + schema_problems
     parameters = parameters_in(tool.api.endpoint)
     arguments = placed_arguments(tool, parameters)
-    problems += _strange_arguments(tool)
+    for argument in tool.field_mappings.input.keys() - tool.input_schema.get("properties", {}).keys():
+        where = pointer_of(["field_mappings", "input", argument])
+        message = f"{argument} is mapped, but it is none of the input schema's properties."
+        problems.append(ToolProblem(where, message))
     problems += _path_parameters(tool, parameters, arguments)
     return problems + list(place_problems(tool, arguments))
 
 
-def _endpoint_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
+def _api_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
     try:
         Endpoint.of(tool.api.endpoint).path_below(base_url)
     except ValueError as error:
         yield ToolProblem("/api/endpoint", str(error))
-
-
-def _authentication_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
     match tool.api.authentication:
         case ApiKey(where="header", name=name) if not TOKEN.fullmatch(name):
             yield ToolProblem("/api/authentication/name", f"{name} is no name of a header.")
@@ -229,9 +226,6 @@ def _authentication_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
                 normalise_base_url(url)
             except ValueError as error:
                 yield ToolProblem("/api/authentication/token_url", str(error))
-
-
-def _idempotency_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
     header = tool.api.idempotency_header
     if header and (why := objection_to_name(header)):
         yield ToolProblem("/api/idempotency_header", f"{header} {why}.")
@@ -266,12 +260,6 @@ def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
             )
 
 
-def _strange_arguments(tool: ToolConfig) -> Iterator[ToolProblem]:
-    for argument in tool.field_mappings.input.keys() - tool.input_schema.get("properties", {}).keys():
-        where = pointer_of(["field_mappings", "input", argument])
-        yield ToolProblem(where, f"{argument} is mapped, but it is none of the input schema's properties.")
-
-
 def _path_parameters(
     tool: ToolConfig, parameters: list[str], arguments: dict[str, ArgumentPlace]
 ) -> Iterator[ToolProblem]:
@@ -301,11 +289,8 @@ def _why_not_always_there(argument: str, place: ArgumentPlace, schema: dict[str,
     return f"has a default that {why}, so it cannot stand in the path." if why else ""
 
 
-__all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definition_of", "operation_of"]
-
-
 def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
-    """Raises InvalidTool with everything that is wrong."""
+    """Raises InvalidTool with every problem."""
     if problems := problems_of(tool, base_url=base_url):
         raise InvalidTool(problems)
     path = Endpoint.of(tool.api.endpoint).path_below(base_url)
@@ -331,7 +316,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
 
 
 def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[str]:
-    """Those that have to be given and may be null for the schema, though their place cannot say that."""
+    """Required arguments whose schema allows null though their place cannot express it."""
     required, properties = tool.input_schema.get("required", []), tool.input_schema.get("properties", {})
     is_form = tool.api.body_format != "json"
     return [
@@ -345,7 +330,7 @@ def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[s
 
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
-    """Raises InvalidTool with everything that is wrong."""
+    """Raises InvalidTool with every problem."""
     operation = operation_of(tool, base_url=base_url)
     try:
         return WorkflowDefinition(
@@ -374,7 +359,7 @@ def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """What has no place in the request is refused before anything runs, unless the schema says otherwise."""
+    """Refuse arguments without a place in the request, unless the schema says otherwise."""
     said = schema.keys() & {"additionalProperties", "unevaluatedProperties"}
     return {"type": "object", **schema} | ({} if said else {"additionalProperties": False})
 

@@ -1,7 +1,7 @@
-"""Whether a request that a model wrote is the one that a tool makes of the arguments.
+"""Compares a request that a model wrote with the one that a tool makes of the arguments.
 
-Nothing of what was written is sent, so the comparison may be lenient about spelling: an address is decoded
-once, numbers may be texts where only texts can be sent, and a query may be part of the URL.
+The written request is never sent, so spelling may differ: addresses are decoded once, numbers may be texts
+where only texts can be sent, and a query may be part of the URL.
 """
 
 import json
@@ -14,24 +14,23 @@ import httpx2
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.request import ACCEPT, form_pairs, media_type_of, query_of, written_json
-from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.http_tools.tool import HttpOperation
+from connectors.http_tools.request import ACCEPT, MEDIA_TYPES, form_pairs, query_of, written_json
+from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.policy import port_of
 from connectors.network.redaction import printable, shorten
 
 LONGEST_NAME = 80
 MOST_NAMES = 5
 Part = tuple[str, str]
-"""A place in a request, and the name that it has there; in a JSON body a pointer."""
+"""A place in a request and the name there; in a JSON body a pointer."""
 
 
 def difference_between(
     written: HTTPRequestSpec, built: HTTPRequestSpec, *, usual: HTTPRequestSpec, operation: HttpOperation
 ) -> str:
-    """Where the written request is not the built one, in a sentence that quotes no values; empty: nowhere.
+    """The first difference, in a sentence without values, or empty.
 
-    What the built request has in common with the `usual` one, such as constants, may be left out.
+    Parts that the built request shares with the `usual` one, such as constants, may be missing.
     """
     try:
         said = _parts_of(written, built, operation)
@@ -46,7 +45,7 @@ def difference_between(
 
 
 def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOperation) -> dict[Part, str]:
-    """What a request says, in one spelling. Raises ValueError or Rejected for what says nothing clear."""
+    """The request in one spelling. Raises ValueError or Rejected for an ambiguous one."""
     try:
         url = httpx2.URL(spec.url)
     except httpx2.InvalidURL:
@@ -69,13 +68,13 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
 
 
 def _address(url: httpx2.URL) -> str:
-    """Decoded once; a user name and a fragment count, as they are never part of a tool's address."""
+    """Decoded once; user name and fragment count, as no tool's address has them."""
     path = unquote(url.raw_path.decode("ascii").partition("?")[0], errors="strict")
     return " ".join((url.scheme, url.userinfo.decode(), url.host, str(port_of(url)), path, url.fragment))
 
 
 def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """Of a name that comes several times the texts together."""
+    """The texts of a repeated name together."""
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         found.setdefault(name, []).append(_plain_json(text))
@@ -83,7 +82,7 @@ def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]
 
 
 def _plain_json(text: str) -> str:
-    """The same, of an object or list in JSON without blanks."""
+    """JSON objects and lists without blanks; other text unchanged."""
     try:
         return written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
     except UnreadableJSON:
@@ -91,8 +90,8 @@ def _plain_json(text: str) -> str:
 
 
 def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:
-    """Whether a header says what the product says of itself anyway."""
-    usual = {"accept": f"{ACCEPT},*/*", "content-type": media_type_of(operation)}
+    """Whether the product sends the same header itself."""
+    usual = {"accept": f"{ACCEPT},*/*", "content-type": MEDIA_TYPES[operation.body_format]}
     return name in usual and _media_types(value) <= _media_types(usual[name])
 
 

@@ -1,13 +1,12 @@
-"""The settings of an HTTP API whose calls are tools."""
-
 import base64
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from connectors.network.headers import FRAMING, TOKEN
 from connectors.network.policy import normalise_base_url
 from connectors.settings import (
+    REQUESTS,
     CaFile,
     FieldProblem,
     HeaderSecret,
@@ -18,6 +17,7 @@ from connectors.settings import (
     OAuthScope,
     OAuthUrl,
     RequestTimeoutSeconds,
+    SourceConfig,
     VerifyTls,
     hint,
 )
@@ -25,17 +25,9 @@ from connectors.settings import (
 OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
-REQUESTS = hint(group="Requests")
-TRUST = hint(address=True, group="TLS")
-"""Settings that decide whether a server is trusted with the secrets."""
 
 
-class HttpConfig(BaseModel):
-    """Address and credentials of an API."""
-
-    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class HttpConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Base URL",
         description="What all addresses of the API begin with, such as https://api.example.com/v1.",
@@ -72,8 +64,8 @@ class HttpConfig(BaseModel):
     )
     oauth_scope: OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
     oauth_audience: OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    request_timeout_seconds: RequestTimeoutSeconds = Field(default=30.0, json_schema_extra=REQUESTS)
-    max_response_bytes: MaxResponseBytes = Field(default=10_000_000, json_schema_extra=REQUESTS)
+    request_timeout_seconds: RequestTimeoutSeconds = 30.0
+    max_response_bytes: MaxResponseBytes = 10_000_000
     follow_redirects: bool = Field(
         default=True,
         title="Follow redirects",
@@ -87,8 +79,8 @@ class HttpConfig(BaseModel):
         "schema is an error. Off: it is delivered as it is, and its execution's page says what is wrong.",
         json_schema_extra=REQUESTS,
     )
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
-    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
+    verify_tls: VerifyTls = True
+    ca_file: CaFile = ""
 
     @model_validator(mode="after")
     def _key_has_a_place(self) -> Self:
@@ -103,7 +95,7 @@ class HttpConfig(BaseModel):
 
     @property
     def lacking(self) -> str:
-        """Settings that the authentication needs and that are not entered yet; empty: none."""
+        """Settings that the authentication needs and that are still empty."""
         needed = {
             "api_key": {"API key": self.api_key.get_secret_value()},
             "bearer": {"bearer token": self.token.get_secret_value()},
@@ -126,5 +118,5 @@ class HttpConfig(BaseModel):
 
 
 def basic_word(username: str, password: SecretStr) -> str:
-    """What stands after "Basic", in UTF-8 (RFC 7617, 2.1)."""
+    """After "Basic", in UTF-8 (RFC 7617, 2.1)."""
     return base64.b64encode(f"{username}:{password.get_secret_value()}".encode()).decode("ascii")

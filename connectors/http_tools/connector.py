@@ -1,4 +1,4 @@
-"""An API whose calls are declared as tools: a call is a run, and its answer the result."""
+"""An API whose calls are tools: a call is a run, its answer the result."""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -22,8 +22,7 @@ from connectors.errors import (
 from connectors.http_tools.config import HttpConfig, basic_word
 from connectors.http_tools.request import ACCEPT, build_request, content_of, headers_of, query_of
 from connectors.http_tools.response import Call
-from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.http_tools.tool import HttpOperation
+from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import AddressPolicy
@@ -40,11 +39,11 @@ from connectors.protocol import (
     ignore_progress,
 )
 
-LARGEST_TOKEN_ANSWER = 100_000
+UNAUTHORIZED = 401
 
 
 class Authorization:
-    """Credentials for the requests of one source. Make one per event loop, close it with `aclose`."""
+    """One source's credentials. Make one per event loop, close it with `aclose`."""
 
     def __init__(self, config: HttpConfig, *, limits: HttpLimits, policy: AddressPolicy) -> None:
         self._config = config
@@ -61,22 +60,24 @@ class Authorization:
 
     @property
     def is_renewable(self) -> bool:
-        """Whether a new token can be requested after one was refused."""
+        """Whether another token can be requested after a refusal."""
         return self._oauth is not None
 
     async def credentials(self) -> Credentials:
-        """Valid credentials. Raises Misconfigured, or what requesting a token raises."""
+        """Raises Misconfigured, or what requesting a token raises."""
         if self._lacking:
             raise Misconfigured(f"The source has no {self._lacking} yet; enter it in the source's settings.")
         return self._fixed if self._oauth is None else _bearer(await self._oauth.token())
 
     def forget(self, refused: Credentials) -> None:
-        """Request a new token for the next call, if these are a token."""
+        """Request another token for the next call, if these are a token."""
         if self._oauth is not None:
             self._oauth.forget(refused.headers["authorization"].partition(" ")[2])
 
     def refuse_overlap(self, spec: HTTPRequestSpec) -> None:
-        """Raises Misconfigured if the tool sets a header or parameter that carries the credentials."""
+        """Raises Misconfigured if the tool sets a header or parameter of the credentials."""
+        if self._fixed is NO_CREDENTIALS:
+            return
         headers = {name.lower() for name in spec.headers} & {name.lower() for name in self._fixed.headers}
         query = spec.query_params.keys() & {name for name, _ in self._fixed.query}
         if taken := sorted(headers | query):
@@ -114,22 +115,14 @@ def _client_credentials(config: HttpConfig, limits: HttpLimits, policy: AddressP
         client_secret=config.oauth_client_secret,
         audience=config.oauth_audience,
         scope=config.oauth_scope,
-        limits=HttpLimits(
-            connect_seconds=limits.connect_seconds,
-            read_seconds=limits.read_seconds,
-            total_seconds=limits.total_seconds,
-            max_response_bytes=LARGEST_TOKEN_ANSWER,
-        ),
+        limits=limits,
         ca_file=config.ca_file,
         policy=policy,
     )
 
 
-UNAUTHORIZED = 401
-
-
 class HttpConnector:
-    """One HTTP API."""
+    """An HTTP API, whose operations are declared as tools or imported from an OpenAPI document."""
 
     kind: ClassVar[str] = "http"
     label: ClassVar[str] = "HTTP API (declared tools)"
@@ -137,7 +130,8 @@ class HttpConnector:
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
-        limits, policy = _limits(config), http_tool_addresses()
+        seconds, policy = config.request_timeout_seconds, http_tool_addresses()
+        limits = HttpLimits.within(seconds, max_response_bytes=config.max_response_bytes)
         self._authorization = Authorization(config, limits=limits, policy=policy)
         self._client = EngineClient(
             base_url=config.base_url,
@@ -162,7 +156,7 @@ class HttpConnector:
             or operation.method == "PUT"
             or bool(operation.idempotency_header),
             # Cancelling a request that only reads changes nothing.
-            starts_can_be_broken_off=operation.is_safe,
+            cancellable_start=operation.is_safe,
             lists_workflows=False,
             keeps_runs=False,
             differ_by_workflow=True,
@@ -187,7 +181,7 @@ class HttpConnector:
         return f"{reached} Only a call of a tool shows whether the API accepts our credentials."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        """Nothing: tools of an API are declared in the catalogue."""
+        """Yields nothing: an API's tools are declared in the catalogue."""
         nothing: list[WorkflowDefinition] = []
         for definition in nothing:
             yield definition
@@ -236,51 +230,31 @@ class HttpConnector:
     async def _send(
         self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float | None
     ) -> Answer:
+        """Errors about the answer have the request among their details."""
         until = None if seconds is None else monotonic() + seconds
-        if operation.anonymous:
-            return await self._exchange(operation, spec, key, NO_CREDENTIALS, until=until)
-        credentials = await self._authorization.credentials()
-        answer = await self._exchange(operation, spec, key, credentials, until=until)
-        refused = answer.status == UNAUTHORIZED and not answer.carried_out
-        if refused and self._authorization.is_renewable:
-            # A 401 means that the request was not carried out, so any method may be repeated.
-            self._authorization.forget(credentials)
-            credentials = await self._authorization.credentials()
-            answer = await self._exchange(operation, spec, key, credentials, until=until)
-        return answer
-
-    async def _exchange(
-        self,
-        operation: HttpOperation,
-        spec: HTTPRequestSpec,
-        key: str,
-        credentials: Credentials,
-        *,
-        until: float | None,
-    ) -> Answer:
-        """`until`: by the monotonic clock. Errors about the answer have the request among their details."""
+        is_first = True
         content, content_type = content_of(operation, spec)
-        try:
-            return await self._client.exchange(
-                spec.method,
-                spec.url,
-                query=query_of(spec),
-                content=content,
-                headers=headers_of(operation, spec, key=key, content_type=content_type),
-                credentials=credentials,
-                repeatable=operation.is_safe,
-                follow_redirects=self._config.follow_redirects,
-                seconds=None if until is None else max(0.0, until - monotonic()),
-            )
-        except (Unreachable, OutcomeUnknown, InvalidAnswer) as error:
-            error.details |= {"request": spec.model_dump(mode="json")}
-            raise
-
-
-def _limits(config: HttpConfig) -> HttpLimits:
-    return HttpLimits(
-        connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
-        read_seconds=config.request_timeout_seconds,
-        total_seconds=config.request_timeout_seconds,
-        max_response_bytes=config.max_response_bytes,
-    )
+        headers = headers_of(operation, spec, key=key, content_type=content_type)
+        while True:
+            credentials = NO_CREDENTIALS if operation.anonymous else await self._authorization.credentials()
+            try:
+                answer = await self._client.exchange(
+                    spec.method,
+                    spec.url,
+                    query=query_of(spec),
+                    content=content,
+                    headers=headers,
+                    credentials=credentials,
+                    repeatable=operation.is_safe,
+                    follow_redirects=self._config.follow_redirects,
+                    seconds=None if until is None else max(0.0, until - monotonic()),
+                )
+            except (Unreachable, OutcomeUnknown, InvalidAnswer) as error:
+                error.details |= {"request": spec.model_dump(mode="json")}
+                raise
+            refused = answer.status == UNAUTHORIZED and not answer.carried_out
+            if not (refused and is_first and not operation.anonymous and self._authorization.is_renewable):
+                return answer
+            # A 401 means that the request was not carried out, so any method may be repeated, once.
+            self._authorization.forget(credentials)
+            is_first = False

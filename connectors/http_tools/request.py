@@ -1,4 +1,4 @@
-"""From the arguments of a tool to its request, and to the bytes that are sent."""
+"""From a tool's arguments to its request, and to the bytes on the wire."""
 
 import base64
 import binascii
@@ -15,23 +15,43 @@ from pydantic import ValidationError
 
 from connectors.errors import Rejected
 from connectors.formats.json_schema import steps_of
-from connectors.http_tools.path_template import fill
-from connectors.http_tools.specs import HTTPRequestSpec, Scalar
-from connectors.http_tools.tool import ArgumentPlace, BodyFormat, HttpOperation, Place
+from connectors.http_tools.tool import (
+    ArgumentPlace,
+    BodyFormat,
+    HttpOperation,
+    HTTPRequestSpec,
+    Scalar,
+    fill_template,
+)
 from connectors.network.headers import objection_to_value
+
+MAX_MULTIPART_BYTES = 20_000_000
+DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
+MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
+LONGEST_NAME = 200
+BINARY = "application/octet-stream"
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
+MEDIA_TYPES: dict[BodyFormat, str] = {
+    "json": "application/json",
+    "form": "application/x-www-form-urlencoded",
+    "multipart": "multipart/form-data",
+}
+Pair = tuple[str, str]
 
 
 class NoText(ValueError):
-    """The value cannot be written as text; the message says why, `is an object`."""
+    """Why a value cannot be text: `is an object`."""
 
 
 def text_of(value: Scalar) -> str:
-    """`true`, `1.5`: as JSON writes it; a text as it is."""
+    """As JSON writes it (`true`, `1.5`); a text unchanged."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def written_json(value: Any, *, ascii_only: bool = False) -> str:
-    """Raises Rejected for what cannot be written."""
+    """Raises Rejected for what JSON cannot express."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=ascii_only, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
@@ -39,7 +59,7 @@ def written_json(value: Any, *, ascii_only: bool = False) -> str:
 
 
 def scalar_of(value: Any) -> Scalar:
-    """Raises NoText for what is none."""
+    """Raises NoText for any other value."""
     if isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and value == value and abs(value) != float("inf"):
@@ -50,12 +70,12 @@ def scalar_of(value: Any) -> Scalar:
 
 
 def scalars_of(value: Any) -> Scalar | list[Scalar]:
-    """A list of them, too."""
+    """Like `scalar_of`, for a scalar or a list of them."""
     return [scalar_of(item) for item in value] if isinstance(value, list) else scalar_of(value)
 
 
 def with_commas(items: Iterable[Scalar]) -> str:
-    """Raises NoText where commas would be ambiguous."""
+    """Raises NoText if commas would be ambiguous."""
     texts = [text_of(item) for item in items]
     if any("," in text for text in texts) or texts == [""]:
         raise NoText("has an item with a comma in it, or an empty one, and commas separate the items there")
@@ -65,11 +85,13 @@ def with_commas(items: Iterable[Scalar]) -> str:
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
     """The request without credentials. Raises Rejected for arguments that have no place in it.
 
-    A null that cannot be said where it goes is an argument that is not given.
+    A null that its place cannot express counts as an omitted argument.
     """
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
-    arguments = {name: value for name, value in arguments.items() if _can_be_said(operation, name, value)}
+    arguments = {
+        name: value for name, value in arguments.items() if value is not None or _takes_null(operation, name)
+    }
     try:
         return HTTPRequestSpec(
             method=operation.method,
@@ -82,9 +104,9 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
         raise Rejected("The arguments make an address that is too long. Nothing was sent.") from None
 
 
-def _can_be_said(operation: HttpOperation, argument: str, value: Any) -> bool:
-    """Models write null for arguments that they leave out; a required null is refused later."""
-    if value is not None or argument in operation.required:
+def _takes_null(operation: HttpOperation, argument: str) -> bool:
+    """Models write null for omitted arguments; a required null is refused later."""
+    if argument in operation.required:
         return True
     place = operation.arguments[argument]
     return place.as_json or (place.place == "body" and operation.body_format == "json")
@@ -94,12 +116,12 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
     given = operation.path_defaults | arguments
     texts: dict[str, str] = {}
     slashes: set[str] = set()
-    for argument, place in _placed(operation, "path"):
+    for argument, place in operation.by_place["path"]:
         if argument not in given:
             raise Rejected(f"{argument} is missing, and it is part of the address. Nothing was sent.")
         texts[place.name] = _one_text(argument, place, given[argument])
         slashes |= {place.name} if place.slashes else set()
-    return fill(operation.path, texts, with_slashes=frozenset(slashes))
+    return fill_template(operation.path, texts, with_slashes=frozenset(slashes))
 
 
 def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, str]:
@@ -108,7 +130,7 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, s
         for constant in operation.constants
         if constant.place == "header" and not isinstance(scalar := scalars_of(constant.value), list)
     }
-    for argument, place in _placed(operation, "header"):
+    for argument, place in operation.by_place["header"]:
         if argument in arguments:
             headers[place.name] = text = _one_text(argument, place, arguments[argument])
             if why := objection_to_value(text):
@@ -122,7 +144,7 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
         for constant in operation.constants
         if constant.place == "query"
     }
-    for argument, place in _placed(operation, "query"):
+    for argument, place in operation.by_place["query"]:
         if argument in arguments:
             query[place.name] = _query_value(argument, place, arguments[argument])
     return query
@@ -157,8 +179,8 @@ def _unsayable(argument: str, error: NoText) -> Rejected:
 
 
 def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
-    """None where no body is sent."""
-    placed = _placed(operation, "body")
+    """None: no body is sent."""
+    placed = operation.by_place["body"]
     fields = {
         constant.name: constant.value for constant in operation.constants if constant.place == "body"
     } | {
@@ -187,19 +209,6 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _placed(operation: HttpOperation, place: Place) -> list[tuple[str, ArgumentPlace]]:
-    return [(name, where) for name, where in operation.arguments.items() if where.place == place]
-
-
-MAX_MULTIPART_BYTES = 20_000_000
-DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
-MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
-LONGEST_NAME = 200
-BINARY = "application/octet-stream"
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File:
     content: bytes
@@ -208,7 +217,7 @@ class File:
 
 
 def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
-    """The bytes of a multipart body (RFC 7578) and its boundary. Raises Rejected for what it cannot say."""
+    """A multipart body (RFC 7578) and its boundary. Raises Rejected for what it cannot express."""
     if not isinstance(body, dict):
         raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
     boundary = secrets.token_hex(16)
@@ -231,9 +240,9 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
 
 
 def read_file(text: str, *, field: str, media_type: str = "") -> File:
-    """What a `data:` URI or a text stands for. Raises Rejected for a URI that cannot be read.
+    """The content of a `data:` URI or text. Raises Rejected for an unreadable URI.
 
-    `data:image/png;name=cat.png;base64,...`: the name is for APIs that go by it.
+    `data:image/png;name=cat.png;base64,...`: some APIs need the name.
     """
     if not text.startswith("data:"):
         return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
@@ -271,7 +280,7 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 
 
 def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    """A list is one part for each of its items."""
+    """One part for each item of a list."""
     if place is not None and place.as_json:
         yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
     elif isinstance(value, list):
@@ -302,27 +311,14 @@ def _part(name: str, content: bytes, *, media_type: str = "", filename: str = ""
 
 
 def _escaped(name: str) -> str:
-    """As browsers write it (WHATWG, HTML 4.10.21.8)."""
+    """As browsers do (WHATWG, HTML 4.10.21.8)."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
-
-
-ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
-MEDIA_TYPES: dict[BodyFormat, str] = {
-    "json": "application/json",
-    "form": "application/x-www-form-urlencoded",
-    "multipart": "multipart/form-data",
-}
-Pair = tuple[str, str]
-
-
-def media_type_of(operation: HttpOperation) -> str:
-    return MEDIA_TYPES[operation.body_format]
 
 
 def headers_of(
     operation: HttpOperation, spec: HTTPRequestSpec, *, key: str, content_type: str
 ) -> dict[str, str]:
-    """All headers but credentials, by name in lower case. `content_type`: empty without a body."""
+    """All headers but credentials, by lower-case name. `content_type`: empty without a body."""
     usual = {"accept": ACCEPT}
     if content_type:
         usual["content-type"] = content_type
@@ -340,13 +336,10 @@ def query_of(spec: HTTPRequestSpec) -> list[Pair]:
 
 
 def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes | None, str]:
-    """The body's bytes and their media type; None and nothing without a body.
-
-    Raises Rejected for what cannot be written.
-    """
+    """The body's bytes and media type; None and empty without a body. Raises Rejected."""
     if spec.body is None:
         return None, ""
-    media_type = media_type_of(operation)
+    media_type = MEDIA_TYPES[operation.body_format]
     match operation.body_format:
         case "form":
             return urlencode(form_pairs(spec.body)).encode("ascii"), media_type
@@ -357,7 +350,7 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
 
 
 def form_pairs(body: Any) -> list[Pair]:
-    """`{"a": {"b": 1}, "c": [2, 3]}` as a[b]=1, c=2, c=3. Raises Rejected for what a form cannot say."""
+    """`{"a": {"b": 1}, "c": [2, 3]}` as a[b]=1, c=2, c=3. Raises Rejected for what a form cannot express."""
     if not isinstance(body, dict):
         raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
     try:

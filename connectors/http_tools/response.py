@@ -1,4 +1,4 @@
-"""What an API answered: the end of a run, or the reason to ask again."""
+"""An API's answer: the end of a run, or a reason to retry."""
 
 import base64
 import codecs
@@ -12,17 +12,16 @@ from typing import Any
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import value_at
-from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
-from connectors.http_tools.tool import HttpOperation
+from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec, HTTPResponseSpec
 from connectors.network.client import Answer
-from connectors.network.exchange import WORDS_LIMIT, retry_after
 from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
+from connectors.network.transport import WORDS_LIMIT, retry_after
 from connectors.protocol import RunSnapshot, RunState
 
 MOST_HEADERS = 60
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
-"""They are credentials."""
+"""They carry credentials."""
 TEXT_TYPES = frozenset(
     {
         "application/xml",
@@ -36,18 +35,32 @@ TEXT_TYPES = frozenset(
     }
 )
 Block = dict[str, Any]
+COMPLAINT_LIMIT = 1_000
+"""Characters: enough for a message about each of several arguments."""
+LARGEST_BODY = 64_000
+"""Bytes; of a larger body only the message is shown."""
+MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
+"""For texts only: a list or a title of such a name may describe an argument of that name."""
+ENVELOPES = ("error", "detail")
+GATEWAY_GAVE_UP = frozenset({408, 502, 504})
+"""The server behind the gateway may still carry the request out."""
+REFUSED_CREDENTIALS = frozenset({401, 403})
+MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
+"""Usual answers to a form that was processed; after 307 and 308 it is still to be sent."""
+SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})
+"""RFC 9110, 9.2.2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Received:
-    """The body of an answer, with secrets masked."""
+    """An answer's body, with secrets masked."""
 
     body: Any = None
-    """The JSON value, else the text; of anything else a sentence that says what it is; None: nothing."""
+    """The JSON value, else the text, else a sentence that describes it; None: no body."""
     block: Block | None = None
-    """MCP's content block of what is neither JSON nor text."""
+    """MCP's content block of a body that is neither JSON nor text."""
     objection: str = ""
-    """Why the body does not match its media type; a sentence."""
+    """Why the body does not match its media type, in a sentence."""
 
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
@@ -62,7 +75,7 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
 
 
 def response_spec(answer: Answer, received: Received, redactor: Redactor) -> HTTPResponseSpec:
-    """For the record: as it came, but bounded and without secrets."""
+    """For the record: bounded and without secrets."""
     return HTTPResponseSpec(
         status_code=answer.status,
         headers=_shown_headers(answer, redactor),
@@ -80,7 +93,7 @@ def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
 
 
 def _guessed(answer: Answer, redactor: Redactor) -> Received:
-    """Of what does not say what it is."""
+    """The type of a body without one."""
     if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
         return read
     try:
@@ -100,7 +113,7 @@ def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
 
 
 def _content_type(answer: Answer) -> tuple[str, str]:
-    """The media type in lower case, and the name of an encoding that there is."""
+    """The lower-case media type, and the name of a known encoding."""
     message = Message()
     message["content-type"] = shorten(str(answer.headers.get("content-type", "")), LONGEST_HEADER)
     said = message.get_content_type() if message["content-type"].strip() else ""
@@ -109,7 +122,7 @@ def _content_type(answer: Answer) -> tuple[str, str]:
 
 
 def _known_encoding(name: str) -> str:
-    """UTF-8 in place of codecs that are not for text (zip) or refuse arbitrary bytes (idna)."""
+    """UTF-8 in place of codecs that are not for text (zip) or fail on arbitrary bytes (idna)."""
     try:
         found = codecs.lookup(name).name
         b"\xff ".decode(found, "replace")
@@ -123,27 +136,18 @@ def _decoded(body: bytes, charset: str) -> str:
 
 
 def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
-    shown = {}
-    for name in list(dict.fromkeys(name.lower() for name in answer.headers))[:MOST_HEADERS]:
-        value = MASK if name in NEVER_SHOWN else redactor.text(str(answer.headers[name]))
-        shown[shorten(redactor.text(name), LONGEST_HEADER)] = shorten(value, LONGEST_HEADER)
-    return shown
-
-
-COMPLAINT_LIMIT = 1_000
-"""Characters: enough for a message about each of several arguments."""
-LARGEST_BODY = 64_000
-"""Bytes; what is larger is no complaint that an agent could read, and only its message is looked for."""
-MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
-"""Of texts; a list or a title with such a name may as well be about an argument of that name."""
-ENVELOPES = ("error", "detail")
+    names = list(answer.headers)[:MOST_HEADERS]
+    values = [MASK if name in NEVER_SHOWN else str(answer.headers[name]) for name in names]
+    masked = redactor.texts([*names, *values])
+    cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
+    return dict(zip(cut[: len(names)], cut[len(names) :], strict=True))
 
 
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
-    """The message of a JSON body and then all else that it says, as JSON: `Invalid: {"field":"amount"}`.
+    """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`.
 
-    Bounded and without secrets; of what is no JSON, the text. APIs name the argument that is wrong in a
-    hundred ways, so nothing is chosen from what they say.
+    Bounded and without secrets; of other bodies the text. APIs name a wrong argument in too many ways to
+    choose from what they say.
     """
     phrase = responses.get(status, "")
     try:
@@ -163,7 +167,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
 
 
 def _masked(value: Any, redactor: Redactor) -> Any:
-    """Strings are masked one by one: JSON may escape a secret in ways that the mask does not know."""
+    """String by string: JSON may escape a secret in ways that the mask does not know."""
     match value:
         case str():
             return printable(redactor.text(value))
@@ -175,7 +179,7 @@ def _masked(value: Any, redactor: Redactor) -> Any:
 
 
 def _without_status(value: Any, status: int, phrase: str) -> Any:
-    """Without the status, which the message begins with."""
+    """The message already begins with the status."""
     if not isinstance(value, dict):
         return value
     said = {str(status), phrase.lower()}
@@ -187,7 +191,7 @@ def _without_status(value: Any, status: int, phrase: str) -> Any:
 
 
 def _split_message(value: Any) -> tuple[str, Any]:
-    """The message in it, and the rest; nothing that is empty."""
+    """The message, and the rest without empty values."""
     if not isinstance(value, dict):
         return "", value
     for key in MESSAGE_KEYS:
@@ -205,18 +209,9 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: item for name, item in fields.items() if item not in (None, "", [], {})}
 
 
-GATEWAY_GAVE_UP = frozenset({408, 502, 504})
-"""The server behind the gateway may still carry the request out, or have done so."""
-REFUSED_CREDENTIALS = frozenset({401, 403})
-MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
-"""Many APIs say so once they have done what a form asked for; 307 and 308 say that it is still to be done."""
-SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})
-"""RFC 9110, 9.2.2."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One request of a tool that has been answered."""
+    """One request of a tool, and its answer."""
 
     operation: HttpOperation
     spec: HTTPRequestSpec
@@ -226,7 +221,7 @@ class Call:
     finished_at: datetime
 
     def snapshot(self) -> RunSnapshot:
-        """How the run ended. Raises Unreachable or OutcomeUnknown where it has not."""
+        """Raises Unreachable or OutcomeUnknown if the run has not ended."""
         received = read_body(self.answer, self.redactor)
         if error := self._to_be_tried_again(received):
             raise error
@@ -246,7 +241,8 @@ class Call:
     def _to_be_tried_again(self, received: Received) -> ConnectorError | None:
         if self.answer.carried_out:
             return None
-        status, wait = self.answer.status, retry_after(self.answer.headers)
+        status = self.answer.status
+        wait = retry_after(self.answer.headers) if status in (429, 503) else None
         if status == 429 or (status == 503 and wait is not None):
             return Unreachable(self._line(), retry_after=wait, details=self._raw(received))
         if status in GATEWAY_GAVE_UP and not self.operation.is_safe:
@@ -256,7 +252,7 @@ class Call:
 
     @property
     def _may_have_effect(self) -> bool:
-        """Whether the same call again could do something twice; its idempotency key would be another."""
+        """Whether a repetition could act twice; it would have another idempotency key."""
         if self.operation.is_safe:
             return False
         status = self.answer.status
@@ -266,7 +262,7 @@ class Call:
         return is_open and self.operation.method not in SAME_WHEN_REPEATED
 
     def _failure(self, received: Received) -> str:
-        """Empty for a success."""
+        """Empty: success."""
         failure = self._status_failure(received)
         carried_out = " The request itself was carried out." if failure and self.answer.carried_out else ""
         return f"{_unended(failure)}.{carried_out}" if carried_out else failure
@@ -292,7 +288,7 @@ class Call:
         return f"{line}: {said}" if said and said.lower() != phrase.lower() else line
 
     def _words(self) -> str:
-        """The API's own, redacted before they are cut so that no half of a secret remains."""
+        """The API's message, redacted before it is cut so that no half of a secret remains."""
         if 400 <= self.answer.status < 500:
             return complaint_of(self.answer.status, self.answer.body, self.redactor)
         return shorten(self.redactor.text(words_of(self.answer.body)), WORDS_LIMIT)
@@ -303,19 +299,16 @@ class Call:
 
     def _raw(self, received: Received) -> dict[str, Any]:
         response = response_spec(self.answer, received, self.redactor)
-        return {
-            "request": self.spec.model_dump(mode="json"),
-            "response": response.model_dump(mode="json"),
-        }
+        return {"request": self.spec.model_dump(mode="json"), "response": response.model_dump(mode="json")}
 
 
 def _unended(sentence: str) -> str:
-    """APIs end their words with a full stop or without one."""
+    """Some APIs end their message with a full stop."""
     return sentence.removesuffix(".")
 
 
 def _output(operation: HttpOperation, received: Received) -> Any:
-    """A field that the answer lacks is left out; whether it may be is for the output schema to say."""
+    """Missing fields are left out; the output schema says whether they may be missing."""
     if not operation.output:
         return received.body
     output = {}

@@ -1,20 +1,125 @@
-"""A tool that is one HTTP call: its declaration (C1.4), its source, and the call that the connector makes."""
+"""A tool that is one HTTP call: its declaration (C1.4), path and source, and the records of a call."""
 
 import operator
 import re
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from connectors.errors import Misconfigured
+from connectors.errors import Misconfigured, Rejected
 from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.path_template import objections_to
-from connectors.http_tools.specs import SAFE_METHODS, Method, Scalar
+from connectors.network.client import fill_path
 from connectors.network.policy import normalise_base_url
 from connectors.protocol import WorkflowRef
 from connectors.settings import HeaderSecret
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+"""They change nothing, so they may be repeated."""
+
+Scalar = str | int | float | bool
+PARAMETER = re.compile(r"\{([^{}/]+)\}")
+LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
+SEPARATORS = re.compile(r"[/\\]")
+MOST_DECODINGS = 5
+"""Each server of a chain may decode a path again."""
+Place = Literal["path", "query", "header", "body"]
+BodyFormat = Literal["json", "form", "multipart"]
+IN = AliasChoices("in", "place")
+PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
+WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+
+
+class HTTPRequestSpec(BaseModel):
+    """A request before credentials are added."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    method: Method
+    url: str = Field(min_length=1, max_length=16_000)
+    """Absolute, with ids in place of the path's parameters and without a query."""
+    headers: dict[str, str] = {}
+    query_params: dict[str, Scalar | list[Scalar]] = {}
+    """A list is written as one parameter for each of its items."""
+    body: Any = None
+    """A JSON value; None: no body. With another `body_format` of its operation it is sent as a form."""
+
+
+class HTTPResponseSpec(BaseModel):
+    """A response as it came, with secrets masked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status_code: int
+    headers: dict[str, str] = {}
+    """By name in lower case; values of one name are joined by ", "."""
+    body: Any = None
+    """The JSON value, else the text; of anything else a sentence that says what it is."""
+    execution_time_ms: float
+    """From the sending of the request to the last byte of the response."""
+
+
+def parameters_in(path: str) -> list[str]:
+    return PARAMETER.findall(path)
+
+
+def objections_to(path: str) -> list[str]:
+    """Why a tool cannot have this path, a sentence for each reason."""
+    literals = PARAMETER.sub("", path)
+    found = []
+    if "{" in literals or "}" in literals:
+        found.append("A parameter of the path is a name in braces, such as {order_id}.")
+    elif not LITERAL.fullmatch(literals):
+        found.append("The path has characters that have to be percent-encoded.")
+    if "}{" in path:
+        found.append("Two parameters of the path stand side by side with nothing between them.")
+    names = parameters_in(path)
+    found += [
+        f"The path names {{{name}}} more than once." for name in dict.fromkeys(names) if names.count(name) > 1
+    ]
+    if "//" in path or _leads_astray(literals):
+        found.append('The path has an empty step, or "." or ".." as a step.')
+    return found
+
+
+def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
+    """The path with percent-encoded values. Raises Rejected for a value that changes the path."""
+    for name, value in values.items():
+        if why := path_value_objection(value, slashes=name in with_slashes):
+            raise Rejected(f"The value of {name} {why}, so it cannot stand in the path. Nothing was sent.")
+    return fill_path(path, **values)
+
+
+def path_value_objection(value: str, *, slashes: bool = False) -> str:
+    """`has a slash in it`; empty for a value that stays one step however often it is decoded."""
+    if not value:
+        return "is empty"
+    decoded = value
+    for _ in range(MOST_DECODINGS):
+        if decoded != decoded.encode("utf-8", "replace").decode():
+            return "has half a character in it"
+        if any(ord(char) < 32 or ord(char) == 127 for char in decoded):
+            return "has a control character in it"
+        if not slashes and SEPARATORS.search(decoded):
+            return "has a slash in it"
+        if _leads_astray(decoded):
+            return 'is or has "." or ".." as a step'
+        further = unquote(decoded)
+        if further == decoded:
+            return ""
+        decoded = further
+    return "is percent-encoded again and again"
+
+
+def _leads_astray(path: str) -> bool:
+    # "a;b" in a step is a parameter of it to some servers, which leave it out before they resolve "..".
+    steps = (step.partition(";")[0] for step in SEPARATORS.split(unquote(path)))
+    return any(step in (".", "..") for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +134,9 @@ class ToolProblem:
 
 
 class InvalidTool(ValueError):
-    """All that is wrong with it, at once."""
-
     def __init__(self, problems: Sequence[ToolProblem]) -> None:
         super().__init__(" ".join(map(str, problems)))
         self.problems = list(problems)
-
-
-Place = Literal["path", "query", "header", "body"]
-BodyFormat = Literal["json", "form", "multipart"]
-IN = AliasChoices("in", "place")
 
 
 class _Declaration(BaseModel):
@@ -175,15 +273,12 @@ class ToolConfig(_Declaration):
         return self
 
 
-PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     origin: str
-    """`https://api.example.com`, as a source keeps its base URL."""
+    """`https://api.example.com`, as in a source's base URL."""
     path: str
-    """With its parameters in braces; empty or from the first slash on."""
+    """With parameters in braces; empty, or beginning with a slash."""
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -202,7 +297,7 @@ class Endpoint:
         return cls(normalise_base_url(found["origin"]), found["path"])
 
     def path_below(self, base_url: str) -> str:
-        """What follows the base URL. Raises ValueError with a sentence where it does not begin with that."""
+        """The path after the base URL. Raises ValueError with a sentence if the endpoint is elsewhere."""
         base = self.of(normalise_base_url(base_url))
         if self.origin.lower() != base.origin.lower() or not (self.path + "/").startswith(base.path + "/"):
             raise ValueError(f"The endpoint is not below {base_url}, the base URL of the tool's source.")
@@ -214,17 +309,17 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """Address and credentials of a tool's API, in the fields of HttpConfig."""
+    """Address and credentials of a tool's API, in HttpConfig's fields."""
 
     base_url: str
     """Its origin; tools of one origin and authentication share a source."""
     settings: dict[str, Any]
-    """All but the base URL and what is secret."""
+    """All but the base URL and secrets."""
     secrets: dict[str, str] = field(repr=False)
 
 
 def connection_of(tool: ToolConfig) -> Connection:
-    """Raises InvalidTool where the endpoint is no address."""
+    """Raises InvalidTool for an unusable endpoint."""
     try:
         base_url = Endpoint.of(tool.api.endpoint).origin
     except ValueError as error:
@@ -268,11 +363,8 @@ def _secrets(authentication: Authentication) -> dict[str, SecretStr]:
     return {}
 
 
-WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
-
-
 def placed_arguments(tool: ToolConfig, path_parameters: Collection[str]) -> dict[str, ArgumentPlace]:
-    """By argument, in the order of the schema's properties."""
+    """In the order of the schema's properties."""
     said = tool.field_mappings.input
     usual: Place = "query" if tool.api.method in WITHOUT_BODY else "body"
     placed = {}
@@ -280,19 +372,16 @@ def placed_arguments(tool: ToolConfig, path_parameters: Collection[str]) -> dict
         place = said.get(argument)
         if place is None:
             place = ArgumentPlace.model_validate({"in": "path" if argument in path_parameters else usual})
-        placed[argument] = _with_name(place, argument)
+        is_body = place.place == "body"
+        # An explicit empty pointer is the whole body.
+        if not place.name and not (is_body and "name" in place.model_fields_set):
+            place = place.model_copy(update={"name": pointer_of([argument]) if is_body else argument})
+        placed[argument] = place
     return placed
 
 
-def _with_name(place: ArgumentPlace, argument: str) -> ArgumentPlace:
-    # An empty pointer that was written down is the whole body.
-    if place.name or (place.place == "body" and "name" in place.model_fields_set):
-        return place
-    return place.model_copy(update={"name": pointer_of([argument]) if place.place == "body" else argument})
-
-
 class HttpOperation(BaseModel):
-    """`metadata` of the workflow of an HTTP tool."""
+    """`metadata` of an HTTP tool's workflow."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, serialize_by_alias=True)
 
@@ -316,12 +405,20 @@ class HttpOperation(BaseModel):
 
     @classmethod
     def of(cls, workflow: WorkflowRef) -> Self:
-        """Raises Misconfigured where the workflow is no HTTP tool."""
+        """Raises Misconfigured for another kind of workflow."""
         try:
             return cls.model_validate(workflow.metadata)
         except ValidationError:
             raise Misconfigured(f"{workflow.name} is not declared as an HTTP tool.") from None
 
-    @property
+    @cached_property
+    def by_place(self) -> dict[Place, list[tuple[str, ArgumentPlace]]]:
+        """The arguments, by the part of the request that they go to."""
+        found: defaultdict[Place, list[tuple[str, ArgumentPlace]]] = defaultdict(list)
+        for name, place in self.arguments.items():
+            found[place.place].append((name, place))
+        return found
+
+    @cached_property
     def is_safe(self) -> bool:
         return self.method in SAFE_METHODS

@@ -1,10 +1,11 @@
-"""The HTTP client of all connectors: JSON and whole exchanges with one engine."""
+"""The HTTP client of all connectors: JSON requests and whole exchanges with one engine."""
 
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote_plus, urlencode, urljoin
 
@@ -12,19 +13,19 @@ import httpx2
 
 from connectors.errors import InvalidAnswer, Misconfigured, Rejected
 from connectors.formats.json import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
-from connectors.network.exchange import Exchange, HttpSender
 from connectors.network.headers import by_lower_name, check_values, checked_headers
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url
 from connectors.network.redaction import Redactor, shorten
-from connectors.network.redirects import Hop, RedirectChain, follow_chain
-from connectors.network.transport import HttpLimits, tls_context
+from connectors.network.redirects import REDIRECTS, Hop, RedirectChain, follow_chain
+from connectors.network.transport import Exchange, HttpLimits, HttpSender, tls_context
+
+USER_AGENT = "workflow-catalogue"
+REFUSAL_BYTES = 64_000
+"""Read of an error response, for its message."""
 
 
 def fill_path(path: str, /, **ids: str) -> str:
-    """`/runs/{run_id}` with the id in its place, percent-encoded.
-
-    Raises Rejected for an id that would lead to another path.
-    """
+    """`/runs/{run_id}` with percent-encoded ids. Raises Rejected for an id that leads to another path."""
     for name, value in ids.items():
         # Proxies resolve "." and ".." even when they are percent-encoded, and so would reach another path.
         if value in ("", ".", ".."):
@@ -34,7 +35,7 @@ def fill_path(path: str, /, **ids: str) -> str:
 
 
 def with_query(url: httpx2.URL, query: Sequence[tuple[str, str]], *, replace: bool = False) -> httpx2.URL:
-    """The URL with `query` after what it has already; `replace`: in place of what it has by these names."""
+    """Append `query`, or with `replace` let it replace parameters of the same names."""
     if not query:
         return url
     taken = {name for name, _ in query} if replace else ()
@@ -44,7 +45,7 @@ def with_query(url: httpx2.URL, query: Sequence[tuple[str, str]], *, replace: bo
 
 
 def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, str], bytes | None]:
-    """The header that says what is sent, and its bytes. Raises Rejected for what JSON cannot say."""
+    """The content-type header and the bytes. Raises Rejected for what JSON cannot express."""
     if form is not None:
         return {"content-type": "application/x-www-form-urlencoded"}, urlencode(form).encode()
     if body is None:
@@ -58,31 +59,31 @@ def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole response. Headers and body may repeat our secrets: mask them before they are shown."""
+    """A whole response. Headers and body may echo secrets: mask them before showing them."""
 
     status: int
     headers: httpx2.Headers = field(repr=False)
     body: bytes = field(repr=False)
     seconds: float
-    """From sending the first request to the last byte of this response."""
+    """From the first request to the last byte."""
     url: str
-    """The URL that answered, without its query, which may carry credentials."""
+    """The final URL without its query, which may carry credentials."""
     carried_out: bool = False
-    """A redirect (303) confirmed that the request was carried out, and this answer describes the result: the
-    request must not be sent again, whatever the status is."""
+    """A redirect (303) confirmed the request, and this answer describes its result: whatever the status is,
+    the request must not be sent again."""
     not_followed: str = ""
     """Why a redirect was not followed, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials for outgoing requests, added only to those to the configured origin."""
+    """Added only to requests to the configured origin."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     query: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
     def secrets(self) -> Iterator[str]:
-        """The values to mask: all of them, and the `x` of `Bearer x`."""
+        """All values to mask, and the `x` of `Bearer x`."""
         for value in self.headers.values():
             yield value
             yield value.split()[-1] if value.split() else ""
@@ -93,16 +94,11 @@ class Credentials:
 NO_CREDENTIALS = Credentials()
 
 
-USER_AGENT = "workflow-catalogue"
-REFUSAL_BYTES = 64_000
-"""Bytes that are read of an error response: enough for its message."""
-
-
 class EngineClient:
     """One engine's address, credentials and limits.
 
-    Make one per engine and event loop, share it between calls, close it with `aclose`.
-    Every method raises only ConnectorError subclasses, and none of these shows a secret.
+    Make one per engine and event loop, share it, close it with `aclose`. Methods raise only ConnectorError,
+    and no error shows a secret.
     """
 
     def __init__(
@@ -116,7 +112,7 @@ class EngineClient:
         ca_file: str = "",
         policy: AddressPolicy = ENGINE_ADDRESSES,
     ) -> None:
-        """`secrets` are masked wherever an engine echoes them. Raises Misconfigured for unusable settings."""
+        """`secrets` are masked in what the engine echoes. Raises Misconfigured for unusable settings."""
         try:
             self._base_url = normalise_base_url(base_url, policy=policy)
         except ValueError as error:
@@ -131,12 +127,12 @@ class EngineClient:
             "accept": "application/json",
             "accept-encoding": "identity",
             "user-agent": USER_AGENT,
-            **check_values(headers or {}),
+            **by_lower_name(check_values(headers or {})),
         }
 
     @property
     def redactor(self) -> Redactor:
-        """Knows this client's secrets, also the credentials of all exchanges so far."""
+        """Masks this client's secrets, including the credentials of all exchanges so far."""
         return self._redactor
 
     def __repr__(self) -> str:
@@ -155,39 +151,35 @@ class EngineClient:
         follow_redirects: bool = False,
         seconds: float | None = None,
     ) -> Answer:
-        """One whole exchange: every status is an answer, also that of a redirect that was not followed.
+        """One whole exchange: any status is an answer, also a redirect that was not followed.
 
-        `target` is as in `request_json`; empty, it is the base URL itself. `seconds` is how long all of it
-        may take, where that is less than the client's limits allow. Raises Misconfigured when the
-        address may not be contacted or a header cannot be sent; Unreachable when no answer came;
-        InvalidAnswer when it is too large or compressed; OutcomeUnknown instead of these, with
-        `repeatable=False` only, where it is open what happened.
+        `target`: as in `request_json`; empty: the base URL. `seconds`: a shorter limit than the client's.
+        Raises Misconfigured for a forbidden address or unusable header, Unreachable without an answer,
+        InvalidAnswer for one that is too large or compressed; with `repeatable=False` OutcomeUnknown where it
+        may have had effect.
         """
         for secret in credentials.secrets():
             self._redactor.learn(secret)
-        first = Hop(
-            method,
-            with_query(self._url(target), query),
-            by_lower_name(self._headers) | checked_headers(headers or {}),
-            content,
-        )
+        url = with_query(self._url(target), query)
+        first = Hop(method, url, self._headers | checked_headers(headers or {}), content)
         longest = self._limits.total_seconds if seconds is None else min(seconds, self._limits.total_seconds)
-        until, started = self._after(longest), time.perf_counter()
-
-        async def send(hop: Hop) -> Exchange:
-            return await self._hop(hop, credentials, repeatable=repeatable, until=until, seconds=longest)
-
-        journey = await follow_chain(first, send) if follow_redirects else RedirectChain(await send(first))
+        until, started = asyncio.get_running_loop().time() + longest, time.perf_counter()
+        send = partial(
+            self._hop, credentials=credentials, repeatable=repeatable, until=until, seconds=longest
+        )
+        chain = RedirectChain(await send(first))
+        if follow_redirects and chain.last.status in REDIRECTS:
+            chain = await follow_chain(first, chain.last, send)
         took = time.perf_counter() - started
-        self._refuse_unreadable(journey.last)
+        self._refuse_unreadable(chain.last)
         return Answer(
-            journey.last.status,
-            journey.last.headers,
-            bytes(journey.last.body),
+            chain.last.status,
+            chain.last.headers,
+            bytes(chain.last.body),
             took,
-            journey.last.place,
-            journey.carried_out,
-            journey.not_followed,
+            chain.last.place,
+            chain.carried_out,
+            chain.not_followed,
         )
 
     async def request_json(
@@ -202,11 +194,11 @@ class EngineClient:
         max_depth: int = MAX_DEPTH,
         is_listing: bool = False,
     ) -> Any:
-        """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; everything else is an error.
+        """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; all else is an error.
 
-        `target` is a path below the base URL, or a whole URL of the same origin. With `repeatable=False`
-        every failure after which the engine may have acted is OutcomeUnknown. Objects of a listing that are
-        nested too deep become TooDeep.
+        `target`: a path below the base URL, or a URL of the same origin. With `repeatable=False` failures
+        after which the engine may have acted are OutcomeUnknown. Objects of a listing that are nested too
+        deep become TooDeep.
         """
         parse = parse_listing if is_listing else parse_json
         content_type, sent = encode_body(body, form)
@@ -220,11 +212,11 @@ class EngineClient:
             raise exchange.not_json(error) from None
 
     async def request(self, method: str, target: str) -> None:
-        """Like `request_json`, without reading the content of a 2xx answer."""
+        """Like `request_json`, ignoring the content of a 2xx answer."""
         await self._succeed(method, target)
 
     def follow(self, link: str, *, found_at: str) -> str:
-        """Where a link in the answer of `found_at` leads. Raises InvalidAnswer for another origin."""
+        """The target of a link in the answer of `found_at`. Raises InvalidAnswer for another origin."""
         try:
             url = self._url(urljoin(str(self._url(found_at)), link))
         except (Misconfigured, ValueError):
@@ -246,54 +238,36 @@ class EngineClient:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
     ) -> Exchange:
-        exchange = Exchange(method, self._url(target), repeatable, self._redactor)
-        failure = await self._sender.carry_out(
-            exchange,
+        exchange = await self._sender.carry_out(
+            Exchange(method, self._url(target), repeatable, self._redactor),
             headers=self._headers | check_values(headers or {}),
             content=content,
-            until=self._after(self._limits.total_seconds),
+            until=asyncio.get_running_loop().time() + self._limits.total_seconds,
             seconds=self._limits.total_seconds,
             refusal_bytes=REFUSAL_BYTES,
         )
-        # Raised here, where no transport error is being handled: those may quote what was sent.
         if exchange.refused:
             raise exchange.refusal()
-        if failure:
-            raise exchange.unanswered(failure)
         self._refuse_unreadable(exchange)
         return exchange
 
-    async def _hop(
-        self, hop: Hop, credentials: Credentials, *, repeatable: bool, until: float, seconds: float
-    ) -> Exchange:
+    def _hop(
+        self, hop: Hop, *, credentials: Credentials, repeatable: bool, until: float, seconds: float
+    ) -> Coroutine[Any, Any, Exchange]:
         url, headers = hop.url, hop.headers
-        if hop.at_home:
+        if hop.at_origin and credentials is not NO_CREDENTIALS:
             url = with_query(url, credentials.query, replace=True)
             headers = headers | checked_headers(credentials.headers)
         exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
-        sender = self._sender if hop.at_home else self._elsewhere()
-        failure = await sender.carry_out(
-            exchange,
-            headers=headers,
-            content=hop.content,
-            until=until,
-            seconds=seconds,
-            refusal_bytes=self._limits.max_response_bytes,
-        )
-        if failure:
-            raise exchange.unanswered(failure)
-        return exchange
+        sender = self._sender if hop.at_origin else self._elsewhere()
+        return sender.carry_out(exchange, headers=headers, content=hop.content, until=until, seconds=seconds)
 
     def _elsewhere(self) -> HttpSender:
-        """For other origins, with TLS verified: only the configured origin can be exempt from that."""
+        """For other origins, always with TLS verified."""
         if self._sender_elsewhere is None:
             tls = tls_context(verify=True, ca_file=self._ca_file)
             self._sender_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
         return self._sender_elsewhere
-
-    @staticmethod
-    def _after(seconds: float) -> float:
-        return asyncio.get_running_loop().time() + seconds
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:

@@ -20,7 +20,7 @@ SET_BY_CLIENT = frozenset(
         "upgrade",
     }
 )
-"""They frame the message and route it: conflicting ones make request smuggling possible."""
+"""Framing and routing: conflicting ones make request smuggling possible."""
 RESERVED = SET_BY_CLIENT | frozenset(
     {
         "authorization",
@@ -40,15 +40,14 @@ RESERVED = SET_BY_CLIENT | frozenset(
         "x-rewrite-url",
     }
 )
-"""Credentials, routing and framing."""
 FRAMING = RESERVED - {"authorization", "cookie"}
-"""Headers that credentials cannot be put into."""
+"""Headers that cannot carry credentials."""
 RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
 CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
 
 
 def check_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers as they are. Raises Misconfigured for a value that cannot be sent."""
+    """Raises Misconfigured for a value that cannot be sent."""
     for name, value in headers.items():
         if objection_to_value(value):
             raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
@@ -56,19 +55,18 @@ def check_values(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
-    """By name in lower case; of a name that comes twice the last value."""
+    """In lower case; of duplicate names the last value."""
     return {name.lower(): value for name, value in headers.items()}
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """By name in lower case. Raises Misconfigured, also for a name that cannot be sent or be chosen."""
-    named = by_lower_name(headers)
-    for name in named:
+    """In lower case. Raises Misconfigured for names and values that cannot be sent or chosen."""
+    for name in headers:
         if not TOKEN.fullmatch(name):
-            raise Misconfigured(f"{name!r} is no name of a header.")
-        if name in SET_BY_CLIENT or name.startswith("proxy-"):
-            raise Misconfigured(f"The header {name} cannot be chosen: it follows from the request.")
-    return check_values(named)
+            raise Misconfigured(f"{name.lower()!r} is no name of a header.")
+        if name.lower() in SET_BY_CLIENT or name.lower().startswith("proxy-"):
+            raise Misconfigured(f"The header {name.lower()} cannot be chosen: it follows from the request.")
+    return by_lower_name(check_values(headers))
 
 
 def objection_to_name(name: str, *, constant: bool = False) -> str:

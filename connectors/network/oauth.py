@@ -1,30 +1,33 @@
-"""Access tokens by OAuth client credentials: shared, and renewed before they expire."""
+"""Access tokens by OAuth client credentials, shared by calls and renewed before they expire."""
 
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from loguru import logger
 from pydantic import SecretStr
 
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound, Rejected
+from connectors.formats.json import is_number
 from connectors.network.client import EngineClient
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.transport import HttpLimits
 
+LARGEST_ANSWER = 100_000
 ASSUMED_LIFETIME_SECONDS = 300.0
-"""For a token whose response has no expires_in."""
+"""Without expires_in."""
 RENEWED_AFTER = 0.8
-"""Share of the lifetime after which a token is renewed while it is still valid."""
+"""Share of the lifetime after which a valid token is renewed."""
 SHORTEST_PAUSE_SECONDS = 5.0
-"""Between attempts to renew a token that is still valid."""
+"""Between attempts to renew a valid token."""
 
 
 class ClientCredentials:
     """One client at one token URL.
 
-    Make one per engine and event loop, close it with `aclose`. No error or repr of it shows a secret.
+    Make one per engine and event loop, close it with `aclose`. Neither errors nor the repr show a secret.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class ClientCredentials:
         self._client = EngineClient(
             base_url=url,
             secrets=[client_secret.get_secret_value()],
-            limits=limits,
+            limits=replace(limits or HttpLimits(), max_response_bytes=LARGEST_ANSWER),
             ca_file=ca_file,
             policy=policy,
         )
@@ -61,7 +64,7 @@ class ClientCredentials:
         return f"ClientCredentials({self._url})"
 
     async def token(self) -> str:
-        """A valid token. Raises Rejected, Unreachable, InvalidAnswer or Misconfigured."""
+        """Raises Rejected, Unreachable, InvalidAnswer or Misconfigured."""
         if self._now() < self._renew_at:
             return self._token
         async with self._lock:
@@ -71,7 +74,7 @@ class ClientCredentials:
         return self._token
 
     def forget(self, token: str) -> None:
-        """Request a new token at the next call, since the engine refused this one."""
+        """Request another token at the next call: the engine refused this one."""
         if token == self._token:
             self._renew_at = self._expires_at = 0.0
 
@@ -87,7 +90,11 @@ class ClientCredentials:
                 logger.warning("The access token was not renewed, so it is used on: {}", error.message)
                 self._renew_at = min(self._now() + SHORTEST_PAUSE_SECONDS, self._expires_at)
                 return
-            raise _about_token_url(error) from None
+            kind = Misconfigured if isinstance(error, NotFound) else type(error)
+            message = f"No access token from the OAuth token URL: {error.message}"
+            renamed = kind(message, details=error.details)
+            renamed.needs_operator |= isinstance(error, Rejected)
+            raise renamed from None
         self._token = token
         self._expires_at = self._now() + seconds
         self._renew_at = self._now() + seconds * RENEWED_AFTER
@@ -102,21 +109,13 @@ class ClientCredentials:
 
 
 def _read(answer: Any) -> tuple[str, float]:
-    """The token and for how many seconds it is valid."""
+    """The token and its lifetime in seconds."""
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
         raise InvalidAnswer("the answer has no usable access_token.")
     seconds = answer.get("expires_in")
     if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit():
         seconds = int(seconds)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+    if not is_number(seconds) or seconds <= 0:
         return token, ASSUMED_LIFETIME_SECONDS
     return token, float(seconds)
-
-
-def _about_token_url(error: ConnectorError) -> ConnectorError:
-    """The same error, with the token URL named as its origin."""
-    kind = Misconfigured if isinstance(error, NotFound) else type(error)
-    renamed = kind(f"No access token from the OAuth token URL: {error.message}", details=error.details)
-    renamed.needs_operator |= isinstance(error, Rejected)
-    return renamed

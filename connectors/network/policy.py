@@ -1,4 +1,4 @@
-"""Which addresses may be contacted: engines also on private networks, HTTP tools only what is public.
+"""Which addresses may be contacted: engines also on private networks, HTTP tools public ones only.
 
 Link-local and cloud metadata addresses are never contacted, whatever name or spelling leads to them.
 """
@@ -35,7 +35,7 @@ METADATA = tuple(
         "fd00:a9fe:a9fe::1",  # Akamai
     )
 )
-"""Addresses at which clouds serve credentials, in addition to the link-local range."""
+"""Where clouds serve credentials, besides the link-local range."""
 BROADCAST = ip_address("255.255.255.255")
 MAPPED = ip_network("::ffff:0:0/96")
 NAT64 = ip_network("64:ff9b::/96")
@@ -46,15 +46,21 @@ END_IN_IPV4 = (
     ip_network("::ffff:0:0:0/96"),
     ip_network("::/96"),
 )
-"""Mapped, translated by NAT64 (globally and within one network) or SIIT, and "compatible"."""
+"""Mapped, NAT64 (global and local), SIIT, and "compatible" addresses."""
 PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 PUBLIC_IPV6 = ip_network("2000::/3")
 NOT_PUBLIC = tuple(
     ip_network(text)
     for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
-"""Protocols' own, documentation, and relays and tunnels to anywhere. What of this `ipaddress` calls global
-differs between versions of Python."""
+"""Protocol assignments, documentation, relays and tunnels; what `ipaddress` calls global of these differs
+between versions of Python."""
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+ENTRY = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*|[^\[\]]*:[^\[\]]*:[^\[\]]*?)(?::(?P<port>\d{1,5}))?")
+"""Host and optional port; brackets around an IPv6 address with a port."""
+NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+LOOKS_LIKE_IPV4 = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
+"""Resolvers read it as an address, because its last part is a number."""
 
 
 def never_contacted(address: IPAddress) -> str:
@@ -63,26 +69,16 @@ def never_contacted(address: IPAddress) -> str:
 
 
 def not_public(address: IPAddress) -> str:
-    """What kind of address it is, such as "a private address"; empty for a public one."""
+    """Its kind, such as "a private address"; empty for a public one."""
     if isinstance(address, IPv6Address) and (address in MAPPED or address in NAT64):
         return not_public(_last_four(address))
-    if _is_public(address):
+    is_special = not address.is_global or any(address in network for network in NOT_PUBLIC)
+    if not is_special and (address.version == 4 or address in PUBLIC_IPV6):
         return ""
     if address.is_loopback:
         return "a loopback address"
     private = any(address in network for network in PRIVATE)
     return "a private address" if private else "an address that is not public"
-
-
-def without_mapping(address: IPAddress) -> IPAddress:
-    """The IPv4 address that an IPv4-mapped one stands for; any other address as it is."""
-    return (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
-
-
-def _is_public(address: IPAddress) -> bool:
-    if not address.is_global or any(address in network for network in NOT_PUBLIC):
-        return False
-    return address.version == 4 or address in PUBLIC_IPV6
 
 
 def _never(address: IPAddress) -> str:
@@ -94,7 +90,7 @@ def _never(address: IPAddress) -> str:
 
 
 def _meanings(address: IPAddress) -> Iterator[IPAddress]:
-    """The address, and the IPv4 addresses that it stands for to a transition mechanism."""
+    """The address, and the IPv4 addresses that transition mechanisms take it for."""
     yield address
     if isinstance(address, IPv4Address):
         return
@@ -110,20 +106,12 @@ def _last_four(address: IPv6Address) -> IPv4Address:
     return IPv4Address(int(address) & 0xFFFFFFFF)
 
 
-IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
-ENTRY = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*|[^\[\]]*:[^\[\]]*:[^\[\]]*?)(?::(?P<port>\d{1,5}))?")
-"""A host and perhaps a port; an IPv6 address has brackets around it where a port follows."""
-NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
-LOOKS_LIKE_IPV4 = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
-"""What resolvers take for an address in some spelling, because its last part is a number."""
-
-
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    """One entry: a name, the names below one, or a network; on one port or on all."""
+    """A name, the names below one, or a network; on one port or all."""
 
     name: str = ""
-    """In lower case and ASCII; with a leading dot it stands for all names below."""
+    """Lower-case ASCII; a leading dot: all names below."""
     network: IPNetwork | None = None
     port: int | None = None
 
@@ -131,7 +119,8 @@ class AllowedHost:
         if self.port not in (None, port):
             return False
         if self.network is not None:
-            return address in self.network or without_mapping(address) in self.network
+            mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+            return address in self.network or (mapped or address) in self.network
         return host.endswith(self.name) if self.name.startswith(".") else host == self.name
 
 
@@ -141,11 +130,10 @@ class AllowedHosts:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From entries separated by commas. Raises ValueError with a sentence that names the bad entry."""
+        """From comma-separated entries. Raises ValueError naming the bad entry."""
         return cls(tuple(_parse(entry.strip()) for entry in text.split(",") if entry.strip()))
 
-    def cover(self, host: str, address: IPAddress, port: int) -> bool:
-        """Whether `host`, which is at `address`, is in the list."""
+    def covers(self, host: str, address: IPAddress, port: int) -> bool:
         host = host.lower().removesuffix(".")
         return any(entry.covers(host, address, port) for entry in self.entries)
 
@@ -173,15 +161,11 @@ def _network(host: str, entry: str) -> IPNetwork | None:
         return None
     if "/" in host and str(network.network_address) != str(ipaddress.ip_interface(host).ip):
         raise ValueError(f"{entry!r} is an address within a network; the network is {network}")
-    if reason := _never_in(network):
+    # A network that overlaps forbidden addresses is accepted; those stay forbidden.
+    reason = never_contacted(network[0])
+    if reason and reason == never_contacted(network[-1]):
         raise ValueError(f"{entry!r} cannot be allowed: {reason} is never contacted")
     return network
-
-
-def _never_in(network: IPNetwork) -> str:
-    """A network that is only in part never contacted is accepted; that part stays closed."""
-    first, last = never_contacted(network[0]), never_contacted(network[-1])
-    return first if first == last else ""
 
 
 def _name(host: str, entry: str) -> str:
@@ -200,30 +184,28 @@ def _name(host: str, entry: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddressPolicy:
-    """Which addresses may be contacted."""
-
     public_only: bool = False
-    """Only public addresses, and the hosts in `opened`."""
+    """Only public addresses, and hosts in `opened`."""
     opened: AllowedHosts = field(default_factory=AllowedHosts)
     advice: str = ""
-    """How another address can be allowed; a sentence."""
+    """A sentence: how to allow another address."""
 
     def objection(self, address: str, *, host: str = "", port: int = 0) -> str:
-        """Why this IP address of `host` may not be contacted; empty when it may, or when it is a name."""
+        """Why this IP address of `host` may not be contacted; empty if it may, or if it is a name."""
         try:
             parsed = _parsed(address)
         except ValueError:
             return ""
         if reason := never_contacted(parsed):
             return reason
-        if not self.public_only or self.opened.cover(host or address, parsed, port):
+        if not self.public_only or self.opened.covers(host or address, parsed, port):
             return ""
         return not_public(parsed)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The IP addresses of a host that may be contacted, in the resolver's order.
+        """The host's permitted IP addresses, in the resolver's order.
 
-        Raises Misconfigured when there are only others, httpcore2.ConnectError when the name is unknown.
+        Raises Misconfigured if it has only others, httpcore2.ConnectError for an unknown name.
         """
         found = []
         with contextlib.suppress(OSError, UnicodeError):
@@ -244,7 +226,7 @@ class AddressPolicy:
 
 
 def _parsed(address: str) -> IPAddress:
-    """Without the zone. Raises ValueError for a name."""
+    """Without its zone. Raises ValueError for a name."""
     return ip_address(address.partition("%")[0])
 
 
@@ -253,15 +235,12 @@ ENGINE_ADDRESSES = AddressPolicy()
 
 @lru_cache(maxsize=256)
 def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
-    """The address without a trailing slash, for paths to follow. Raises ValueError like `endpoint_url`."""
+    """Without a trailing slash. Raises ValueError like `endpoint_url`."""
     return endpoint_url(text, policy=policy).rstrip("/")
 
 
 def endpoint_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
-    """The address of one endpoint, with the slash at its end if it has one: to servers that is another path.
-
-    Raises ValueError, never quoting a password.
-    """
+    """One endpoint's URL, with its trailing slash. Raises ValueError without quoting a password."""
     try:
         url = httpx2.URL(text.strip())
     except httpx2.InvalidURL:
@@ -289,17 +268,11 @@ def _url_objection(url: httpx2.URL) -> str:
 
 
 def port_of(url: httpx2.URL) -> int:
-    """The URL's port, else the scheme's default."""
     if url.port is not None:
         return url.port
     return 443 if url.scheme == "https" else 80
 
 
 def address_objection(host: str) -> str:
-    """Why no engine may live at this IP address; empty when one may, or when it is a name."""
+    """Why no engine may have this IP address; empty if it may, or if it is a name."""
     return ENGINE_ADDRESSES.objection(host)
-
-
-async def resolve_allowed(host: str, port: int) -> list[str]:
-    """`AddressPolicy.resolve` for engines."""
-    return await ENGINE_ADDRESSES.resolve(host, port)

@@ -12,7 +12,7 @@ from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
 
 MASK = "***"
 SHORTEST_IN_VALUES = 8
-"""A shorter secret could be an ordinary word of an id or a result, which must not change."""
+"""A shorter secret may be a word of an id or a result, which must not change."""
 WORD_KEYS = (
     "error",
     "message",
@@ -24,20 +24,20 @@ WORD_KEYS = (
     "errors",
     "exception_message",
 )
-"""Keys under which engines put messages, best first."""
+"""Keys of engines' messages, best first."""
 ERROR_LIMIT = 4_000
-"""Characters of an engine's error; the raw answer has all of it."""
+"""Characters of an error; the raw answer is complete."""
 TAG = re.compile(r"<[^<>]*>")
 
 
 class Redactor:
-    """Masks a client's secrets, in the spellings in which an engine may echo them."""
+    """Masks secrets in every spelling in which an engine may echo them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._know({secret for secret in secrets if secret})
 
     def learn(self, secret: str) -> None:
-        """Mask this secret too, such as a new access token."""
+        """Mask this secret too."""
         if secret and secret not in self._known:
             self._know(self._known | {secret})
 
@@ -46,20 +46,29 @@ class Redactor:
         self._anywhere = _pattern_of(known)
         long_ones = {secret for secret in known if len(secret) >= SHORTEST_IN_VALUES}
         self._in_values = _pattern_of(long_ones)
-        self._probes = {_longest_word(spelling) for secret in long_ones for spelling in _spellings(secret)}
+        # The longest part of each that no JSON writer escapes (some escape "/" and non-ASCII characters).
+        self._probes = {
+            max(re.findall(r"[A-Za-z0-9]+", spelling), key=len, default="").encode()
+            for secret in long_ones
+            for spelling in _spellings(secret)
+        }
 
     def __repr__(self) -> str:
         return "Redactor()"
 
     def text(self, text: str) -> str:
-        """For messages: every secret is masked."""
+        """Masks every secret, for messages."""
         return self._anywhere.sub(MASK, text) if self._anywhere else text
 
+    def texts(self, texts: list[str]) -> list[str]:
+        return [self._anywhere.sub(MASK, text) for text in texts] if self._anywhere else texts
+
     def answer(self, value: Any, body: bytes) -> Any:
-        """For the value parsed from `body`: long secrets are masked in all its strings."""
-        if not any(probe in body for probe in self._probes):
-            return value
-        return self._masked(value)
+        """Masks long secrets in the strings of the value parsed from `body`."""
+        for probe in self._probes:
+            if probe in body:
+                return self._masked(value)
+        return value
 
     def _masked(self, value: Any) -> Any:
         match value:
@@ -76,11 +85,13 @@ class Redactor:
 
 def printable(text: str) -> str:
     """Without control, direction-changing and unassigned characters; line breaks stay."""
-    return "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+    return text.strip()
 
 
 def words_in(value: Any) -> str:
-    """The message in an engine's error of any shape; empty if there is none."""
+    """The message in an engine's error of any shape, or empty."""
     match value:
         case str():
             return printable(value)
@@ -92,7 +103,7 @@ def words_in(value: Any) -> str:
 
 
 def words_of(body: bytes) -> str:
-    """The message in a response's body: that of its JSON, else the text without markup."""
+    """The message in a body: that of its JSON, else the text without markup."""
     try:
         return words_in(parse_json(body))
     except UnreadableJSON:
@@ -105,7 +116,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def shorten_error(text: str) -> str:
-    """The beginning and, three times as long, the end: the last line of a traceback says what happened."""
+    """Keep the beginning and three times as much of the end, where a traceback says what happened."""
     if len(text) <= ERROR_LIMIT:
         return text
     note = f"\n[... {len(text) - ERROR_LIMIT:,} characters left out ...]\n"
@@ -122,8 +133,3 @@ def _pattern_of(secrets: set[str]) -> re.Pattern[str] | None:
 def _spellings(secret: str) -> set[str]:
     encoded = base64.b64encode(secret.encode("utf-8", "replace")).decode()
     return {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret), encoded}
-
-
-def _longest_word(secret: str) -> bytes:
-    """The longest part that every JSON writer leaves unescaped (some escape "/" and non-ASCII characters)."""
-    return max(re.findall(r"[A-Za-z0-9]+", secret), key=len, default="").encode()

@@ -1,7 +1,7 @@
 """Which redirects of an HTTP API are followed, and what is sent to the new address.
 
-Credentials, and all headers but a few harmless ones, stay with the configured origin: a key may be in a
-header of any name, so only an allowlist is safe. Headers that were dropped once stay dropped.
+Credentials and all but a few harmless headers stay with the configured origin: a key may be in any header, so
+only an allowlist is safe. Dropped headers stay dropped.
 """
 
 import re
@@ -12,9 +12,9 @@ from urllib.parse import unquote, unquote_plus
 import httpx2
 
 from connectors.errors import Misconfigured
-from connectors.network.exchange import Exchange
 from connectors.network.policy import port_of
 from connectors.network.redaction import printable, shorten
+from connectors.network.transport import Exchange
 
 MOST_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -24,38 +24,40 @@ USER_INFORMATION = re.compile(r"//[^/]*@")
 
 
 class NotFollowed(Exception):
-    """The message says why, as the end of a sentence."""
+    """The message ends a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One of the requests that a redirected request turns into, without credentials."""
+    """One request of a chain of redirects, without credentials."""
 
     method: str
     url: httpx2.URL = field(repr=False)
     headers: dict[str, str] = field(repr=False)
-    """By name in lower case."""
+    """By lower-case name."""
     content: bytes | None = field(repr=False)
-    at_home: bool = True
-    """No redirect has left the configured origin yet, so credentials are sent."""
+    at_origin: bool = True
+    """No redirect has left the configured origin, so credentials are sent."""
     carried_out: bool = False
-    """The original request was carried out, and this one fetches its result."""
+    """The original request was carried out; this one fetches its result."""
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectChain:
-    """Where a request ended."""
-
     last: Exchange
     carried_out: bool = False
     not_followed: str = ""
-    """Of a last answer that is a redirect: why it was not followed, in a sentence."""
+    """Why a final redirect was not followed, in a sentence."""
 
 
-async def follow_chain(hop: Hop, send: Callable[[Hop], Awaitable[Exchange]]) -> RedirectChain:
-    """Raises no error for a redirect that is not followed: the request may have been carried out."""
-    exchange = await send(hop)
+async def follow_chain(
+    hop: Hop, exchange: Exchange, send: Callable[[Hop], Awaitable[Exchange]]
+) -> RedirectChain:
+    """Where the request of `hop` ends, which `exchange` answered.
+
+    Raises nothing for a redirect that is not followed: the request may have been carried out.
+    """
     while exchange.status in REDIRECTS and exchange.location:
         try:
             further = _next_hop(hop, exchange)
@@ -76,18 +78,18 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
     if _origin(url) != _origin(hop.url):
         _refuse_repeated_secrets(exchange)
         harmless = {name: value for name, value in hop.headers.items() if name in HARMLESS_HEADERS}
-        moved = replace(moved, at_home=False, headers=harmless)
+        moved = replace(moved, at_origin=False, headers=harmless)
     return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
 
 
 def _unsafe_hop(moved: Hop, status: int) -> Hop:
-    """For a request that changes something: its method and its origin must stay the same."""
+    """The method and origin of a request that changes something must stay."""
     if status == 303:
         headers = {name: value for name, value in moved.headers.items() if not name.startswith("content-")}
         return replace(moved, method="GET", content=None, headers=headers, carried_out=True)
     if status in (301, 302):
         raise NotFollowed(f"what becomes of a {moved.method} request then is not defined.")
-    if not moved.at_home:
+    if not moved.at_origin:
         raise NotFollowed(f"a {moved.method} request is not repeated at another address.")
     return moved
 
@@ -107,7 +109,7 @@ def _target(hop: Hop, location: str) -> httpx2.URL:
 
 
 def _refuse_repeated_secrets(exchange: Exchange) -> None:
-    """An API that sends "the same address" elsewhere puts the key of our query into it."""
+    """An API that redirects to the same path elsewhere repeats the key of our query."""
     location = exchange.location
     spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
     if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
@@ -119,6 +121,6 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int]:
 
 
 def _shown(exchange: Exchange) -> str:
-    """Without user name and query, and redacted before it is cut."""
+    """Redacted before it is cut; without user name and query."""
     place = exchange.redactor.text(exchange.location).partition("?")[0]
     return shorten(USER_INFORMATION.sub("//", printable(place)), 200)

@@ -1,48 +1,83 @@
-"""Connections that reach only the addresses that were checked.
-
-GuardedTransport    httpx2 over a connection pool of our own
-└── GuardedNetwork  resolves names, and refuses addresses that its policy forbids
-"""
+"""Connections that reach only the addresses that were checked, and one HTTP request over them."""
 
 import asyncio
 import contextlib
+import os
 import select
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any
+from http.client import responses
+from typing import Any, Protocol, Self
 
 import httpcore2
 import httpx2
+from loguru import logger
 
-from connectors.errors import Misconfigured
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+)
+from connectors.formats.json import UnreadableJSON
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
+from connectors.network.redaction import Redactor, shorten, words_of
+
+IDLE_SECONDS = 4.0
+"""Common servers close idle connections after 5 s; a start must never meet that."""
+WORDS_LIMIT = 500
+"""Of an engine's message in an error."""
+RETRY_AFTER_LIMIT = 3600.0
+TRANSPORT_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpLimits:
-    """Times and sizes of the requests to one engine."""
-
     connect_seconds: float = 5.0
-    """To get a connection: once for a free slot in the pool, once more to connect."""
+    """For a free slot in the pool, and again to connect."""
     read_seconds: float = 30.0
-    """Between two chunks of a response, and before the first."""
+    """Before and between chunks of a response."""
     total_seconds: float = 30.0
-    """One whole request, from waiting for a connection to the last byte of the response."""
+    """From waiting for a connection to the last byte of the response."""
     max_response_bytes: int = 10_000_000
     max_connections: int = 50
 
+    @classmethod
+    def within(cls, seconds: float, *, max_response_bytes: int = 10_000_000) -> Self:
+        """For requests that take `seconds` at most."""
+        return cls(
+            connect_seconds=min(cls().connect_seconds, seconds),
+            read_seconds=seconds,
+            total_seconds=seconds,
+            max_response_bytes=max_response_bytes,
+        )
 
-IDLE_SECONDS = 4.0
-"""Less than the 5 s after which common servers close an idle connection, so that a start never meets that."""
+
+class BeingSent(Protocol):
+    """A request that learns of its first byte on the wire."""
+
+    sent: bool
+
+
+being_sent: ContextVar[BeingSent | None] = ContextVar("being_sent", default=None)
+"""The request of this task: only its stream knows whether it was sent before a deadline passed."""
 
 
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     """Connects to the very addresses that were checked.
 
-    A check before the request would prove nothing: the pool resolves the name again when it connects, and
-    its owner may answer differently then. TLS still verifies the name, not the address.
+    The pool resolves the name again when it connects, and its owner may answer differently then. TLS verifies
+    the name, not the address.
     """
 
     def __init__(self, policy: AddressPolicy) -> None:
@@ -81,26 +116,25 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
 
 
 class _TidyStream(httpcore2.AsyncNetworkStream):
-    """Closes its socket when a TLS handshake is cancelled; httpcore2 leaves that to the garbage collector."""
+    """Closes its socket when a TLS handshake is cancelled; httpcore2 leaves that to garbage collection."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._socket = stream.get_extra_info("socket")
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._stream.read(max_bytes, timeout)
+    def read(self, max_bytes: int, timeout: float | None = None) -> Coroutine[Any, Any, bytes]:
+        return self._stream.read(max_bytes, timeout)
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        await self._stream.write(buffer, timeout)
+    def write(self, buffer: bytes, timeout: float | None = None) -> Coroutine[Any, Any, None]:
+        if (request := being_sent.get()) is not None:
+            request.sent = True
+        return self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
     async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.AsyncNetworkStream:
         try:
             return _TidyStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
@@ -109,34 +143,26 @@ class _TidyStream(httpcore2.AsyncNetworkStream):
             raise
 
     def get_extra_info(self, info: str) -> Any:
-        # The pool asks this of every idle connection at every request, and anyio takes long to answer it.
-        if info == "is_readable":
-            return _is_readable(self._socket)
-        return self._stream.get_extra_info(info)
-
-
-def _is_readable(connected: Any) -> bool:
-    """Of an idle connection: whether it has been closed, since nothing else is to be read from it."""
-    if connected is None or (number := connected.fileno()) < 0:
-        return True
-    if not hasattr(select, "poll"):
-        return bool(select.select([number], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(number, select.POLLIN)
-    return bool(poll.poll(0))
+        if info != "is_readable":
+            return self._stream.get_extra_info(info)
+        # Whether an idle connection has been closed, since nothing else is to be read from it. The pool asks
+        # this of every idle connection at every request, and anyio takes long to answer it.
+        if self._socket is None or (number := self._socket.fileno()) < 0:
+            return True
+        if not hasattr(select, "poll"):
+            return bool(select.select([number], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        return bool(poll.poll(0))
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """httpx2's own transport builds its pool without a network backend, so this one builds it with ours."""
+    """httpx2's transport cannot pass a network backend to its pool; this one does."""
 
     def __init__(
-        self,
-        *,
-        limits: HttpLimits,
-        tls: ssl.SSLContext | None,
-        policy: AddressPolicy = ENGINE_ADDRESSES,
+        self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy = ENGINE_ADDRESSES
     ) -> None:
-        self._pool = httpcore2.AsyncConnectionPool(
+        self.pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_connections,
@@ -145,19 +171,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        assert isinstance(request.stream, httpx2.AsyncByteStream)
-        url = request.url
-        response = await self._pool.handle_async_request(
-            httpcore2.Request(
-                method=request.method,
-                url=httpcore2.URL(
-                    scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-                ),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
+        response = await self.pool.handle_async_request(for_pool(request))
         return httpx2.Response(
             status_code=response.status,
             headers=response.headers,
@@ -166,7 +180,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        await self.pool.aclose()
+
+
+def for_pool(request: httpx2.Request) -> httpcore2.Request:
+    assert isinstance(request.stream, httpx2.AsyncByteStream)
+    url = request.url
+    return httpcore2.Request(
+        method=request.method,
+        url=httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+        headers=request.headers.raw,
+        content=request.stream,
+        extensions=request.extensions,
+    )
 
 
 class _PooledBody(httpx2.AsyncByteStream):
@@ -182,7 +208,7 @@ class _PooledBody(httpx2.AsyncByteStream):
 
 
 def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
-    """Public authorities and, where given, those in `ca_file`. Raises Misconfigured for an unusable file."""
+    """Trusts public authorities and those in `ca_file`. Raises Misconfigured for an unusable file."""
     if not ca_file:
         return _shared_context(verify)
     context = httpx2.create_ssl_context(verify=verify, trust_env=False)
@@ -198,3 +224,218 @@ def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
 def _shared_context(verify: bool) -> ssl.SSLContext:
     """Loading the public authorities takes 38 ms of CPU, which each client need not pay anew."""
     return httpx2.create_ssl_context(verify=verify, trust_env=False)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Exchange:
+    """A request and its response as far as it has arrived. Its errors show no secret."""
+
+    method: str
+    url: httpx2.URL
+    repeatable: bool
+    redactor: Redactor
+    sent: bool = False
+    status: int = 0
+    headers: httpx2.Headers = field(default_factory=httpx2.Headers)
+    body: bytearray = field(default_factory=bytearray)
+    truncated: bool = False
+
+    def __str__(self) -> str:
+        """Without the query, which may carry tokens."""
+        return self.redactor.text(f"{self.method} {self.url.path}")
+
+    def __repr__(self) -> str:
+        return f"Exchange({self})"
+
+    @property
+    def place(self) -> str:
+        """The URL without its query."""
+        return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
+
+    @property
+    def refused(self) -> bool:
+        return self.status != 0 and not 200 <= self.status < 300
+
+    @property
+    def encoding(self) -> str:
+        encoding = str(self.headers.get("content-encoding", "")).strip().lower()
+        return "" if encoding == "identity" else encoding
+
+    @property
+    def location(self) -> str:
+        """A redirect's target as sent; may contain secrets."""
+        return str(self.headers.get("location", ""))
+
+    def words(self) -> str:
+        """The engine's message, redacted before it is cut so that no half of a secret remains."""
+        words = "" if self.encoding else words_of(bytes(self.body))
+        return shorten(self.redactor.text(words), WORDS_LIMIT)
+
+    def unanswered(self, reason: str) -> ConnectorError:
+        """The error for an incomplete or missing response."""
+        reason = self.redactor.text(reason)
+        if not self.sent:
+            return Unreachable(f"Could not connect to {self.url.netloc.decode('ascii')}: {reason}.")
+        if self.repeatable:
+            return Unreachable(f"{self}: {reason}.")
+        return OutcomeUnknown(f"{self}: {reason}. The engine may have carried it out.")
+
+    def unusable(self, reason: str) -> ConnectorError:
+        """The error for an unreadable 2xx response."""
+        kind = InvalidAnswer if self.repeatable else OutcomeUnknown
+        return kind(f"{self}: {reason}", details=self._details())
+
+    def not_json(self, error: UnreadableJSON) -> ConnectorError:
+        media_type = self._header("content-type").partition(";")[0].strip().lower()
+        if not self.body or media_type.endswith("json"):
+            return self.unusable(f"expected JSON. {error}")
+        return self.unusable(f"expected JSON, got {shorten(media_type, 50) or 'no type'}: {self.words()}")
+
+    def refusal(self) -> ConnectorError:
+        """The error for any other status."""
+        status, line, details = self.status, self._status_line(), self._details()
+        wait = retry_after(self.headers)
+        message = f"{self}: the engine answered {line}"
+        if 300 <= status < 400:
+            return self._redirect()
+        if status in (401, 403):
+            words = f"{self}: the engine refused our credentials ({line})"
+            return Rejected(words, details=details, needs_operator=True)
+        if status in (404, 410):
+            return NotFound(message, details=details)
+        if status == 429 or (status == 503 and wait is not None):
+            return Unreachable(message, retry_after=wait, details=details)
+        # 408: a gateway may say this of a request that the engine behind it is still working on.
+        if 400 <= status < 500 and status != 408:
+            return Rejected(message, details=details)
+        kind = Unreachable if self.repeatable else OutcomeUnknown
+        return kind(message, details=details)
+
+    def _redirect(self) -> ConnectorError:
+        """Not followed: credentials are for the configured address only."""
+        target = self._header("location").partition("?")[0]
+        place = shorten(target, 200) or "nowhere"
+        reason = f"the engine answered {self.status} and points to {place}, which is not followed"
+        if self.status in (301, 307, 308):
+            return Misconfigured(f"{self}: {reason}. Correct the base URL or the path.")
+        return self.unusable(f"{reason}.")
+
+    def _status_line(self) -> str:
+        """`404 Not Found: no such run`."""
+        phrase = responses.get(self.status, "")
+        line = f"{self.status} {phrase}".strip()
+        words = self.words()
+        return f"{line}: {words}" if words and words.lower() != phrase.lower() else line
+
+    def _header(self, name: str) -> str:
+        """Redacted before it is cut."""
+        return self.redactor.text(str(self.headers.get(name, "")))
+
+    def _details(self) -> dict[str, Any]:
+        details = {"request": str(self), "status": self.status, "answer": self.words()}
+        return details | ({"truncated": True} if self.truncated else {})
+
+
+def retry_after(headers: httpx2.Headers) -> float | None:
+    """Seconds from now, 0 to RETRY_AFTER_LIMIT; None if absent or unreadable."""
+    text = str(headers.get("retry-after", "")).strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text), RETRY_AFTER_LIMIT)
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    seconds = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), RETRY_AFTER_LIMIT)
+
+
+def failure_reason(error: Exception, limits: HttpLimits) -> str:
+    """The meaning of one of TRANSPORT_ERRORS, without messages that may quote the request."""
+    match error:
+        case httpcore2.ReadTimeout() | httpcore2.WriteTimeout():
+            return f"no answer within {limits.read_seconds:g} s"
+        case httpcore2.PoolTimeout():
+            return f"all {limits.max_connections} connections to the engine stayed busy"
+        case httpcore2.ConnectTimeout():
+            return str(error) or f"no connection within {limits.connect_seconds:g} s"
+        case httpcore2.ConnectError():
+            return _root_cause(error)
+    return "the connection broke before the answer was complete"
+
+
+def _root_cause(error: BaseException) -> str:
+    """The reason of the operating system or TLS behind the pool's error."""
+    cause = error
+    # The pool re-raises "from None", which leaves only the context to follow.
+    while deeper := cause.__cause__ or cause.__context__:
+        cause = deeper
+        if isinstance(cause, ssl.SSLError):
+            return str(cause)
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+    return str(error)
+
+
+class HttpSender:
+    """Sends the requests of one client; close it with `aclose`."""
+
+    def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy) -> None:
+        self._limits = limits
+        # A short wait for the pool leaves a start enough of its time: once sent, being late makes it unknown.
+        self._timeouts = httpx2.Timeout(
+            limits.read_seconds, connect=limits.connect_seconds, pool=limits.connect_seconds
+        ).as_dict()
+        self._transport = GuardedTransport(limits=limits, tls=tls, policy=policy)
+
+    async def carry_out(
+        self,
+        exchange: Exchange,
+        *,
+        headers: dict[str, str],
+        content: bytes | None,
+        until: float,
+        seconds: float,
+        refusal_bytes: int | None = None,
+    ) -> Exchange:
+        """Send the request and read the response into the exchange.
+
+        `until` is in the loop's time; `seconds`, the limit for all hops together, is for the message.
+        `refusal_bytes`: so many of a refusal are enough, and an incomplete one will do. Raises Misconfigured
+        for an address that may not be contacted, else what `unanswered` says of an incomplete response.
+        """
+        request = httpx2.Request(
+            exchange.method,
+            exchange.url,
+            content=content,
+            headers=headers,
+            extensions={"timeout": self._timeouts},
+        )
+        being_sent.set(exchange)
+        started = time.perf_counter()
+        failure = ""
+        try:
+            # Not through a client: redirects, cookies and authentication are not its business, cost 0.2 ms.
+            sending = self._transport.pool.handle_async_request(for_pool(request))
+            async with asyncio.timeout_at(until), aclosing(await sending) as response:
+                exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
+                limit = self._limits.max_response_bytes
+                if exchange.refused and refusal_bytes is not None:
+                    limit = refusal_bytes
+                async for chunk in response.aiter_stream():
+                    exchange.body += chunk
+                    if len(exchange.body) > limit:
+                        exchange.truncated = True
+                        break
+        except TimeoutError:
+            failure = f"no complete answer within {round(seconds, 2):g} s"
+        except TRANSPORT_ERRORS as error:
+            failure = failure_reason(error, self._limits)
+        took = time.perf_counter() - started
+        logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
+        # Raised here, where no transport error is being handled: those may quote what was sent.
+        if failure and (refusal_bytes is None or not exchange.refused):
+            raise exchange.unanswered(failure)
+        return exchange
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()

@@ -1,4 +1,4 @@
-"""The requests to Prefect's REST API."""
+"""Requests to Prefect's REST API."""
 
 import asyncio
 import base64
@@ -13,12 +13,12 @@ from connectors.network.transport import HttpLimits
 from connectors.prefect.config import PrefectConfig
 
 MOST_ROWS = 200
-"""Prefect's own limit; an operator may configure a lower one."""
+"""Prefect's default limit."""
 LISTING_DEPTH = 250
-"""Deeper than a workflow's schema may be, so that one deep schema does not fail the listing."""
+"""Above the limit of one schema, so that a deep one does not fail the listing."""
 BUSY_RETRIES = 4
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
-"""Between retries of 503, which Prefect answers while its database is busy; its own clients retry too."""
+"""Between retries of 503, Prefect's answer while its database is busy; its own clients retry as well."""
 INFO, ERROR = 20, 40
 
 
@@ -33,11 +33,8 @@ class PrefectApi:
             base_url=config.base_url,
             headers={"authorization": authorization} if authorization else {},
             secrets=[key, auth, auth.partition(":")[2], basic],
-            limits=HttpLimits(
-                connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
-                read_seconds=config.request_timeout_seconds,
-                total_seconds=config.request_timeout_seconds,
-                max_response_bytes=config.max_response_bytes,
+            limits=HttpLimits.within(
+                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
             ),
             verify_tls=config.verify_tls,
             ca_file=config.ca_file,
@@ -70,7 +67,7 @@ class PrefectApi:
         return _objects(rows)
 
     async def flow_names(self, ids: Iterable[str]) -> dict[str, str]:
-        """The names of flows, at most MOST_ROWS, by their ids."""
+        """Names of flows by id, at most MOST_ROWS."""
         rows = await self._rows("/flows/filter", {"flows": {"id": {"any_": sorted(ids)}}})
         named = [(row.get("id"), row.get("name")) for row in _objects(rows)]
         return {key: name for key, name in named if isinstance(key, str) and isinstance(name, str)}
@@ -96,7 +93,7 @@ class PrefectApi:
         return rows
 
     async def newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
-        """The newest artifact of a run with this `key` or `type`."""
+        """The run's newest artifact with this `key` or `type`."""
         chosen = {name: {"any_": [value]} for name, value in which.items()}
         wanted = {
             "limit": 1,
@@ -137,7 +134,7 @@ class PrefectApi:
 
 
 def _id(text: str, what: str) -> str:
-    """Raises NotFound unless it is a UUID: any other text could change the path."""
+    """Raises NotFound for anything but a UUID, which could change the path."""
     try:
         return str(UUID(text))
     except ValueError:

@@ -1,8 +1,6 @@
-"""The settings of a Prefect server or of a workspace in Prefect Cloud."""
-
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from connectors.network.policy import normalise_base_url
 from connectors.settings import (
@@ -12,22 +10,15 @@ from connectors.settings import (
     MaxResponseBytes,
     MinPollSeconds,
     RequestTimeoutSeconds,
+    SourceConfig,
     VerifyTls,
     hint,
 )
 
 RESULTS = hint(group="Results and logs")
-REQUESTS = hint(group="Requests")
-TRUST = hint(address=True, group="TLS")
-"""TLS trust decides who receives the secrets."""
 
 
-class PrefectConfig(BaseModel):
-    """Where the API is, who we are there, and where flows leave their results."""
-
-    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class PrefectConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="API URL",
         description="What Prefect calls PREFECT_API_URL: http://prefect.example.com:4200/api, or "
@@ -67,15 +58,14 @@ class PrefectConfig(BaseModel):
         "progress message while it runs. 0: logs are never read.",
         json_schema_extra=RESULTS,
     )
-    min_poll_seconds: MinPollSeconds = Field(default=1.0, json_schema_extra=REQUESTS)
-    request_timeout_seconds: RequestTimeoutSeconds = Field(default=30.0, json_schema_extra=REQUESTS)
+    min_poll_seconds: MinPollSeconds = 1.0
+    request_timeout_seconds: RequestTimeoutSeconds = 30.0
     max_response_bytes: MaxResponseBytes = Field(
         default=10_000_000,
         description="Answers beyond this are cut off and refused; a page holds up to 200 deployments.",
-        json_schema_extra=REQUESTS,
     )
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
-    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
+    verify_tls: VerifyTls = True
+    ca_file: CaFile = ""
 
     @field_validator("auth_string")
     @classmethod

@@ -1,4 +1,4 @@
-"""Prefect: deployments become workflows, flow runs their runs."""
+"""Prefect: deployments are workflows, flow runs are runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -17,8 +17,8 @@ from connectors.prefect.deployments import read_deployment, refuse_evaluated
 from connectors.prefect.runs import (
     kept_lines,
     last_error,
+    line_of,
     message_of,
-    newest_line,
     offset_of,
     read_listed,
     read_progress,
@@ -78,7 +78,7 @@ class PrefectConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        """Counting needs valid credentials; the version alone may be public."""
+        """Counting needs valid credentials; the version may be public."""
         count = await self._api.count_deployments()
         version = await _or_else("", self._api.version())
         return f"Prefect {version} answered; deployments: {count}.".replace("  ", " ")
@@ -87,7 +87,8 @@ class PrefectConnector:
         position = 0
         flow_names: dict[str, str] = {}
         while page := await self._api.deployments(offset=position):
-            flow_names |= await self._flow_names(page, known=flow_names)
+            ids = {str(raw.get("flow_id")) for raw in page if isinstance(raw, dict)} - flow_names.keys()
+            flow_names |= await self._api.flow_names(ids) if ids else {}
             for raw in page:
                 if position == MAX_WORKFLOWS:
                     raise InvalidAnswer(f"Prefect lists more than {MAX_WORKFLOWS:,} deployments.")
@@ -103,12 +104,7 @@ class PrefectConnector:
         report: ReportProgress = ignore_progress,
     ) -> Started:
         refuse_evaluated(arguments)
-        wanted = {
-            "parameters": arguments,
-            "idempotency_key": str(key),
-            "name": f"{TAG}-{key}",
-            "tags": [TAG],
-        }
+        wanted = {"parameters": arguments, "idempotency_key": str(key), "name": f"{TAG}-{key}", "tags": [TAG]}
         started = _read_started(await self._api.create_run(workflow.id, wanted))
         if started is None:
             raise OutcomeUnknown("Prefect's answer to the start names no flow run.")
@@ -173,17 +169,14 @@ class PrefectConnector:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _flow_names(self, page: list[Any], *, known: dict[str, str]) -> dict[str, str]:
-        ids = {str(raw.get("flow_id")) for raw in page if isinstance(raw, dict)} - known.keys()
-        return await self._api.flow_names(ids) if ids else {}
-
     async def _under_way(self, run_id: str, seen: RunSnapshot) -> RunSnapshot:
         """Missing logs or progress do not fail the poll."""
         logs, artifact = await asyncio.gather(
             self._last_logs(run_id, lines=min(1, self._config.log_lines)),
             _or_else(None, self._api.newest_artifact(run_id, type="progress")),
         )
-        return replace(seen, progress=read_progress(artifact), progress_message=newest_line(logs))
+        newest = next((line for line in map(line_of, logs) if line), "")
+        return replace(seen, progress=read_progress(artifact), progress_message=newest)
 
     async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
         logs = await self._last_logs(run_id, lines=self._config.log_lines)
@@ -220,7 +213,7 @@ async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Ans
 
 
 def _read_started(answer: Any) -> Started | None:
-    """None for an answer without a run. A run that has ended gets its snapshot from `poll`."""
+    """None without a run. For a run that has ended `poll` makes the snapshot."""
     run_id = answer.get("id") if isinstance(answer, dict) else None
     if not isinstance(run_id, str) or not run_id:
         return None

@@ -1,4 +1,4 @@
-"""Deployments as workflows: their names, descriptions and parameters."""
+"""Deployments as workflows: names, descriptions, parameters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,14 +9,14 @@ from connectors.formats.json import TooDeep
 
 MARK = "__prefect_kind"
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
-"""Keywords for Prefect's own forms, which do not constrain arguments."""
+"""Keywords of Prefect's forms, which do not constrain arguments."""
 SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
 LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
 
 
 def is_evaluated(value: Any) -> bool:
-    """Whether Prefect would evaluate the value, or any value nested in it."""
+    """Whether Prefect would evaluate the value or one nested in it."""
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -30,7 +30,7 @@ def is_evaluated(value: Any) -> bool:
 
 
 def refuse_evaluated(arguments: dict[str, Any]) -> None:
-    """Raises Rejected: evaluation would let callers read the workspace's variables."""
+    """Raises Rejected: evaluated values could read the workspace's variables."""
     if is_evaluated(arguments):
         raise Rejected(
             f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
@@ -41,20 +41,21 @@ def refuse_evaluated(arguments: dict[str, Any]) -> None:
 def read_deployment(
     raw: Any, flow_names: dict[str, str], *, position: int
 ) -> WorkflowDefinition | RejectedDefinition:
-    """Paused deployments count too: a pause stops schedules, not requested runs.
+    """A paused deployment counts: a pause stops schedules, not requested runs.
 
-    Nothing that changes with each restart of a worker may be told, or the workflow would seem changed.
+    Values that change whenever a worker restarts are left out, since each change counts as one of the
+    workflow.
     """
     if not isinstance(raw, dict) or isinstance(raw, TooDeep):
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
-    name = name_of(raw, flow_names)
+    name, tags = name_of(raw, flow_names), raw.get("tags")
     definition = {
         "id": raw.get("id"),
         "name": name,
         "description": _description(raw, name),
         "version": raw.get("version"),
-        "tags": _tags(raw.get("tags")),
+        "tags": [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else [],
         "inputSchema": input_schema(raw),
         "metadata": {
             "flow": flow,
@@ -68,7 +69,7 @@ def read_deployment(
 
 
 def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
-    """`flow/deployment`, Prefect's own full name."""
+    """`flow/deployment`, Prefect's full name."""
     flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
     return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
 
@@ -81,14 +82,10 @@ def _description(raw: dict[str, Any], name: Any) -> str:
     return f"Runs the Prefect deployment {name}, which does not say what it does."
 
 
-def _tags(tags: Any) -> list[str]:
-    return [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []
-
-
 def input_schema(raw: dict[str, Any]) -> Any:
-    """The schema of a deployment's parameters, with its own values as defaults.
+    """The parameters' schema, with the deployment's values as defaults.
 
-    Where there is none, None; what is no schema stays as it is, for the catalogue to say so.
+    None if there is none; an unusable schema stays as it is, for the catalogue to report.
     """
     given = raw.get("parameter_openapi_schema")
     if given is None or not isinstance(given, dict):
@@ -114,7 +111,7 @@ def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: An
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without Prefect's keywords, at every level, and without titles that only repeat a name."""
+    """Without Prefect's keywords and titles that repeat a name, at every level."""
     if not isinstance(schema, dict):
         return schema
     kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}
@@ -125,7 +122,11 @@ def _cleaned(schema: Any) -> Any:
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in schema.items():
         if key in MAPS_OF_SUBSCHEMAS and isinstance(value, dict):
-            yield key, {name: _untitled(name, _cleaned(part)) for name, part in value.items()}
+            parts = {name: _cleaned(part) for name, part in value.items()}
+            for name, part in parts.items():
+                if isinstance(part, dict) and _plain(part.get("title")) == _plain(name):
+                    del part["title"]
+            yield key, parts
         elif key in LISTS_OF_SUBSCHEMAS and isinstance(value, list):
             yield key, [_cleaned(part) for part in value]
         elif key in SUBSCHEMAS:
@@ -134,12 +135,6 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value.replace("#/definitions/", "#/$defs/", 1)
         else:
             yield key, value
-
-
-def _untitled(name: str, schema: Any) -> Any:
-    if isinstance(schema, dict) and _plain(schema.get("title")) == _plain(name):
-        return {key: value for key, value in schema.items() if key != "title"}
-    return schema
 
 
 def _plain(text: Any) -> Any:

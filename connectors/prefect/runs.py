@@ -1,4 +1,4 @@
-"""Flow runs: their states, listing, results, progress and logs."""
+"""Flow runs: states, listing, results, progress, logs."""
 
 import re
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from connectors.errors import InvalidAnswer, Rejected
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json, read_percent, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.prefect.api import ERROR
 from connectors.prefect.deployments import name_of
@@ -37,12 +37,13 @@ SCHEDULED_FOR_A_REASON = {
 BOTH_NAMES = 2
 FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 MESSAGE_LIMIT = 2_000
-ENGINES_OWN_WORDS = ("Traceback (most recent call last)", "Finished in state ")
-"""Log lines in which Prefect repeats the run's end."""
+STATE_MESSAGES = ("Traceback (most recent call last)", "Finished in state ")
+"""Log lines in which Prefect repeats a run's end."""
+EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
 
 
 def type_of(flow_run: dict[str, Any]) -> str:
-    """Prefect's type of the state; a run without one counts as scheduled."""
+    """A run without a state counts as scheduled."""
     kind = flow_run.get("state_type")
     if kind is None:
         return "SCHEDULED"
@@ -53,11 +54,11 @@ def type_of(flow_run: dict[str, Any]) -> str:
 
 
 def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
-    """The run without result, logs and progress, which Prefect keeps elsewhere."""
+    """Without result, logs and progress, which Prefect keeps elsewhere."""
     kind = type_of(flow_run)
     state = STATES[kind]
     # A run that was cancelled before its start has no end time.
-    ended = moment(flow_run.get("end_time")) or moment(_state(flow_run).get("timestamp"))
+    ended = read_time(flow_run.get("end_time")) or read_time(_state(flow_run).get("timestamp"))
     error = ""
     if kind in NO_REASON:
         error = shorten_error(message_of(flow_run)) or NO_REASON[kind]
@@ -65,26 +66,17 @@ def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
         state=state,
         error=f"The flow run crashed. {error}" if kind == "CRASHED" else error,
         progress_message=_waiting_for(flow_run, kind) if state is RunState.RUNNING else "",
-        created_at=moment(flow_run.get("created")),
-        started_at=moment(flow_run.get("start_time")),
-        updated_at=moment(flow_run.get("updated")),
+        created_at=read_time(flow_run.get("created")),
+        started_at=read_time(flow_run.get("start_time")),
+        updated_at=read_time(flow_run.get("updated")),
         finished_at=None if state is RunState.RUNNING else ended,
         raw=without_storage(flow_run),
     )
 
 
 def message_of(flow_run: dict[str, Any]) -> str:
-    """The state's message."""
     message = _state(flow_run).get("message")
     return printable(message) if isinstance(message, str) else ""
-
-
-def moment(text: Any) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return found.replace(tzinfo=found.tzinfo or UTC) if found else None
 
 
 def first_line(text: str) -> str:
@@ -93,7 +85,7 @@ def first_line(text: str) -> str:
 
 
 def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
-    """The state's data is the path of a pickle, of use only to Prefect's own clients."""
+    """A state's data is the path of a pickle, of use only to Prefect's clients."""
     state = {key: value for key, value in _state(flow_run).items() if key != "data"}
     return flow_run | ({"state": state} if state else {})
 
@@ -104,7 +96,7 @@ def _state(flow_run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
-    """What the run waits for; empty while the flow runs."""
+    """Empty while the flow runs."""
     match kind:
         case "SCHEDULED":
             return _scheduled(flow_run)
@@ -119,7 +111,9 @@ def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
 
 
 def _scheduled(flow_run: dict[str, Any]) -> str:
-    due = moment(flow_run.get("next_scheduled_start_time")) or moment(flow_run.get("expected_start_time"))
+    due = read_time(flow_run.get("next_scheduled_start_time")) or read_time(
+        flow_run.get("expected_start_time")
+    )
     reason = SCHEDULED_FOR_A_REASON.get(str(flow_run.get("state_name")))
     if due is None:
         return f"{reason or 'Waiting for a worker'}."
@@ -157,8 +151,8 @@ def read_listed(
         state=STATES[kind],
         told_state=str(run.get("state_name") or kind),
         key=_key(run.get("idempotency_key")),
-        started_at=moment(run.get("start_time")),
-        finished_at=moment(run.get("end_time")),
+        started_at=read_time(run.get("start_time")),
+        finished_at=read_time(run.get("end_time")),
         details={
             "name": run.get("name"),
             "tags": run.get("tags"),
@@ -179,7 +173,7 @@ def offset_of(cursor: str) -> int:
 def _workflow_of(
     run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
 ) -> str:
-    """The deployment's name; the flow's for a run without a deployment."""
+    """The deployment's name, else the flow's."""
     deployment = deployments.get(str(run.get("deployment_id")))
     if deployment is not None:
         return str(name_of(deployment, flow_names))
@@ -201,7 +195,7 @@ def _times(after: datetime | None, before: datetime | None) -> dict[str, str]:
 
 
 def _of_workflow(name: str) -> dict[str, Any]:
-    """A deployment's id, `flow/deployment`, or a part of either name."""
+    """By a deployment's id, `flow/deployment`, or a part of either name."""
     if not name:
         return {}
     try:
@@ -214,7 +208,7 @@ def _of_workflow(name: str) -> dict[str, Any]:
 
 
 def _with_query(conditions: dict[str, Any], query: str) -> dict[str, Any]:
-    """Prefect has no query language, so the query is its filter's JSON."""
+    """Prefect has no query language, so the query is JSON of its filter."""
     try:
         added = parse_json(query.encode("utf-8", "replace"))
     except UnreadableJSON as error:
@@ -226,11 +220,8 @@ def _with_query(conditions: dict[str, Any], query: str) -> dict[str, Any]:
     return conditions | added
 
 
-EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
-
-
 def read_result(data: Any) -> Any:
-    """An artifact's data; a text that is JSON, also in a code block, is parsed."""
+    """An artifact's data; JSON text, also in a code block, is parsed."""
     if not isinstance(data, str):
         return data
     block = FENCED.fullmatch(data)
@@ -241,24 +232,17 @@ def read_result(data: Any) -> Any:
 
 
 def read_progress(artifact: dict[str, Any] | None) -> float | None:
-    """Percent, from an artifact of Prefect's type progress."""
-    data = artifact.get("data") if artifact else None
-    if isinstance(data, bool) or not isinstance(data, int | float):
-        return None
-    return float(min(max(data, 0), 100))
-
-
-def newest_line(logs: list[dict[str, Any]]) -> str:
-    return next((line for line in map(_line, logs) if line), "")
+    """Percent, from an artifact of the type progress."""
+    return read_percent(artifact.get("data")) if artifact else None
 
 
 def last_error(logs: list[dict[str, Any]]) -> str:
-    """The flow's own last error line; empty where there is none."""
+    """The last error line of the flow itself, or empty."""
     for entry in logs:
         level, message = entry.get("level"), entry.get("message")
         if not isinstance(level, int) or level < ERROR or not isinstance(message, str):
             continue
-        if not any(words in message for words in ENGINES_OWN_WORDS):
+        if not any(words in message for words in STATE_MESSAGES):
             return first_line(message)
     return ""
 
@@ -268,7 +252,7 @@ def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"time": str(entry.get("timestamp")), "level": entry.get("level"), "message": _message(entry)}
         for entry in reversed(logs)
-        if moment(entry.get("timestamp"))
+        if read_time(entry.get("timestamp"))
     ]
 
 
@@ -277,6 +261,6 @@ def _message(entry: dict[str, Any]) -> str:
     return shorten(printable(message), MESSAGE_LIMIT) if isinstance(message, str) else ""
 
 
-def _line(entry: dict[str, Any]) -> str:
+def line_of(entry: dict[str, Any]) -> str:
     message = entry.get("message")
     return first_line(message) if isinstance(message, str) else ""

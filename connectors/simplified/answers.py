@@ -1,10 +1,11 @@
-"""Reading the answers of the simplified workflow API: listings, starts, statuses, lookups by key."""
+"""Reading the simplified workflow API's answers: listings, starts, statuses, lookups by key."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown
+from connectors.formats.json import is_number, read_percent
 from connectors.network.redaction import printable, shorten, shorten_error, words_in
 from connectors.protocol import RunSnapshot, RunState, Started
 
@@ -31,10 +32,10 @@ KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
 async def walk_listing(
     fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]], first: str = "", *, listing: str, of: str
 ) -> AsyncGenerator[tuple[int, Any]]:
-    """The items of all pages with their positions. Raises InvalidAnswer for a listing without an end.
+    """The items of all pages with their positions. Raises InvalidAnswer for an endless listing.
 
-    `fetch_page` returns a page's items and the place of the next page, empty on the last. `listing` and `of`:
-    what is read, for the error.
+    `fetch_page` returns a page's items and the next page, empty on the last. `listing` and `of` name them in
+    errors.
     """
     target, visited, position = first, set[str](), 0
     while True:
@@ -54,30 +55,24 @@ async def walk_listing(
 
 
 def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
-    """The workflows on this page, and the link or cursor to the next one, empty on the last.
-
-    Raises InvalidAnswer, naming the keys seen.
-    """
+    """A page's workflows and the link or cursor to the next, empty on the last. Raises InvalidAnswer with the
+    keys seen."""
     items, envelope = find_items(answer, keys)
     return items, _next_of(envelope) or _next_of(answer)
 
 
 def find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
-    """The array of a listing and the object it stands in."""
-    for envelope in _envelopes(answer, keys):
+    """A listing's array and the object that holds it."""
+    envelopes = [answer] if isinstance(answer, dict) else []
+    # Such as {"data": {"workflows": []}}.
+    envelopes += [one[key] for one in envelopes for key in keys if isinstance(one.get(key), dict)]
+    for envelope in envelopes:
         for key in keys:
             if isinstance(envelope.get(key), list):
                 return envelope[key], envelope
     if isinstance(answer, list):
         return answer, None
     raise InvalidAnswer(f"The listing has no array under {', '.join(keys)}; it is {shape_of(answer)}.")
-
-
-def _envelopes(answer: Any, keys: list[str]) -> Iterator[dict[str, Any]]:
-    """The answer itself, then the objects directly under the listing keys ({"data": {"workflows": []}})."""
-    if isinstance(answer, dict):
-        yield answer
-        yield from (answer[key] for key in keys if isinstance(answer.get(key), dict))
 
 
 def shape_of(answer: Any) -> str:
@@ -103,7 +98,7 @@ def _json_type(value: Any) -> str:
 
 
 def _next_of(envelope: Any) -> str:
-    """The link or cursor to the next page, empty when there is none."""
+    """The link or cursor to the next page, or empty."""
     if not isinstance(envelope, dict):
         return ""
     link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")
@@ -113,7 +108,7 @@ def _next_of(envelope: Any) -> str:
 
 
 def read_started(answer: Any) -> Started:
-    """The answer to a start. Raises OutcomeUnknown where it names no run, since there may still be one."""
+    """Raises OutcomeUnknown for an answer without a run's id, as there may still be a run."""
     if not isinstance(answer, dict):
         raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
     run_id = identifier(answer.get("workflow_id"))
@@ -136,7 +131,7 @@ def identifier(value: Any) -> str:
 
 
 def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
-    """The status beside the run's id; None where it is unreadable, since `poll` can ask again."""
+    """The status in a start's answer; None if unreadable, since `poll` can ask again."""
     try:
         return read_snapshot(answer) if "status" in answer else None
     except InvalidAnswer:
@@ -144,7 +139,7 @@ def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
 
 
 def read_snapshot(answer: Any) -> RunSnapshot:
-    """The answer to a status request. Raises InvalidAnswer for an unknown status."""
+    """Raises InvalidAnswer for an unknown status."""
     if not isinstance(answer, dict):
         raise InvalidAnswer(f"The engine answered the status request with {_json_type(answer)}.")
     state = _state_of(answer.get("status"))
@@ -152,7 +147,7 @@ def read_snapshot(answer: Any) -> RunSnapshot:
         state=state,
         output=answer.get("output"),
         error=_error_of(answer, state),
-        progress=_percent(answer.get("progress")),
+        progress=read_percent(answer.get("progress")),
         progress_message=_text(answer.get("progress_message")),
         created_at=_time(answer.get("create_time")),
         started_at=_time(answer.get("start_time")),
@@ -173,21 +168,13 @@ def _state_of(status: Any) -> RunState:
 
 
 def _time(milliseconds: Any) -> datetime | None:
-    """A Unix time in milliseconds; None for 0 ("not yet") and for anything else."""
-    if not _is_number(milliseconds) or milliseconds <= 0:
+    """A Unix time in milliseconds; None for 0 ("not yet") and anything else."""
+    if not is_number(milliseconds) or milliseconds <= 0:
         return None
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def _percent(progress: Any) -> float | None:
-    return float(min(max(progress, 0), 100)) if _is_number(progress) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(value: Any) -> str:
@@ -211,10 +198,8 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
 
 
 def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
-    """The engine's run for the key; None where it has none.
-
-    Raises InvalidAnswer for what leaves that open: a wrong "none" would start a second run.
-    """
+    """The engine's run for the key, or None. Raises InvalidAnswer for an answer that leaves this open, since
+    a wrong "none" starts a second run."""
     runs = _runs_in(answer, keys, workflow_id)
     if len(runs) > 1:
         raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
@@ -246,7 +231,7 @@ def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:
 
 
 def run_id_of(run: dict[str, Any], workflow_id: str) -> str:
-    """`workflow_id` is the run's in the answer to a start, and the workflow's own in a status."""
+    """`workflow_id` is the run's id in the answer to a start, and the workflow's in a status."""
     named = next(filter(None, (identifier(run.get(name)) for name in RUN_ID_KEYS)), "")
     if named:
         return named

@@ -1,9 +1,7 @@
-"""The settings of an engine that speaks the simplified workflow API."""
-
 from string import Formatter
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from connectors.network.policy import normalise_base_url
 from connectors.settings import (
@@ -12,6 +10,7 @@ from connectors.settings import (
     MaxResponseBytes,
     MinPollSeconds,
     RequestTimeoutSeconds,
+    SourceConfig,
     VerifyTls,
     hint,
 )
@@ -21,13 +20,10 @@ USUAL_KEY_HEADER = "Idempotency-Key"
 RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="What the engine promises of starts")
-REQUESTS = hint(group="Requests")
-TRUST = hint(address=True, group="TLS")
-"""TLS trust decides who receives the secrets."""
 
 
 def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
-    """A path below the base URL: without placeholders, or with the required one and perhaps {workflow_id}."""
+    """A path below the base URL, without placeholders or with the required one and perhaps {workflow_id}."""
     allowed = {required, "workflow_id"} if required else set()
 
     def check(path: str) -> str:
@@ -72,15 +68,9 @@ def _header_for_a_key(name: str) -> str:
 
 HttpWord = Annotated[str, AfterValidator(_http_word)]
 KeyHeader = Annotated[HttpWord, AfterValidator(_header_for_a_key)]
-"""Of a request to the engine, beside those that make it a request."""
 
 
-class SimplifiedConfig(BaseModel):
-    """Where the engine is, how to call it, and what it promises."""
-
-    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class SimplifiedConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Base URL",
         description="Where the engine answers, such as https://engine.example.com; a path prefix may follow.",
@@ -168,12 +158,11 @@ class SimplifiedConfig(BaseModel):
         "header is set. Empty: Idempotency-Key. Not sent without a run lookup path.",
         json_schema_extra=STARTS,
     )
-    min_poll_seconds: MinPollSeconds = Field(default=1.0, json_schema_extra=REQUESTS)
+    min_poll_seconds: MinPollSeconds = 1.0
     request_timeout_seconds: RequestTimeoutSeconds = Field(
         default=30.0,
         description="For one whole request; a synchronous workflow has to finish within it.",
-        json_schema_extra=REQUESTS,
     )
-    max_response_bytes: MaxResponseBytes = Field(default=10_000_000, json_schema_extra=REQUESTS)
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
-    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
+    max_response_bytes: MaxResponseBytes = 10_000_000
+    verify_tls: VerifyTls = True
+    ca_file: CaFile = ""

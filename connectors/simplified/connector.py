@@ -1,4 +1,4 @@
-"""Engines that speak the simplified workflow API: list, start, status and, at some, cancel over HTTP."""
+"""The simplified workflow API: list, start, status and optionally cancel over HTTP."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
@@ -33,7 +33,7 @@ from connectors.simplified.answers import (
 from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 
 LISTING_DEPTH = 250
-"""Deeper than a workflow's schema may be, so that one deep schema does not fail the listing."""
+"""Above the limit of one schema, so that a deep one does not fail the listing."""
 NO_SUCH_OPERATION = (405, 501)
 """Method Not Allowed, Not Implemented."""
 
@@ -54,7 +54,9 @@ class SimplifiedConnector:
             base_url=config.base_url,
             headers={"accept-language": "en"} | ({"authorization": authorization} if key else {}),
             secrets=[key],
-            limits=_limits(config),
+            limits=HttpLimits.within(
+                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
+            ),
             verify_tls=config.verify_tls,
             ca_file=config.ca_file,
         )
@@ -96,7 +98,9 @@ class SimplifiedConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        header = self._key_header
+        header = self._config.idempotency_header
+        if not header and self._config.run_lookup_path:
+            header = self._config.key_header or USUAL_KEY_HEADER
         answer = await self._client.request_json(
             "POST",
             fill_path(self._config.start_path, workflow_id=workflow.id),
@@ -131,13 +135,6 @@ class SimplifiedConnector:
             return None
         return read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
 
-    @property
-    def _key_header(self) -> str:
-        """Empty where the engine does not use our key."""
-        if self._config.idempotency_header or not self._config.run_lookup_path:
-            return self._config.idempotency_header
-        return self._config.key_header or USUAL_KEY_HEADER
-
     async def aclose(self) -> None:
         await self._client.aclose()
 
@@ -147,25 +144,15 @@ class SimplifiedConnector:
         return items, self._following(link, found_at=target) if link else ""
 
     def _following(self, link: str, *, found_at: str) -> str:
-        """A link unchanged; a cursor as the engine's query parameter."""
+        """A link unchanged, a cursor as the engine's query parameter."""
         if "://" in link or link.startswith(("/", "?")):
             return self._client.follow(link, found_at=found_at)
         current = httpx2.URL(self._client.follow("", found_at=found_at))
         return str(current.copy_set_param(self._config.cursor_parameter, link))
 
 
-def _limits(config: SimplifiedConfig) -> HttpLimits:
-    return HttpLimits(
-        connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
-        read_seconds=config.request_timeout_seconds,
-        total_seconds=config.request_timeout_seconds,
-        max_response_bytes=config.max_response_bytes,
-    )
-
-
 @contextmanager
 def _unsupported_where_the_engine_says_so() -> Iterator[None]:
-    """Turns the engine's 405 and 501 into Unsupported."""
     try:
         yield
     except ConnectorError as error:

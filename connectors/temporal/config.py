@@ -25,7 +25,7 @@ NO_DEFINITIONS = (
 
 
 class TemporalConfig(ServiceSettings):
-    """Flat, so that an admin sees each as a field of a form."""
+    """Flat, so that each setting is a field of the admin's form."""
 
     definitions: str = Field(
         default="",
@@ -55,12 +55,12 @@ class TemporalConfig(ServiceSettings):
 
 
 def declares_nothing(config: TemporalConfig) -> bool:
-    """Without declarations a source has no workflows: Temporal cannot list workflow types."""
+    """Temporal cannot list workflow types, so a source without declarations has no workflows."""
     return not (config.definitions.strip() or config.definitions_file)
 
 
 async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-    """Raises Misconfigured, with the line and key of each problem, for unusable definitions."""
+    """Raises Misconfigured with each problem's line and key for unusable definitions."""
     if declares_nothing(config):
         yield RejectedDefinition(position=0, id=DEFINITIONS, name=DEFINITIONS, reason=NO_DEFINITIONS)
         return
@@ -78,7 +78,7 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
 
 
 def read_declared(config: TemporalConfig) -> Declared:
-    """Read the definitions now. Raises Misconfigured."""
+    """Raises Misconfigured."""
     try:
         if config.definitions.strip():
             return _read_text(config.definitions, config.default_task_queue)
@@ -92,7 +92,7 @@ def read_declared(config: TemporalConfig) -> Declared:
 
 
 def read_file(path: str) -> bytes:
-    """Read at most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
+    """At most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
     if not os.path.isabs(path) or not path.endswith(SUFFIXES):
         raise Misconfigured(f"{path}: has to be a path from / on to a file that ends in .yaml or .yml.")
     try:
@@ -120,7 +120,7 @@ def _read_text(definitions: str, default_task_queue: str) -> Declared:
 
 
 def _differing(connection: DeclaredConnection | None, config: TemporalConfig) -> str:
-    """The file's keys whose values differ from the settings."""
+    """Keys of the file whose values differ from the settings."""
     if connection is None:
         return ""
     said = config.model_validate(config.model_dump() | connection.settings)

@@ -25,7 +25,7 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.network.oauth import ClientCredentials
-from connectors.network.policy import resolve_allowed
+from connectors.network.policy import ENGINE_ADDRESSES
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import HttpLimits
 from connectors.temporal.settings import ServiceSettings
@@ -33,7 +33,7 @@ from connectors.temporal.settings import ServiceSettings
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"
 ANSWER_MARGIN_SECONDS = 1.0
-"""Added to the SDK's own time limit before a request is abandoned."""
+"""Beyond the SDK's time limit, before a request is abandoned."""
 WORDS_LIMIT = 500
 REFUSED_CREDENTIALS = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 REFUSED_REQUEST = (
@@ -44,7 +44,7 @@ REFUSED_REQUEST = (
 )
 BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
 NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
-"""Parts of the SDK's messages for a request that was never sent."""
+"""In the SDK's messages for requests that were never sent."""
 TOO_LARGE = "larger than max"
 UNREADABLE = "failed to decode Protobuf message"
 
@@ -59,22 +59,24 @@ NO_CONNECTION = (
     (r"timed out|TimedOut|deadline has elapsed", "no connection in time"),
     (r"h2 protocol|FRAME_SIZE|GoAway|InvalidMessage", "it does not speak gRPC there"),
 )
-"""Reasons for the SDK's messages on failed connections, the most specific first."""
+"""Reasons by the SDK's messages, the most specific first."""
 REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
     r"|CertificateExpired|CertificateRevoked|DecryptError"
 )
-"""TLS alerts by which a service refuses a client's certificate or its absence."""
+"""TLS alerts that refuse a client's certificate or its absence."""
 REFUSED_AT_FIRST = re.compile(
     r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)"
 )
 SAID = re.compile(r'message: "((?:[^"\\]|\\.)*)"')
+CLOSED = re.compile(r"BrokenPipe|UnexpectedEof|ConnectionReset|ConnectionAborted|connection closed")
+KEY_OF_ANOTHER = "KeyMismatch"
 
 
 class Connection:
     """One service, namespace and set of credentials.
 
-    Make one per event loop. Every method raises only ConnectorError subclasses, and none shows a secret.
+    Make one per event loop. Methods raise only ConnectorError, and no error shows a secret.
     """
 
     def __init__(self, config: ServiceSettings) -> None:
@@ -94,7 +96,7 @@ class Connection:
 
     @property
     def rpc_timeout(self) -> timedelta:
-        """The time limit of one attempt, for calls passed to `ask`."""
+        """The limit of one attempt, for calls passed to `ask`."""
         return timedelta(seconds=self._config.timeout_seconds)
 
     async def ask(
@@ -104,10 +106,10 @@ class Connection:
         repeatable: bool = True,
         seconds: float | None = None,
     ) -> Answer:
-        """The result of `call` with the client; `call` sets the time limit of each attempt.
+        """The result of `call`, which sets the time limit of each attempt.
 
-        `seconds`: the longest that all of it may take; usually twice the limit of one attempt. With
-        `repeatable=False`, an error after which the service may have acted is OutcomeUnknown.
+        `seconds`: for all attempts; default: twice the limit of one. With `repeatable=False`, an error after
+        which the service may have acted is OutcomeUnknown.
         """
         client, token = await self._connected()
         limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
@@ -174,7 +176,7 @@ class Connection:
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
                 # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
-                await resolve_allowed(host.strip("[]"), int(port))
+                await ENGINE_ADDRESSES.resolve(host.strip("[]"), int(port))
                 return await Client.connect(
                     self._config.host_port,
                     namespace=self._config.namespace,
@@ -211,7 +213,7 @@ class _TokenRefused(Exception):
 
 @cache
 def quiet_runtime(process: int) -> Runtime:
-    """The SDK's threads, shared by the process's connections, without logs or metrics."""
+    """The SDK's threads, shared within the process, without logs and metrics."""
     return Runtime(
         telemetry=TelemetryConfig(logging=None, metrics=None),
         worker_heartbeat_interval=None,
@@ -253,7 +255,7 @@ def _content(path: str, what: str) -> bytes | None:
 
 
 def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
-    """Modification times and sizes of the TLS files, to notice renewed ones; None for a missing file."""
+    """Modification times and sizes of the TLS files, which show renewals; None for a missing file."""
     found: list[tuple[int, int] | None] = []
     for path in filter(None, (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)):
         try:
@@ -272,17 +274,11 @@ def _client_credentials(config: ServiceSettings) -> ClientCredentials:
         client_secret=config.oauth_client_secret,
         audience=config.oauth_audience,
         scope=config.oauth_scope,
-        limits=HttpLimits(
-            connect_seconds=min(HttpLimits().connect_seconds, config.timeout_seconds),
-            read_seconds=config.timeout_seconds,
-            total_seconds=config.timeout_seconds,
-            max_response_bytes=100_000,
-        ),
+        limits=HttpLimits.within(config.timeout_seconds),
     )
 
 
 def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
-    """The ConnectorError for a refusal by the service, in the service's words."""
     words = _words(error.message)
     if error.status in REFUSED_CREDENTIALS:
         return Rejected(f"Temporal refused our credentials: {words}", needs_operator=True)
@@ -308,12 +304,7 @@ def unanswered(reason: str, *, repeatable: bool, was_sent: bool = True) -> Conne
     return OutcomeUnknown(f"Temporal did not answer, but may have carried it out: {reason}")
 
 
-CLOSED = re.compile(r"BrokenPipe|UnexpectedEof|ConnectionReset|ConnectionAborted|connection closed")
-KEY_OF_ANOTHER = "KeyMismatch"
-
-
 def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
-    """The ConnectorError for a failed connection, from the SDK's message."""
     if KEY_OF_ANOTHER in message:
         return Misconfigured("The client key file holds the key of another certificate.")
     if REFUSED_AT_FIRST.search(message):

@@ -1,6 +1,6 @@
-"""Temporal: workflows that are declared in YAML, run through Temporal's own SDK.
+"""Temporal: workflows declared in YAML, run through Temporal's SDK.
 
-The SDK takes a third of a second to import, so that is left until a source of this kind is really used.
+The SDK takes a third of a second to import, so only the use of a source imports it.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ State = tuple[int, ...]
 
 
 class TemporalConnector:
-    """Workflows of a Temporal namespace, as YAML describes them."""
+    """Workflows of a Temporal namespace, declared in YAML."""
 
     kind: ClassVar[str] = "temporal"
     label: ClassVar[str] = "Temporal"
@@ -71,7 +71,7 @@ class TemporalConnector:
             can_query=True,
             can_signal=True,
             can_list_runs=True,
-            tells_of_changes=bool(self._file),
+            reports_listing_changes=bool(self._file),
         )
 
     async def check(self) -> Health:
@@ -91,7 +91,7 @@ class TemporalConnector:
         return Health(ok=True, message=message, latency_seconds=seconds)
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        """The declared workflows, provided that the service answers: without it none can be started."""
+        """The declared workflows, if the service answers: otherwise none can be started."""
         declared = [found async for found in list_declared(self._config)]
         await (await self._service()).reach()
         for found in declared:
@@ -133,7 +133,7 @@ class TemporalConnector:
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         return await (await self._service()).list_runs(wanted, page_size=page_size, cursor=cursor)
 
-    def tell_of_changes(self, listener: Callable[[], None]) -> None:
+    def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._watch = FileWatch(self._file, listener)
 
     async def aclose(self) -> None:
@@ -144,7 +144,7 @@ class TemporalConnector:
 
     @property
     def _file(self) -> str:
-        """The path of the definitions file; empty where the settings hold the definitions."""
+        """The definitions file, unless the settings hold the definitions."""
         return "" if self._config.definitions.strip() else self._config.definitions_file
 
     async def _service(self) -> "TemporalService":
@@ -169,7 +169,7 @@ class TemporalConnector:
 
 
 class FileWatch:
-    """Calls `listener` on the running loop after every change, until `end`."""
+    """Calls `listener` on the running loop after each change."""
 
     def __init__(self, path: str, listener: Callable[[], None]) -> None:
         self._path = path

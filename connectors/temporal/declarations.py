@@ -1,9 +1,11 @@
-"""The blocks of a Temporal definitions file, and messages for what is wrong in them."""
+"""The blocks of a Temporal definitions file, and messages for their mistakes."""
 
 import re
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+import jsonschema_rs
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -17,6 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
+from connectors.formats.json import is_number
 from connectors.formats.yaml import Document, Path, Problem, name_of
 
 MAX_WORKFLOWS = 5_000
@@ -64,6 +67,9 @@ OTHER_NAMES = {
     "dict": "object",
     "struct": "object",
 }
+ReusePolicy = Literal["AllowDuplicate", "AllowDuplicateFailedOnly", "RejectDuplicate"]
+ConflictPolicy = Literal["Fail", "UseExisting", "TerminateExisting"]
+POLICIES = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
 
 
 def read_duration(text: object) -> float:
@@ -79,7 +85,7 @@ def read_duration(text: object) -> float:
 
 
 class Block(BaseModel):
-    """A mapping with known keys, so that misspelt ones are errors. The keys are camelCase in the file."""
+    """A mapping that refuses unknown keys, which are camelCase in the file."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, alias_generator=to_camel
@@ -100,13 +106,12 @@ def _said(text: str) -> str:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise ValueError("has to be a number")
     return value
 
 
 def _policy(value: Any) -> Any:
-    """`AllowDuplicate`, `ALLOW_DUPLICATE` and `allow_duplicate` are the same."""
     if not isinstance(value, str):
         return value
     return next((name for name in POLICIES if _letters(name) == _letters(value)), value)
@@ -149,14 +154,10 @@ Label = Annotated[str, Field(max_length=100), AfterValidator(_said)]
 Number = Annotated[Any, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(read_duration)]
 Seconds = Annotated[float, BeforeValidator(_some_seconds)]
-"""A duration that the product counts in seconds."""
-ReusePolicy = Literal["AllowDuplicate", "AllowDuplicateFailedOnly", "RejectDuplicate"]
-ConflictPolicy = Literal["Fail", "UseExisting", "TerminateExisting"]
-POLICIES = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
 
 
 class FieldDeclaration(Block):
-    """One property of an input or output: JSON Schema keywords, and whether it is required."""
+    """A property of an input or output: JSON Schema keywords, and whether it is required."""
 
     type: Literal["string", "number", "integer", "boolean", "array", "object", "any"] = "string"
     title: str | None = None
@@ -189,17 +190,17 @@ Fields = list[Annotated[dict[str, FieldOrDescription], BeforeValidator(_one_fiel
 
 class InputDeclaration(Block):
     type: Name | None = None
-    """The name of the input's type; `none` for a workflow without input."""
+    """The input type's name; `none`: no input."""
     fields: Fields | None = None
     positional: bool = False
-    """Each field is a separate argument, in order, instead of one object."""
+    """Each field is an argument of its own, in order, instead of one object."""
 
 
 class OutputDeclaration(Block):
     type: Name | None = None
     description: str | None = Field(default=None, max_length=LONGEST_TEXT)
     fields: Fields | None = None
-    """The result's fields, which the author promises."""
+    """The result's fields, which the author guarantees."""
 
 
 class InteractionDeclaration(Block):
@@ -208,7 +209,7 @@ class InteractionDeclaration(Block):
 
 
 class WorkflowCache(Block):
-    """`cache: false`, or how long a result may be reused."""
+    """`cache: false`, or how long a result is reused."""
 
     enabled: bool = True
     ttl: Seconds | None = None
@@ -293,13 +294,13 @@ class DefinitionsFile(Block):
 
 
 def keys_of(block: type[Block]) -> dict[str, str]:
-    """The file's key for each field."""
+    """The file's keys by field."""
     # Fields with quoted types lose the alias that the generator made.
     return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
 
 
 def keys_at(place: tuple[str | int, ...]) -> list[str]:
-    """The known keys of the mapping at that place; empty where keys are names."""
+    """The known keys of the mapping there; empty if keys are names."""
     annotation: Any = DefinitionsFile
     for part in place:
         annotation = _inside(_plain(annotation), part)
@@ -319,14 +320,14 @@ def _inside(annotation: Any, part: str | int) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """X, for `Annotated[X, ...]` and `X | None`."""
+    """X of `Annotated[X, ...]` and `X | None`."""
     while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
         annotation = next(part for part in get_args(annotation) if part is not type(None))
     return annotation
 
 
 def problems_of(error: ValidationError, document: Document) -> list[Problem]:
-    """With the file's lines and keys. The error must be of `DefinitionsFile`."""
+    """With the file's lines and keys. The error has to be of `DefinitionsFile`."""
     problems = []
     for one in error.errors(include_url=False):
         place = tuple(one["loc"])
@@ -369,7 +370,7 @@ def _choices(one: Any) -> str:
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """The closest known word; empty where none is close."""
+    """The closest known word, or empty."""
     by_letters = {_bare_letters(name): name for name in known}
     near = get_close_matches(_bare_letters(word[:100]), list(by_letters), n=1, cutoff=0.6)
     return by_letters[near[0]] if near else ""
@@ -377,3 +378,141 @@ def suggest(word: str, known: list[str]) -> str:
 
 def _bare_letters(word: str) -> str:
     return word.replace("_", "").replace("-", "").lower()
+
+
+Note = Callable[[Path, str], None]
+"""Receives a problem's path and description."""
+
+NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+KEYWORDS = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "number": NUMERIC,
+    "integer": NUMERIC,
+    "boolean": set[str](),
+    "array": {"items", "minItems", "maxItems", "uniqueItems"},
+    "object": {"properties", "additionalProperties"},
+}
+EVERYWHERE = {"type", "title", "description", "required", "nullable", "default", "enum", "examples"}
+COPIED = ("title", "description", "default", "enum", "examples")
+BOUNDS = (
+    ("minimum", "maximum"),
+    ("minimum", "exclusiveMaximum"),
+    ("exclusiveMinimum", "maximum"),
+    ("exclusiveMinimum", "exclusiveMaximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+)
+OPTIONS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
+
+Schema = dict[str, Any]
+
+
+def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note) -> Schema:
+    """A closed object with these fields."""
+    properties: dict[str, Schema] = {}
+    required = []
+    for name, declared, at in _each(fields, place):
+        if name in properties:
+            note(at, "the field stands twice")
+        properties[name] = field_schema(declared, place=at, note=note)
+        if _is_required(declared):
+            required.append(name)
+    schema: Schema = {"title": title} if title else {}
+    schema |= {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | ({"required": required} if required else {})
+
+
+def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
+    """Without `required`, which belongs to the parent object."""
+    said = _stated(declared)
+    schema = _type_of(declared) | {name: said[name] for name in COPIED if name in said}
+    known = EVERYWHERE.union(*KEYWORDS.values()) if declared.type == "any" else KEYWORDS[declared.type]
+    for name in said.keys() - EVERYWHERE:
+        if name not in known:
+            note((*place, name), f"means nothing for the type {declared.type}")
+        elif name not in ("items", "properties"):
+            schema[name] = said[name]
+    if declared.items is not None:
+        schema["items"] = field_schema(declared.items, place=(*place, "items"), note=note)
+    if declared.properties is not None:
+        schema |= _properties(declared.properties, (*place, "properties"), note)
+    _check_bounds(schema, place, note)
+    _check_values(schema, place, note)
+    return schema
+
+
+def _each(fields: Fields, place: Path) -> Iterator[tuple[str, FieldDeclaration, Path]]:
+    for position, item in enumerate(fields):
+        for name, declared in item.items():
+            yield name, declared, (*place, position, name)
+
+
+def _stated(declared: FieldDeclaration) -> dict[str, Any]:
+    """By the file's keys, without empty ones except a default."""
+    values = {name: getattr(declared, name) for name in declared.model_fields_set}
+    keys = keys_of(FieldDeclaration)
+    return {keys[name]: value for name, value in values.items() if value is not None or name == "default"}
+
+
+def _is_required(declared: FieldDeclaration) -> bool:
+    if declared.required is not None:
+        return declared.required
+    return "default" not in declared.model_fields_set
+
+
+def _type_of(declared: FieldDeclaration) -> Schema:
+    if declared.type == "any":
+        return {}
+    return {"type": [declared.type, "null"] if declared.nullable else declared.type}
+
+
+def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note) -> Schema:
+    schemas = {
+        name: field_schema(inner, place=(*place, name), note=note) for name, inner in properties.items()
+    }
+    required = [name for name, inner in properties.items() if _is_required(inner)]
+    return {"properties": schemas} | ({"required": required} if required else {})
+
+
+def _check_bounds(schema: Schema, place: Path, note: Note) -> None:
+    """Bounds without any value between them make an unusable tool."""
+    for lower, upper in BOUNDS:
+        if lower not in schema or upper not in schema:
+            continue
+        is_exclusive = "exclusive" in (lower + upper)
+        if schema[lower] > schema[upper] or (is_exclusive and schema[lower] == schema[upper]):
+            note((*place, upper), f"leaves no value together with {lower}")
+
+
+def _check_values(schema: Schema, place: Path, note: Note) -> None:
+    """A default, choice or example that the field refuses would mislead agents."""
+    if not schema.keys() & {"pattern", "default", "enum", "examples"}:
+        return
+    bare = {name: value for name, value in schema.items() if name not in ("default", "examples")}
+    try:
+        choices = jsonschema_rs.validator_for(_without(bare, "enum"), pattern_options=OPTIONS, offline=True)
+        validator = jsonschema_rs.validator_for(bare, pattern_options=OPTIONS, offline=True)
+    except (jsonschema_rs.ValidationError, ValueError):
+        # Types have been checked already: only the pattern can be unusable.
+        if "pattern" in schema:
+            note((*place, "pattern"), "is no usable regular expression; look-arounds are not known")
+        return
+    given = [
+        *(((*place, "enum", position), value, choices) for position, value in _listed(schema, "enum")),
+        *(
+            ((*place, "examples", position), value, validator)
+            for position, value in _listed(schema, "examples")
+        ),
+        *([((*place, "default"), schema["default"], validator)] if "default" in schema else []),
+    ]
+    for at, value, fits in given:
+        if not fits.is_valid(value):
+            note(at, "does not fit the field itself")
+
+
+def _listed(schema: Schema, name: str) -> Iterator[tuple[int, Any]]:
+    return enumerate(schema.get(name, []))
+
+
+def _without(schema: Schema, name: str) -> Schema:
+    return {key: value for key, value in schema.items() if key != name}

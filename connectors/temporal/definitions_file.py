@@ -1,4 +1,4 @@
-"""Reading a text that declares a Temporal service and its workflows: all of it, or every problem."""
+"""Reading a text that declares a Temporal service and its workflows, or all of its problems."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -23,15 +23,17 @@ from connectors.temporal.declarations import (
     DefinitionsFile,
     InputDeclaration,
     InteractionDeclaration,
+    Note,
     OutputDeclaration,
+    Schema,
     TemporalBlock,
     WorkflowDeclaration,
     keys_of,
     message_of,
+    object_schema,
     problems_of,
     suggest,
 )
-from connectors.temporal.schemas import Note, Schema, object_schema
 from connectors.temporal.settings import (
     EXECUTION_ID,
     METADATA_KEY,
@@ -62,18 +64,18 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-"""The place of each source setting in the block `temporal`."""
+"""Of each source setting in the block `temporal`."""
 STORED_APART = "stored apart"
-"""Stands for a secret that the file omits, while the connection is validated."""
+"""In place of a secret that the file omits, during validation."""
 ID_TYPES = ("string", "number", "integer")
-"""Types of fields that a workflow id may contain."""
+"""Field types that a workflow id may contain."""
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredConnection:
-    """The source settings that the file's connection block gives."""
+    """The source settings of the file's connection block."""
 
     settings: dict[str, Any]
     """Without secrets."""
@@ -84,14 +86,14 @@ class DeclaredConnection:
 class Declared:
     workflows: list[WorkflowDefinition]
     connection: DeclaredConnection | None
-    """None: the text has no connection block."""
+    """None without a connection block."""
     cache: CacheBlock | None
     entries: dict[str, dict[str, Any]]
-    """The workflows' mappings from the text, each with its effective cache setting."""
+    """The workflows' mappings, each with its effective cache setting."""
 
 
 def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declared:
-    """Raises UnusableText, which names each problem's line and key."""
+    """Raises UnusableText with each problem's line and key."""
     document = read_document(content, private=WITH_SECRETS)
     problems = [*document.problems]
 
@@ -117,7 +119,7 @@ def write_definitions(entries: dict[str, dict[str, Any]]) -> str:
 
 
 def _validate(document: Document, problems: list[Problem]) -> DefinitionsFile:
-    """The file without its invalid parts. Raises UnusableText where nothing is left."""
+    """The file without invalid parts. Raises UnusableText if nothing is left."""
     try:
         return DefinitionsFile.model_validate(document.value)
     except ValidationError as error:
@@ -185,7 +187,7 @@ def _settings_in(block: TemporalBlock) -> Iterator[tuple[str, Any]]:
 
 
 def seconds_cached(declared: WorkflowDeclaration, cache: CacheBlock | None) -> int | None:
-    """The workflow's own ttl, else the file's; None where either disables caching."""
+    """The workflow's own ttl, else the file's; None if either disables caching."""
     own = declared.cache
     if (cache is not None and not cache.enabled) or (own is not None and not own.enabled):
         return None
@@ -242,7 +244,7 @@ class WorkflowReading:
         return _said(title=_title(declared)) | {"type": "object"}
 
     def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:
-        """Only for declared fields: a type's name alone cannot be validated."""
+        """Only for declared fields: a type's name cannot be validated."""
         if declared is None or declared.fields is None:
             return None
         fields = (*place, "fields")
@@ -265,7 +267,7 @@ class WorkflowReading:
         return interactions
 
     def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
-        """The settings that differ from the defaults of `TemporalSettings`."""
+        """Those that differ from the defaults of `TemporalSettings`."""
         self._check_recipe(declared.workflow_id, input_schema, (*place, "workflowId"))
         takes_input = declared.input is not None and _takes_input(declared.input)
         positional = declared.input is not None and declared.input.positional
@@ -300,7 +302,7 @@ class WorkflowReading:
 
 
 def _objection(name: str, input_schema: Schema) -> str:
-    """Why a workflow id cannot contain this field; empty where every call has a value for it."""
+    """Why a workflow id cannot contain this field; empty if every call has a value for it."""
     fields: Schema = input_schema["properties"]
     if name not in fields:
         suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])

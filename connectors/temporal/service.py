@@ -1,13 +1,10 @@
-"""Operations on the runs of a Temporal service. Importing this module imports the SDK."""
+"""Operations on a Temporal service's runs; importing this module imports the SDK."""
 
 import time
 from typing import Any
 from uuid import UUID
 
-from temporalio.api.workflowservice.v1 import (
-    DescribeNamespaceRequest,
-    DescribeWorkflowExecutionResponse,
-)
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeWorkflowExecutionResponse
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
@@ -24,14 +21,14 @@ from connectors.temporal.runs import (
     close_event,
     continued_as,
     describe,
+    list_runs,
     parse_run,
     payload_of,
     values_of,
 )
 from connectors.temporal.settings import settings_of
 from connectors.temporal.starting import find_run, start_run
-from connectors.temporal.status import GOES_ON, Pollers, ended, nobody_listens, progress_of, running
-from connectors.temporal.visibility import list_runs
+from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
 
 SHORTEST_WAIT_SECONDS = 0.05
 """The shortest time limit of a request that waits for a run's end."""
@@ -43,7 +40,7 @@ NO_POLLER = "no poller seen"
 
 
 class TemporalService:
-    """One namespace of a service, with the credentials of one source."""
+    """One namespace of a service, with one source's credentials."""
 
     def __init__(self, config: TemporalConfig) -> None:
         self._config = config
@@ -119,11 +116,11 @@ class TemporalService:
             raise
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        """The answer of a worker, also for a run that has ended. Raises Unreachable without a worker."""
+        """A worker's answer, also for a run that has ended. Raises Unreachable without a worker."""
         described = await describe(self.connection, parse_run(run.run_id))
         task_queue = described.execution_config.task_queue.name
         if not await self.pollers.listen(task_queue):
-            raise Unreachable(f"{nobody_listens(task_queue)} A run cannot answer without one.")
+            raise Unreachable(f"{no_worker_on(task_queue)} A run cannot answer without one.")
         timeout = self.connection.rpc_timeout
 
         async def ask(client: Client) -> RawValue | None:
@@ -142,7 +139,7 @@ class TemporalService:
                         f"No worker on the task queue {task_queue} answered in time: busy, or gone."
                     )
                 elif error.status == RPCStatusCode.FAILED_PRECONDITION and NO_POLLER in error.message:
-                    refusal = Unreachable(nobody_listens(task_queue))
+                    refusal = Unreachable(no_worker_on(task_queue))
                 else:
                     raise
             else:
@@ -153,9 +150,9 @@ class TemporalService:
         return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        """Deliver a signal; the service stores it until a worker takes it.
+        """Deliver a signal, which the service stores until a worker takes it.
 
-        Raises NotFound where the run has ended, OutcomeUnknown where the service may have taken it.
+        Raises NotFound if the run has ended, OutcomeUnknown if the service may have taken it.
         """
         try:
             await self._send_signal(run, name, arguments)
@@ -184,16 +181,16 @@ def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
 
 
 def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
-    """The handle of exactly this run, not of those that it continues as."""
+    """The handle of exactly this run, not of its continuations."""
     execution = described.workflow_execution_info.execution
     return client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
 
 
 def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
-    """The handle of the latest run in the chain; the service refuses a run of another chain."""
+    """The handle of the chain's latest run; the service refuses a run of another chain."""
     return client.get_workflow_handle(run.workflow_id, first_execution_run_id=run.first_run_id or None)
 
 
 def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
-    """All arguments as one object; none for handlers that take nothing."""
+    """All arguments as one object; none for handlers without input."""
     return [RawValue(payload_of(arguments))] if arguments else []

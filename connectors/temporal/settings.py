@@ -1,4 +1,4 @@
-"""Settings of a Temporal service, and of each of its workflows."""
+"""Settings of a Temporal service, and of each workflow."""
 
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
@@ -24,6 +24,7 @@ from connectors.settings import (
     OAuthClientSecret,
     OAuthScope,
     OAuthUrl,
+    SourceConfig,
     hint,
 )
 
@@ -42,7 +43,7 @@ MAX_TIMEOUT_SECONDS = 2_592_000.0
 
 
 def normalise_host_port(text: str) -> str:
-    """`host:port`, with Temporal's usual port where none is given. Raises ValueError."""
+    """`host:port`, with Temporal's default port. Raises ValueError."""
     text = text.strip()
     if "://" in text or "/" in text or "@" in text:
         raise ValueError("Give host:port, such as temporal.example.com:7233, without https:// and path.")
@@ -66,12 +67,7 @@ def _split(text: str) -> tuple[str, str]:
     return host, port or str(USUAL_PORT)
 
 
-class ServiceSettings(BaseModel):
-    """Address, credentials and limits of a service."""
-
-    # Without hide_input_in_errors a mistyped key would be quoted by the error about it.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class ServiceSettings(SourceConfig):
     host_port: Annotated[str, AfterValidator(normalise_host_port)] = Field(
         title="Address",
         description="Host and port of Temporal's frontend, such as localhost:7233 or "
@@ -253,28 +249,28 @@ class ServiceSettings(BaseModel):
 
 
 class TemporalSettings(BaseModel):
-    """How Temporal runs one workflow: its definition's `metadata["temporal"]`. Empty: the default."""
+    """How Temporal runs a workflow: its `metadata["temporal"]`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_queue: str = Field(default="", max_length=255)
     """Empty: the source's default task queue."""
     workflow_id: str = Field(default="{execution_id}", min_length=1, max_length=255)
-    """The template of workflow ids: may contain {execution_id}, {workflow} and names of arguments."""
+    """Template of workflow ids with {execution_id}, {workflow} and names of arguments."""
     workflow_id_defaults: dict[str, str | int | float] = Field(default_factory=dict)
-    """Values in the template for omitted arguments."""
+    """For omitted arguments in the template."""
     id_reuse_policy: Literal["", "allow_duplicate", "allow_duplicate_failed_only", "reject_duplicate"] = ""
-    """Whether an id may be reused after its run has ended; empty: only ids that do not contain ours."""
+    """Whether an id may be reused after its run has ended; empty: only ids without ours."""
     id_conflict_policy: Literal["", "fail", "use_existing", "terminate_existing"] = ""
-    """The effect of a start while a run has its id; empty: the start fails."""
+    """For a start whose id has a running run; empty: the start fails."""
     input: Literal["object", "none", "positional"] = "object"
-    """All arguments as one object, nothing, or each as an input of its own in `input_order`."""
+    """All arguments as one object, nothing, or each separately in `input_order`."""
     input_order: list[str] = Field(default_factory=list)
-    """Names of the arguments, for positional input."""
+    """Names of arguments, for positional input."""
     progress_query: str = Field(default="", max_length=255)
-    """The query for the workflow's progress; empty: progress comes from heartbeats."""
+    """Query for the workflow's progress; empty: heartbeats show it."""
     execution_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for the whole chain of runs; None: until the execution's deadline."""
+    """Seconds for the chain of runs; None: until the execution's deadline."""
     run_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
     """Seconds for one run of the chain."""
     task_timeout: float | None = Field(default=None, gt=0, le=120)
@@ -293,7 +289,7 @@ class TemporalSettings(BaseModel):
 
 
 def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
-    """Raises Misconfigured for unusable settings."""
+    """Raises Misconfigured."""
     try:
         return TemporalSettings.model_validate(metadata.get(METADATA_KEY) or {})
     except ValidationError as error:
@@ -303,7 +299,7 @@ def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
 
 
 def placeholders_in(recipe: str) -> list[str]:
-    """The names in braces, in order. Raises ValueError for an invalid template."""
+    """Names in braces, in order. Raises ValueError for an invalid template."""
     try:
         parts = list(Formatter().parse(recipe))
     except ValueError:

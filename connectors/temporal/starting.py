@@ -1,4 +1,4 @@
-"""Starting a workflow once for each key, whatever its workflow id."""
+"""Starting a workflow once per key, whatever its workflow id."""
 
 from datetime import timedelta
 from string import Formatter
@@ -9,10 +9,7 @@ from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
 from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import (
-    StartWorkflowExecutionRequest,
-    StartWorkflowExecutionResponse,
-)
+from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest, StartWorkflowExecutionResponse
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -21,13 +18,15 @@ from connectors.network.redaction import shorten
 from connectors.protocol import Started, WorkflowRef
 from connectors.temporal.connection import IDENTITY, Connection
 from connectors.temporal.runs import (
+    MEMO_KEY,
     WORKFLOW_ID_LIMIT,
     TemporalRun,
     describe,
     list_page,
+    memo_key,
     payload_of,
+    quoted,
     run_of,
-    value_of,
 )
 from connectors.temporal.settings import (
     EXECUTION_ID,
@@ -39,9 +38,8 @@ from connectors.temporal.settings import (
     settings_of,
 )
 
-MEMO_KEY = "catalogue_execution_id"
 LEEWAY_SECONDS = 60.0
-"""Added to the execution's timeout, so that a cancelled run has time to clean up."""
+"""Beyond the execution's timeout, for a cancelled run's cleanup."""
 REUSE = {
     "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
     "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
@@ -64,7 +62,7 @@ async def start_run(
     *,
     key: UUID,
 ) -> Started:
-    """Raises Rejected where a run of another key has the workflow id."""
+    """Raises Rejected if a run of another key has the workflow id."""
     if METADATA_KEY not in workflow.metadata:
         raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
     settings = settings_of(workflow.metadata)
@@ -102,7 +100,7 @@ async def start_run(
 async def find_run(
     connection: Connection, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
 ) -> Started | None:
-    """By its workflow id; where that does not follow from the key alone, among the workflow's runs."""
+    """By workflow id; where that does not follow from the key, among the workflow's runs."""
     settings = settings_of(workflow.metadata)
     try:
         workflow_id = _workflow_id(settings, workflow, arguments, key)
@@ -115,12 +113,6 @@ async def find_run(
         return found
     # The template may have changed since the start.
     return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
-
-
-def quoted(text: str) -> str:
-    """As a string literal of Temporal's query language."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _workflow_id(
@@ -212,7 +204,7 @@ def _inputs(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
 async def _find_under(
     connection: Connection, workflow: WorkflowRef, workflow_id: str, key: UUID
 ) -> Started | None:
-    """The run of this key among those that have or had the workflow id."""
+    """The key's run among those that have or had the workflow id."""
     try:
         latest = await describe(connection, TemporalRun(workflow_id, ""))
     except NotFound:
@@ -243,13 +235,6 @@ async def _find_listed(
 
 def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
     return info.type.name == workflow.id and memo_key(info) == str(key)
-
-
-def memo_key(info: WorkflowExecutionInfo) -> str:
-    """The key of the start; empty for runs started elsewhere, and for child workflows."""
-    held = info.memo.fields.get(MEMO_KEY)
-    value = None if held is None else value_of(held, limit=1_000)
-    return value if isinstance(value, str) else ""
 
 
 def _found(info: WorkflowExecutionInfo) -> Started:

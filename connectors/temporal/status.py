@@ -1,4 +1,4 @@
-"""Snapshots of runs: state, progress, output and failure."""
+"""Snapshots of runs: state, progress, output, failure."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,6 +29,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from connectors.errors import ConnectorError, InvalidAnswer
+from connectors.formats.json import is_number, read_percent
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState
 from connectors.temporal.connection import Connection
@@ -47,7 +48,7 @@ DONE_KEYS = ("completed", "current", "done", "processed")
 MESSAGE_KEYS = ("message", "progress_message", "status", "step", "stage", "description")
 REMEMBERED_SECONDS = 5.0
 SEEN_WITHIN = timedelta(seconds=75)
-"""A worker polls at least every 60 s; the service lists one for 5 min after its last poll."""
+"""Workers poll at least every 60 s; the service lists them for 5 min after a poll."""
 MOST_QUEUES = 1_000
 DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
@@ -129,7 +130,9 @@ def ended(
             state, error = RunState.CANCELLED, "The workflow was cancelled at Temporal."
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
-            state, error = RunState.CANCELLED, _terminated(attributes)
+            reason, by = printable(attributes.reason), printable(attributes.identity)
+            words = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
+            state, error = RunState.CANCELLED, shorten_error(f"{words}: {reason}" if reason else f"{words}.")
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case other:
             raise InvalidAnswer(f"The run's last event is {EventType.Name(other)}, which is no end.")
@@ -146,13 +149,6 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
     limit = f" of {min(limits):g} s" if limits else ""
     again = ", in all its attempts" if retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED else ""
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
-
-
-def _terminated(attributes: Any) -> str:
-    reason = printable(attributes.reason)
-    by = printable(attributes.identity)
-    words = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
-    return shorten_error(f"{words}: {reason}" if reason else f"{words}.")
 
 
 def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
@@ -186,10 +182,10 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
 async def progress_of(
     connection: Connection, pollers: Pollers, answer: DescribeWorkflowExecutionResponse, query: str
 ) -> Progress:
-    """The progress of a running workflow; `query` may be empty. Never raises ConnectorError."""
+    """`query` may be empty. Never raises ConnectorError."""
     try:
-        if (stands := await _why_it_stands(pollers, answer)) is not None:
-            return Progress(message=stands)
+        if (stalled := await _why_stalled(pollers, answer)) is not None:
+            return Progress(message=stalled)
         if query:
             return _read([await _ask(connection, answer, query)])
     except ConnectorError as error:
@@ -197,8 +193,8 @@ async def progress_of(
     return _of_activities(answer)
 
 
-async def _why_it_stands(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
-    """Why the run makes no progress: without a worker, or with one that fails."""
+async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
+    """Why the run makes no progress: no worker, or one that fails."""
     task = answer.pending_workflow_task
     if task.attempt > 1 and not _waits(answer):
         return f"Its worker failed to continue it; this is attempt {task.attempt}."
@@ -206,7 +202,7 @@ async def _why_it_stands(pollers: Pollers, answer: DescribeWorkflowExecutionResp
         return None
     task_queue = answer.execution_config.task_queue.name
     if not await pollers.listen(task_queue):
-        return nobody_listens(task_queue)
+        return no_worker_on(task_queue)
     if task.attempt > 1:
         return f"Its worker failed to continue it; attempt {task.attempt} comes next."
     return None
@@ -237,7 +233,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
 
 
 def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
-    """From the latest heartbeat's details, else from an activity that is retried."""
+    """From the latest heartbeat, else from an activity that is retried."""
     beating = [activity for activity in answer.pending_activities if activity.heartbeat_details.payloads]
     if beating:
         latest = max(beating, key=lambda activity: activity.last_heartbeat_time.ToDatetime(UTC))
@@ -252,7 +248,7 @@ def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
 
 
 def _read(values: list[Any]) -> Progress:
-    """A number is percent, a text a message, an object may have both; the first of each counts."""
+    """Numbers are percent, texts messages, objects may have both; the first of each counts."""
     percent, message = None, ""
     for value in values:
         if percent is None:
@@ -263,23 +259,15 @@ def _read(values: list[Any]) -> Progress:
 
 def _percent(value: Any) -> float | None:
     if isinstance(value, dict):
-        if _number(value.get("total")) and value["total"] > 0:
+        if is_number(value.get("total")) and value["total"] > 0:
             done = _first(value, (*DONE_KEYS, *PERCENT_KEYS))
-            return None if done is None else _within(100 * done / value["total"])
+            return None if done is None else read_percent(100 * done / value["total"])
         value = _first(value, PERCENT_KEYS)
-    return _within(value) if _number(value) else None
+    return read_percent(value)
 
 
 def _first(value: dict[str, Any], keys: tuple[str, ...]) -> float | None:
-    return next((float(value[key]) for key in keys if _number(value.get(key))), None)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _within(percent: float) -> float:
-    return float(min(max(percent, 0), 100))
+    return next((float(value[key]) for key in keys if is_number(value.get(key))), None)
 
 
 def _message_in(value: Any) -> str:
@@ -288,7 +276,7 @@ def _message_in(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def nobody_listens(task_queue: str) -> str:
+def no_worker_on(task_queue: str) -> str:
     return f"No worker is listening on the task queue {task_queue}."
 
 
@@ -304,7 +292,7 @@ def words_of_failure(failure: Failure) -> str:
 
 
 def failure_as_json(failure: Failure) -> dict[str, Any]:
-    """The whole failure with stack traces, for the record."""
+    """With stack traces, for the record."""
     whole: dict[str, Any] = MessageToDict(failure, preserving_proto_field_name=True)
     level: Any = whole
     for link in _chain(failure):
@@ -324,7 +312,7 @@ def _chain(failure: Failure) -> Iterator[Failure]:
 
 
 def _words_of_link(link: Failure) -> tuple[str, bool]:
-    """One link's description; and whether it only locates the next one."""
+    """Its description, and whether it only locates the next link."""
     match link.WhichOneof("failure_info"):
         case "activity_failure_info":
             info = link.activity_failure_info
@@ -339,17 +327,12 @@ def _words_of_link(link: Failure) -> tuple[str, bool]:
             kind = TIMEOUTS.get(link.timeout_failure_info.timeout_type, link.message or "a timeout passed")
             return kind, False
         case "application_failure_info":
-            return _of_application(link), False
+            application = link.application_failure_info
+            words = ": ".join(filter(None, (application.type, _message(link)))) or "no reason given"
+            return f"{words} {_bracketed(application.details.payloads)}".rstrip(), False
         case "canceled_failure_info":
             return link.message or "cancelled", False
     return _message(link) or "no reason was given", False
-
-
-def _of_application(link: Failure) -> str:
-    info = link.application_failure_info
-    message = _message(link)
-    typed = f"{info.type}: {message}" if info.type and message else info.type or message or "no reason given"
-    return f"{typed} {_bracketed(info.details.payloads)}".rstrip()
 
 
 def _message(link: Failure) -> str:

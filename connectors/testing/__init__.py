@@ -1,7 +1,7 @@
-"""What every connector has to do, whatever its engine: tests to subclass, also for other packages.
+"""The contract of every connector, as tests to subclass, also for other packages.
 
 Write an `EngineHarness` for the engine, and a subclass of `ConnectorContract` with a fixture `harness`. It
-takes pytest with pytest-asyncio in its mode "auto".
+needs pytest with pytest-asyncio in its mode "auto".
 """
 
 from connectors.testing.contract import ConnectorContract

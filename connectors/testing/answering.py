@@ -1,4 +1,4 @@
-"""Engines that are down, silent, or answer with garbage."""
+"""Engines that are down, silent, answer with garbage or refuse credentials, and what may show of those."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -8,16 +8,18 @@ from uuid import uuid4
 import pytest
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
-from connectors.protocol import Connector, Health, RunFilter, RunPage
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.protocol import Connector, Health, RunFilter, RunPage, RunState
 from connectors.testing.harness import (
     BROKEN_OFF,
     EMPTY_LIST,
     UNREADABLE,
     EngineHarness,
+    Sample,
     answer_or_error,
     capabilities_of,
     closing,
+    everything_told_by,
     start,
     unknown_run,
 )
@@ -26,7 +28,7 @@ TRIES = 3
 
 
 class Answering:
-    """Every method at an engine whose answer is missing or means nothing."""
+    """Every method at an engine whose answer is missing or unusable."""
 
     async def test_a_start_without_an_answer_has_an_unknown_outcome(self, harness: EngineHarness) -> None:
         """A7.2: a timeout does not pass for "nothing happened"."""
@@ -158,7 +160,7 @@ class Answering:
 
 
 async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Connector]]:
-    """Nothing where the harness declares that its engine has no garbage."""
+    """Yields nothing if the harness has no garbage."""
     if not harness.garbage:
         return
     async with aclosing(harness.connectors_with_garbage()) as answers:
@@ -167,9 +169,9 @@ async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Conne
 
 
 async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
-    """What the method returns, or the ConnectorError that it raises; any other fails the test.
+    """The method's result or ConnectorError; any other error fails the test.
 
-    These connectors have little patience, and a busy machine may want more of it.
+    These connectors have short time limits, so a busy machine may need several tries.
     """
     tried = 0
     while True:
@@ -182,7 +184,7 @@ async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **n
 def assert_unreadable(
     answer: Any, name: str, method: str, *, nothing: type[ConnectorError] = InvalidAnswer
 ) -> None:
-    """An answer that broke off is as good as none, and an empty list may say that there is `nothing`."""
+    """A broken answer counts as none, and an empty list may mean that there is `nothing`."""
     allowed: tuple[type[ConnectorError], ...] = (InvalidAnswer,)
     if name == BROKEN_OFF:
         allowed = (InvalidAnswer, Unreachable)
@@ -193,3 +195,72 @@ def assert_unreadable(
 
 async def discover(connector: Connector) -> list[WorkflowDefinition | RejectedDefinition]:
     return [item async for item in connector.discover()]
+
+
+class Credentials:
+    """Every method with wrong credentials, and all output with right ones.
+
+    An engine without credentials (`has_credentials`) has nothing to refuse or hide.
+    """
+
+    async def test_check_with_wrong_credentials_says_so_instead_of_raising(
+        self, harness: EngineHarness
+    ) -> None:
+        """B9: an engine that refuses us is unhealthy, in words."""
+        if not harness.has_credentials:
+            return
+        async with closing(harness.connector_with_wrong_credentials()) as intruder:
+            health = await intruder.check()
+        assert not health.ok
+        assert health.message
+
+    async def test_wrong_credentials_are_rejected_by_every_call(self, harness: EngineHarness) -> None:
+        """A5.1, A5.2: a wrong key is told apart from an engine that is down."""
+        if not harness.has_credentials:
+            return
+        async with closing(harness.connector_with_wrong_credentials()) as intruder:
+            await refusal_of(intruder, harness.completing)
+            if intruder.capabilities.keeps_runs:
+                with pytest.raises(Rejected):
+                    await intruder.poll(unknown_run(harness, harness.completing))
+            if intruder.capabilities.lists_workflows:
+                with pytest.raises(Rejected):
+                    await anext(aiter(intruder.discover()))
+            sample = harness.completing
+            if capabilities_of(intruder, sample).can_find_runs:
+                with pytest.raises(Rejected):
+                    await intruder.find_run(sample.workflow, sample.arguments, key=uuid4())
+
+    async def test_no_secret_shows_in_errors_logs_or_reprs(
+        self, connector: Connector, harness: EngineHarness, log: list[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """E6, A5.1: credentials stay out of all that people and logs see."""
+        if not harness.has_credentials:
+            return
+        shown = [repr(connector), str(connector), repr(vars(connector))]
+        async with closing(harness.connector_with_wrong_credentials()) as intruder:
+            shown += [repr(await intruder.check()), await refusal_of(intruder, harness.completing)]
+        async with (
+            harness.connector_without_answers() as mute,
+            closing(harness.connector_to_nothing()) as gone,
+        ):
+            for bad in (mute, gone):
+                with pytest.raises(ConnectorError) as caught:
+                    await start(bad, harness.completing)
+                shown.append(everything_told_by(caught.value))
+        shown += [repr(await harness.ended(connector, harness.completing)), *log, caplog.text]
+        assert harness.secrets, "the harness has to name its credentials"
+        assert not [secret for secret in harness.secrets if secret in "\n".join(shown)]
+
+
+async def refusal_of(connector: Connector, sample: Sample) -> str:
+    """The output of a start with wrong credentials: an error, or the end of a run."""
+    try:
+        started, _ = await start(connector, sample)
+    except Rejected as error:
+        return everything_told_by(error)
+    assert not connector.capabilities.keeps_runs, "a start was taken in spite of wrong credentials"
+    assert started.snapshot is not None
+    assert started.snapshot.state is RunState.FAILED
+    assert started.snapshot.error
+    return repr(started)

@@ -1,4 +1,4 @@
-"""The contract as a whole: every promise of the protocol, each a class with its tests."""
+"""The contract: the protocol's promises, each a class with its tests."""
 
 import inspect
 import logging
@@ -10,12 +10,9 @@ from loguru import logger
 from connectors.definitions import WorkflowDefinition
 from connectors.protocol import Connector
 from connectors.registry import objection_to
-from connectors.testing.answering import Answering
-from connectors.testing.credentials import Credentials
-from connectors.testing.following import Ending, Following
+from connectors.testing.answering import Answering, Credentials
 from connectors.testing.harness import EngineHarness, capabilities_of, closing
-from connectors.testing.interacting import Interacting
-from connectors.testing.starting import Starting
+from connectors.testing.running import Ending, Following, Interacting, Starting
 
 METHODS_BY_CAPABILITY = {
     "can_find_runs": "find_run",
@@ -61,7 +58,7 @@ class ConnectorContract(Listing, Starting, Following, Ending, Interacting, Answe
 
     @pytest.fixture
     def log(self, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-        """All that our code (loguru) and the libraries below it (logging) write, at every level."""
+        """Everything that our code (loguru) and its libraries (logging) write, at every level."""
         caplog.set_level(logging.DEBUG)
         lines: list[str] = []
         sink = logger.add(lines.append, level=0, diagnose=False)
@@ -83,4 +80,6 @@ class ConnectorContract(Listing, Starting, Following, Ending, Interacting, Answe
                 promised = getattr(capabilities, capability) not in (None, False)
                 found = getattr(connector, method, None)
                 assert not promised or inspect.iscoroutinefunction(found), f"{capability} needs {method}()"
-            assert not capabilities.tells_of_changes or callable(getattr(connector, "tell_of_changes", None))
+            assert not capabilities.reports_listing_changes or callable(
+                getattr(connector, "on_listing_changed", None)
+            )

@@ -1,4 +1,4 @@
-"""What a test of a connector needs of its engine: `EngineHarness`, and steps that tests share."""
+"""What the contract's tests need of an engine: `EngineHarness`, and steps that they share."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ WORKERS = 16
 PORTS = range(
     20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS, 30_000, WORKERS
 )
-"""Disjoint for pytest's workers, and outside of the system's ephemeral ports."""
+"""Disjoint for pytest's workers, and outside the system's ephemeral ports."""
 _turns = itertools.count(os.getpid())
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -46,10 +46,13 @@ _FIELDS = (
     *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
     *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
 )
+BROKEN_OFF = "an answer that breaks off"
+EMPTY_LIST = "an empty list"
+"""A right answer to a lookup that finds nothing."""
 
 
 def free_port() -> int:
-    """An unused port of this machine, which no other test gets before it is used."""
+    """A port of this machine that no other test gets before it is used."""
     for turn in itertools.islice(_turns, len(PORTS)):
         port = PORTS[turn % len(PORTS)]
         with socket.socket() as listener, suppress(OSError):
@@ -60,14 +63,14 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def silent_engine() -> AsyncIterator[int]:
-    """The port of an engine that takes every request and answers none."""
+    """The port of an engine that accepts requests and never answers."""
     async with silent_engines(1) as (port,):
         yield port
 
 
 @asynccontextmanager
 async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
-    """The ports of an engine that listens on so many of them."""
+    """The same for an engine with several ports."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(65_536):
@@ -79,7 +82,7 @@ async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
 
 @dataclass(frozen=True)
 class Asked:
-    """One HTTP request, as it arrived."""
+    """An HTTP request as it arrived."""
 
     method: str
     target: str
@@ -88,7 +91,7 @@ class Asked:
 
 @asynccontextmanager
 async def answering_engines(answer: Callable[[Asked], bytes], ports: int) -> AsyncIterator[list[int]]:
-    """The ports of an HTTP engine that writes these bytes in answer to a request, and hangs up then."""
+    """The ports of an HTTP engine that answers each request with these bytes and hangs up."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -144,7 +147,7 @@ def http_answer(body: bytes, *, content_type: str = "application/json", missing:
 
 
 def _wrong_types() -> dict[str, Any]:
-    """What engines often call the parts of their answers, with values that none of these can have."""
+    """Common keys of engines' answers, with values of impossible types."""
     values = itertools.cycle([[[]], {"": None}, True, -1.5])
     return dict(zip(_FIELDS, values, strict=False))
 
@@ -153,9 +156,6 @@ def _json(value: Any) -> bytes:
     return http_answer(json.dumps(value).encode())
 
 
-BROKEN_OFF = "an answer that breaks off"
-EMPTY_LIST = "an empty list"
-"""This one may be right where something is looked up: there is nothing."""
 UNREADABLE: Mapping[str, bytes] = {
     "a web page": http_answer(b"<!doctype html><title>Sign in</title>", content_type="text/html"),
     "nothing": http_answer(b""),
@@ -164,7 +164,7 @@ UNREADABLE: Mapping[str, bytes] = {
     "10,000 lists in one another": http_answer(b"[" * 10_000 + b"]" * 10_000),
     BROKEN_OFF: http_answer(b'{"id": "7"}', missing=100),
 }
-"""What no engine that speaks JSON means, as whole HTTP answers."""
+"""HTTP answers that no engine with a JSON API means."""
 GARBAGE: Mapping[str, bytes] = {
     **UNREADABLE,
     "null": _json(None),
@@ -176,12 +176,12 @@ GARBAGE: Mapping[str, bytes] = {
     "an object of wrong types": _json(_wrong_types()),
     "a list of objects of wrong types": _json([_wrong_types()]),
 }
-"""And JSON of another shape than was asked for."""
+"""And JSON of unexpected shapes."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A workflow of the engine, with arguments that it accepts."""
+    """A workflow of the engine, with valid arguments."""
 
     workflow: WorkflowRef
     arguments: dict[str, Any]
@@ -189,68 +189,67 @@ class Sample:
 
 @dataclass(frozen=True)
 class Interaction:
-    """A query or a signal that a run of `lasting` accepts."""
+    """A query or signal that a run of `lasting` accepts."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     answer: Any = None
-    """What a run that has only just begun answers to the query; a signal has no answer."""
+    """A new run's answer to the query; signals have none."""
 
 
 class EngineHarness(ABC):
     """A real engine, and connectors to it and to worse ones.
 
-    What has a value here may be left as it is by a connector to an engine with one port, credentials and
-    answers in JSON over HTTP.
+    The defaults suit an engine with one port, credentials and JSON over HTTP.
     """
 
     completing: Sample
     """Ends soon, with an output."""
     output: Any = ANY
-    """What it ends with. State it: only then a connector fails that returns something else."""
+    """State it: otherwise a connector that returns a wrong output passes."""
     failing: Sample
     """Ends soon, with a reason that contains `failure`."""
     failure: str
     lasting: Sample
     """Runs longer than any test."""
     unknown_workflow = WorkflowRef(id="no-such-workflow", name="no such workflow")
-    """Not at the engine, though its id has the form that the engine's ids have."""
+    """Not at the engine, with an id of the engine's form."""
     deadline_seconds = DEADLINE_SECONDS
-    """The longest that the engine takes to end a run, or to list it."""
+    """The longest time in which the engine ends a run or lists it."""
 
     has_credentials = True
-    """False: the engine lets everyone in, so that there are neither wrong credentials nor secrets."""
+    """False: the engine has no access control, so neither wrong credentials nor secrets exist."""
     secrets: frozenset[str] = frozenset()
-    """Every credential that the connectors made here carry."""
+    """All credentials of the connectors made here."""
 
     ports = 1
-    """On how many the engine listens. With more than one, override `connector_at_ports`."""
+    """How many the engine listens on; with more than one, override `connector_at_ports`."""
     garbage: Mapping[str, bytes] = GARBAGE
-    """HTTP answers that the engine never gives, by what a failed test calls them.
+    """HTTP answers that the engine never gives, by their names in failed tests.
 
-    Add answers that are almost right, leave out what the engine may well mean. Empty: no engine that answers
+    Add answers that are almost right, remove those that the engine may mean. Empty: no engine that answers
     with garbage can be made, and those tests do not apply.
     """
 
     query: Interaction | None = None
-    """Needed where runs can be queried."""
+    """Needed if runs can be queried."""
     signal: Interaction | None = None
-    """Needed where runs can be signalled, as is `has_heard_signal`."""
+    """Needed if runs can be signalled, as is `has_heard_signal`."""
 
     @abstractmethod
     def connector(self) -> Connector:
         """A connector to the real engine."""
 
     def connector_with_wrong_credentials(self) -> Connector:
-        """Needed where `has_credentials`."""
+        """Needed if `has_credentials`."""
         raise NotImplementedError
 
     def connector_at(self, port: int) -> Connector:
-        """A connector to another engine on this machine, patient for a fraction of a second."""
+        """A connector to another engine on this machine, with time limits of a fraction of a second."""
         raise NotImplementedError
 
     def connector_at_ports(self, ports: Sequence[int]) -> Connector:
-        """The same for an engine that listens on as many `ports` as are given."""
+        """The same for an engine with several ports."""
         (port,) = ports
         return self.connector_at(port)
 
@@ -260,14 +259,14 @@ class EngineHarness(ABC):
 
     @asynccontextmanager
     async def connector_without_answers(self) -> AsyncIterator[Connector]:
-        """A connector whose start reaches an engine that never answers it, nor anything else."""
+        """A connector whose start reaches an engine that never answers."""
         async with silent_engines(self.ports) as ports, closing(self.connector_at_ports(ports)) as connector:
             yield connector
 
     async def connectors_with_garbage(self) -> AsyncGenerator[tuple[str, Connector]]:
-        """For each piece of `garbage` its name, and a connector whose engine answers with it until the next.
+        """The name of each piece of `garbage`, and a connector whose engine answers with it until the next.
 
-        Override this for an engine that does not speak HTTP; the names decide what tests expect.
+        Override this for an engine without HTTP; the names decide what tests expect.
         """
         answers = [b""]
 
@@ -282,43 +281,43 @@ class EngineHarness(ABC):
                 yield name, connector
 
     def garbled(self, asked: Asked, garbage: bytes) -> bytes:
-        """The whole HTTP answer to this request. A right one for what has to come before others, such as a
-        login or a handshake, lets the start itself reach the garbage."""
+        """The whole HTTP answer. Give a right one to a login or handshake, so that the start reaches the
+        garbage."""
         return garbage
 
     @abstractmethod
     def runs_started_with(self, key: UUID) -> int:
-        """How many runs the engine itself says it started for this key."""
+        """How many runs this key started, by the engine's own record."""
 
     def unknown_run_id(self) -> str:
-        """One that no run has, in the form that the engine's ids have."""
+        """An id of no run, in the engine's form."""
         return str(uuid4())
 
     def another_workflow(self) -> WorkflowRef | None:
-        """One that is not `completing`'s. None: the engine has no other, so that none can be confused."""
+        """Another one than `completing`'s; None: the engine has no other."""
         others = (self.failing.workflow, self.lasting.workflow)
         return next((other for other in others if other.id != self.completing.workflow.id), None)
 
     async def ended(self, connector: Connector, sample: Sample) -> tuple[RunRef, RunSnapshot]:
-        """A run that has come to its end; where each costs seconds, one that earlier tests have seen."""
+        """A run that has ended; if runs take seconds, one of an earlier test."""
         started, run = await start(connector, sample)
         return run, await outcome(connector, started, run, seconds=self.deadline_seconds)
 
     def starts_last(self, connector: Connector) -> bool:
-        """Whether the answer to a start of `lasting` is the result, so that there is no run to ask about."""
-        return capabilities_of(connector, self.lasting).starts_can_be_broken_off
+        """Whether the answer to a start of `lasting` is the result, so that no run can be polled."""
+        return capabilities_of(connector, self.lasting).cancellable_start
 
     async def lasting_has_begun(self, told: asyncio.Event) -> None:
-        """Until the engine has a start of `lasting`. `told` is set when the connector tells how far it is; an
-        engine that says nothing of that has to be asked."""
+        """Wait until the engine has a start of `lasting`: `told` is set when the connector reports progress,
+        otherwise ask the engine."""
         await told.wait()
 
     def starts_broken_off(self) -> int:
-        """How many starts the engine itself says were broken off. Needed only where starts last."""
+        """How many starts were cancelled, by the engine's own record. Needed only if starts last."""
         raise NotImplementedError
 
     async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
-        """Whether the run has heard `signal`, by the engine's own word."""
+        """Whether the run received `signal`, by the engine's own record."""
         raise NotImplementedError
 
 
@@ -351,17 +350,17 @@ async def until_ended(connector: Connector, run: RunRef, *, seconds: float = DEA
 async def outcome(
     connector: Connector, started: Started, run: RunRef, *, seconds: float = DEADLINE_SECONDS
 ) -> RunSnapshot:
-    """How the run ended: as the answer to its start tells where that is the result, otherwise by polling."""
+    """How the run ended: by the answer to its start if that is the result, else by polling."""
     first = started.snapshot
     capabilities = capabilities_for(connector, run.workflow)
-    is_result = capabilities.starts_can_be_broken_off or not capabilities.keeps_runs
+    is_result = capabilities.cancellable_start or not capabilities.keeps_runs
     if is_result and first is not None and first.state is not RunState.RUNNING:
         return first
     return await until_ended(connector, run, seconds=seconds)
 
 
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:
-    """The first truthy answer, since engines record some things late."""
+    """The first truthy answer, as engines record some things late."""
     async with asyncio.timeout(seconds):
         while not (answer := await ask()):  # noqa: ASYNC110 - the engine tells only who asks
             await asyncio.sleep(POLL_SECONDS)
@@ -373,14 +372,14 @@ def unknown_run(harness: EngineHarness, sample: Sample) -> RunRef:
 
 
 async def is_unsupported(connector: Connector, method: str, *given: Any, **named: Any) -> None:
-    """An optional method is left out, or says that the engine cannot do that."""
+    """An optional method is missing, or raises Unsupported."""
     if hasattr(connector, method):
         with pytest.raises(Unsupported):
             await getattr(connector, method)(*given, **named)
 
 
 async def answer_or_error(asked: Awaitable[Answered], *, to: str) -> Answered | ConnectorError:
-    """What a method returns, or the error that it may raise. `to` names the call where it raises another."""
+    """The method's result or ConnectorError; `to` names the call if it raises another error."""
     try:
         return await asked
     except ConnectorError as error:
@@ -390,7 +389,7 @@ async def answer_or_error(asked: Awaitable[Answered], *, to: str) -> Answered | 
 
 
 def everything_told_by(error: BaseException) -> str:
-    """All that a log or an admin page could show of an error and its causes."""
+    """Everything that a log or page could show of an error and its causes."""
     text = "".join(traceback.format_exception(error))
     link: BaseException | None = error
     while link is not None:

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from connectors.settings import (
+    REQUESTS,
     CaFile,
     FieldProblem,
     HeaderSecret,
@@ -17,6 +18,7 @@ from connectors.settings import (
     OptionalEndpoint,
     OptionalUrl,
     RequestTimeoutSeconds,
+    SourceConfig,
     VerifyTls,
     hint,
 )
@@ -25,9 +27,6 @@ from connectors.simplified.config import HttpWord, KeyHeader, SimplifiedConfig
 MAX_SECONDS = 2_592_000
 HTTP = {"transport": "http"}
 STDIO = {"transport": "stdio"}
-REQUESTS = hint(group="Requests")
-TRUST = hint(address=True, group="TLS", only_if=HTTP)
-"""TLS trust decides who receives the secrets."""
 OAUTH = hint(group="OAuth", only_if=HTTP)
 MAX_TOOL_NAME = 255
 LISTS = {"offer": ["both", "workflows"]}
@@ -43,12 +42,7 @@ def _variables(lines: list[str]) -> list[str]:
     return lines
 
 
-class McpConfig(BaseModel):
-    """Where the server is or what starts it, how it is talked to, and what it may cost."""
-
-    # Without hide_input_in_errors a mistyped token would be quoted by the error about it.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class McpConfig(SourceConfig):
     transport: Literal["http", "stdio"] = Field(
         default="http",
         title="Transport",
@@ -84,8 +78,8 @@ class McpConfig(BaseModel):
     oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
     oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
     oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=TRUST)
-    ca_file: CaFile = Field(default="", json_schema_extra=TRUST)
+    verify_tls: VerifyTls = Field(default=True, json_schema_extra=hint(only_if=HTTP))
+    ca_file: CaFile = Field(default="", json_schema_extra=hint(only_if=HTTP))
     command: str = Field(
         default="",
         max_length=100,
@@ -117,7 +111,6 @@ class McpConfig(BaseModel):
     request_timeout_seconds: RequestTimeoutSeconds = Field(
         default=30.0,
         description="For connecting, listing tools and asking for a run's status.",
-        json_schema_extra=REQUESTS,
     )
     call_timeout_seconds: float = Field(
         default=600.0,
@@ -128,7 +121,7 @@ class McpConfig(BaseModel):
         "progress notification. The workflow's own timeout ends it as well.",
         json_schema_extra=REQUESTS,
     )
-    max_response_bytes: MaxResponseBytes = Field(default=10_000_000, json_schema_extra=REQUESTS)
+    max_response_bytes: MaxResponseBytes = 10_000_000
 
     @field_validator("secret_environment")
     @classmethod
@@ -155,7 +148,7 @@ class McpConfig(BaseModel):
 
 
 def variables(config: McpConfig) -> dict[str, str]:
-    """All environment variables for the command."""
+    """All environment variables of the command."""
     return _as_dict(config.environment) | secret_variables(config)
 
 
@@ -272,7 +265,7 @@ class McpSourceConfig(McpConfig):
 
     @property
     def runs_api(self) -> SimplifiedConfig | None:
-        """The settings of the HTTP API that runs listed workflows, if any."""
+        """Settings of the HTTP API that runs listed workflows, if any."""
         if not self.rest_base_url:
             return None
         return SimplifiedConfig(

@@ -1,4 +1,4 @@
-"""A source of kind `mcp`: the workflows that a server lists, its tools, or both at once (B10)."""
+"""A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -11,13 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import (
-    InvalidAnswer,
-    NotFound,
-    OutcomeUnknown,
-    Rejected,
-    Unsupported,
-)
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unsupported
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.protocol import (
     Capabilities,
@@ -37,16 +31,23 @@ from connectors.upstream_mcp.conversation import OnProgress, TransportFailures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
 from connectors.upstream_mcp.listed_workflows import ListedWorkflows, is_listed
 from connectors.upstream_mcp.session import McpSession, OpenTransport
-from connectors.upstream_mcp.stdio_transport import LastWords, command_line, open_stdio
-from connectors.upstream_mcp.tasks import ServerTasks, created_task, read_task, task_wish
-from connectors.upstream_mcp.tools import argument_headers, percent_of, read_result, read_tool
+from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
+from connectors.upstream_mcp.tools import (
+    ServerTasks,
+    argument_headers,
+    created_task,
+    read_result,
+    read_task,
+    read_tool,
+    task_parameters,
+)
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
 PROGRESS_CHARACTERS = 500
 
 
 class McpConnector:
-    """An MCP server whose tools are workflows: a call is a run, and its result the run's output."""
+    """A server's tools as workflows: a call is a run, its result the run's output."""
 
     kind: ClassVar[str] = "mcp"
     label: ClassVar[str] = "MCP server"
@@ -65,7 +66,7 @@ class McpConnector:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(can_cancel=True, starts_can_be_broken_off=True, tells_of_changes=True)
+        return Capabilities(can_cancel=True, cancellable_start=True, reports_listing_changes=True)
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -92,14 +93,15 @@ class McpConnector:
         report: ReportProgress = ignore_progress,
     ) -> Started:
         def tell(progress: float, total: float | None, message: str | None) -> None:
-            percent, words = percent_of(progress, total)
-            shown = shorten(printable(self._redactor.text(message or words)), PROGRESS_CHARACTERS)
+            percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
+            words = message or ("" if percent is not None else f"{progress:g}")
+            shown = shorten(printable(self._redactor.text(words)), PROGRESS_CHARACTERS)
             report(RunSnapshot(state=RunState.RUNNING, progress=percent, progress_message=shown))
 
-        wish = task_wish(workflow, await self._session.era())
+        as_task = task_parameters(workflow, await self._session.era())
         began = datetime.now(UTC)
         answer = await self._call(
-            {"name": workflow.id, "arguments": arguments} | wish,
+            {"name": workflow.id, "arguments": arguments} | as_task,
             headers=argument_headers(workflow, arguments),
             on_progress=tell,
         )
@@ -111,8 +113,7 @@ class McpConnector:
         return Started(run_id=str(key), snapshot=ended)
 
     async def call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """The result as received. With `repeatable=False`, an error after which the server may have acted
-        is OutcomeUnknown."""
+        """With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown."""
         answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
             kind = InvalidAnswer if repeatable else OutcomeUnknown
@@ -136,9 +137,9 @@ class McpConnector:
     ) -> Started | None:
         raise Unsupported("An MCP server cannot look a run up by the key of its start.")
 
-    def tell_of_changes(self, listener: Callable[[], None]) -> None:
+    def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
-        self._session.stay()
+        self._session.watch()
 
     async def aclose(self) -> None:
         await self._session.aclose()
@@ -165,7 +166,7 @@ class McpConnector:
         )
 
     def _make_session(self, failures: TransportFailures) -> McpSession:
-        config, redactor, last_words = self._config, self._redactor, LastWords()
+        config, redactor, program_exit = self._config, self._redactor, ProgramExit()
         if config.transport == "http":
             http = self._http = LimitedTransport(
                 config, redactor=redactor, failures=failures, stream_news=self._note_stream
@@ -174,7 +175,7 @@ class McpConnector:
         else:
             command_line(config)
             open_transport = partial(
-                open_stdio, config, redactor=redactor, failures=failures, last_words=last_words
+                open_stdio, config, redactor=redactor, failures=failures, program_exit=program_exit
             )
         return McpSession(
             open_transport,
@@ -182,13 +183,13 @@ class McpConnector:
             redactor=redactor,
             request_seconds=config.request_timeout_seconds,
             holds_back=config.transport == "stdio",
-            explain=lambda: str(last_words),
-            tell_of_changes=self._tell_listeners,
+            explain=lambda: str(program_exit),
+            on_listing_changed=self._tell_listeners,
         )
 
     def _note_stream(self, news: StreamNews) -> None:
         if news is StreamNews.SESSION_GONE:
-            self._session.begin_anew()
+            self._session.retire()
         else:
             self._tell_listeners()
 
@@ -207,7 +208,7 @@ class McpConnector:
 
 
 class McpSourceConnector:
-    """An MCP server's tools, and the workflows that it lists."""
+    """A server's tools, and the workflows that it lists."""
 
     kind: ClassVar[str] = McpConnector.kind
     label: ClassVar[str] = McpConnector.label
@@ -223,7 +224,7 @@ class McpSourceConnector:
 
     @property
     def capabilities(self) -> Capabilities:
-        """With both tools and listed workflows: what either can do, and what both promise."""
+        """Of both kinds: what either can do, and what both guarantee."""
         tools = self._tools.capabilities
         if self._listed is None:
             return tools
@@ -233,7 +234,7 @@ class McpSourceConnector:
             can_find_runs=tools.can_find_runs and listed.can_find_runs,
             can_cancel=tools.can_cancel or listed.can_cancel,
             min_poll_seconds=max(tools.min_poll_seconds, listed.min_poll_seconds),
-            tells_of_changes=tools.tells_of_changes,
+            reports_listing_changes=tools.reports_listing_changes,
             differ_by_workflow=True,
         )
 
@@ -270,8 +271,8 @@ class McpSourceConnector:
     ) -> Started | None:
         return await self._way_of(workflow).find_run(workflow, arguments, key=key)
 
-    def tell_of_changes(self, listener: Callable[[], None]) -> None:
-        self._tools.tell_of_changes(listener)
+    def on_listing_changed(self, listener: Callable[[], None]) -> None:
+        self._tools.on_listing_changed(listener)
 
     async def aclose(self) -> None:
         if self._listed is not None:
@@ -282,7 +283,7 @@ class McpSourceConnector:
         return self._listed if self._listed is not None and is_listed(workflow) else self._tools
 
     async def _discover(self, listed: ListedWorkflows) -> Found:
-        """Listed workflows first, where the server has the list tool, then its other tools."""
+        """The listed workflows, then the other tools."""
         others = [] if self._config.offer == "workflows" else [item async for item in self._tools.discover()]
         if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
             async for item in listed.discover():

@@ -1,4 +1,4 @@
-"""One conversation with an MCP server: agreeing on a version, requests, notifications."""
+"""A conversation with an MCP server: version, requests, notifications."""
 
 import asyncio
 import json
@@ -45,8 +45,8 @@ from connectors.errors import (
 )
 from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
-from connectors.network.exchange import WORDS_LIMIT
 from connectors.network.redaction import Redactor, printable, shorten
+from connectors.network.transport import WORDS_LIMIT
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -54,23 +54,23 @@ CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
 OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 DISCOVER_SECONDS = 10.0
 MAX_DEPTH = 150
-"""Deeper than a schema may be, so that one deep schema does not fail the listing."""
+"""Above the limit of one schema, so that a deep one does not fail the listing."""
 LOGGED_CHARACTERS = 1_000
-ABOUT_US = (401, 403)
-"""Statuses by which servers of both eras refuse the credentials."""
+CREDENTIALS_REFUSED = (401, 403)
+"""By which servers of both eras refuse credentials."""
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
 UNREADABLE = "Failed to parse"
-"""Beginnings of the SDK's own messages, whose codes servers use too."""
+"""Beginnings of the SDK's messages, whose codes servers use as well."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000
-"""Kept unread for requests whose callers have left."""
+"""Kept for requests whose callers have left."""
 
 
 class TransportFailure(Protocol):
     def error(self, *, repeatable: bool) -> ConnectorError:
-        """`repeatable`: the request changes nothing at the server, however often it is made."""
+        """`repeatable`: the request changes nothing at the server."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class TransportFailure(Protocol):
 class TransportFailures:
     """Failures below JSON-RPC, on their way to the request that they concern.
 
-    The SDK's transports know only JSON-RPC errors; any other failure would end the whole conversation. So it
+    The SDK's transports know only JSON-RPC errors, and any other failure ends the conversation. So a failure
     travels as a JSON-RPC error whose data is a key that a server cannot guess.
     """
 
@@ -88,7 +88,7 @@ class TransportFailures:
         self._passed: dict[str, TransportFailure] = {}
 
     def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
-        """The JSON-RPC error that stands for the failure."""
+        """The JSON-RPC error in place of the failure."""
         key = uuid4().hex
         self._passed[key] = failure
         if len(self._passed) > MOST_UNREAD:
@@ -102,50 +102,48 @@ class TransportFailures:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The agreed protocol version, and the server's capabilities."""
+    """The agreed protocol version and the server's capabilities."""
 
     version: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     server: str = ""
-    """Its name and version, for display."""
+    """Name and version, for display."""
 
     @property
     def is_modern(self) -> bool:
-        """Whether the protocol is stateless: each request identifies its client."""
+        """Whether the protocol is stateless, so that each request identifies its client."""
         return self.version in MODERN_PROTOCOL_VERSIONS
 
 
 class SessionLost(Exception):
-    """The server has forgotten the session, so it did not act on the request."""
+    """The server forgot the session, so it did not act on the request."""
 
 
 class Conversation:
-    """Requests over a transport's streams."""
-
     def __init__(
         self,
         dispatcher: JSONRPCDispatcher,
         *,
         failures: TransportFailures,
         redactor: Redactor,
-        tell_of_changes: Callable[[], None],
+        on_listing_changed: Callable[[], None],
     ) -> None:
         self.era = Era("")
         self.ended = asyncio.Event()
         self._dispatcher = dispatcher
         self._failures = failures
         self._redactor = redactor
-        self._tell_of_changes = tell_of_changes
+        self._on_listing_changed = on_listing_changed
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Pass on what the server sends until it ends the conversation."""
+        """Dispatch the server's messages until it ends the conversation."""
         try:
             await self._dispatcher.run(self._on_request, self._on_notify, task_status=task_status)
         finally:
             self.ended.set()
 
     async def agree(self, remembered: Era | None, *, seconds: float) -> Era:
-        """Agree on a protocol version, the last one first."""
+        """Agree on a protocol version, the newest first."""
         if remembered is None or remembered.is_modern:
             modern = await self._discover(min(seconds, DISCOVER_SECONDS))
             self.era = modern or await self._initialize(seconds)
@@ -166,8 +164,8 @@ class Conversation:
     ) -> dict[str, Any]:
         """The server's result with secrets masked. Raises ConnectorError and SessionLost.
 
-        `silence`: seconds without an answer or progress before the request fails. `name`, `headers`: sent as
-        headers to stateless servers.
+        `silence`: seconds without an answer or progress before the request fails. `name`, `headers`: headers
+        for stateless servers.
         """
         params = dict(params or {})
         sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
@@ -186,15 +184,12 @@ class Conversation:
         )
 
     async def listen(self) -> None:
-        """Subscribe to changes of the tools at a stateless server, until it ends the subscription.
-
-        Raises what `request` raises.
-        """
+        """Subscribe to a stateless server's changes until it ends that. Raises what `request` raises."""
         wanted = {"notifications": {"toolsListChanged": True}}
         await self.request("subscriptions/listen", wanted, silence=None)
 
     @property
-    def tells_of_changes_when_asked(self) -> bool:
+    def can_listen(self) -> bool:
         return self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True
 
     async def _send(
@@ -210,14 +205,14 @@ class Conversation:
         try:
             async with asyncio.timeout(silence) as patience:
 
-                async def hear(progress: float, total: float | None, message: str | None) -> None:
+                async def report(progress: float, total: float | None, message: str | None) -> None:
                     if silence is not None and not patience.expired():
                         patience.reschedule(asyncio.get_running_loop().time() + silence)
                     if on_progress is not None:
                         on_progress(progress, total, message)
 
                 if on_progress is not None:
-                    options["on_progress"] = hear
+                    options["on_progress"] = report
                 answer = await self._dispatcher.send_raw_request(method, params, options)
         except TimeoutError:
             raise self._unanswered(f"{method}: no answer within {silence:g} s.", repeatable) from None
@@ -283,20 +278,20 @@ class Conversation:
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
     ) -> None:
         if method == "notifications/tools/list_changed":
-            self._tell_of_changes()
+            self._on_listing_changed()
         elif method == "notifications/message":
             text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
             logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
 
     async def _discover(self, seconds: float) -> Era | None:
-        """None: the server is of the handshake era. Raises ConnectorError where that is unknown."""
+        """None: a server of the handshake era. Raises ConnectorError if that is unknown."""
         params = {"_meta": _envelope(LATEST_MODERN_VERSION)}
         headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
         options: CallOptions = {"headers": headers, "cancel_on_abandon": False}
         try:
             answer = await self._send("server/discover", params, options, silence=seconds)
         except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured, SessionLost) as error:
-            if isinstance(error, Rejected) and error.details.get("status") in ABOUT_US:
+            if isinstance(error, Rejected) and error.details.get("status") in CREDENTIALS_REFUSED:
                 raise
             return None
         except Unreachable as error:
@@ -329,7 +324,7 @@ class Conversation:
 
 
 def _envelope(version: str) -> dict[str, Any]:
-    """The `_meta` of each request to a stateless server."""
+    """The `_meta` of requests to stateless servers."""
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,

@@ -1,4 +1,4 @@
-"""MCP over Streamable HTTP, within the limits and the address policy."""
+"""MCP over Streamable HTTP, within limits and the address policy."""
 
 import asyncio
 import json
@@ -18,10 +18,17 @@ from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError
 from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
-from connectors.network.exchange import TRANSPORT_ERRORS, Exchange, failure_reason
 from connectors.network.oauth import ClientCredentials
 from connectors.network.redaction import Redactor
-from connectors.network.transport import GuardedTransport, HttpLimits, tls_context
+from connectors.network.transport import (
+    TRANSPORT_ERRORS,
+    Exchange,
+    GuardedTransport,
+    HttpLimits,
+    being_sent,
+    failure_reason,
+    tls_context,
+)
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
@@ -30,25 +37,24 @@ from connectors.upstream_mcp.tools import CUT
 MAX_CONNECTIONS = 500
 """Each running call holds one."""
 STREAM_BYTES_PER_SECOND = 64_000
-"""Allowed growth of an event stream beyond the largest answer."""
+"""Growth of an event stream beyond the largest answer."""
 NO_MESSAGE = b"\nevent: cut\n\n"
-"""Ends an incomplete event, so that it is not taken for a message."""
+"""Ends an incomplete event, so that it is not read as a message."""
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-"""Methods that may take long to answer."""
-OURS_TO_TELL = (401, 403, 408, 429, 503)
+"""Methods that may take long."""
+EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)
 """Statuses that explain the failure, whatever the body says."""
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
 RESUMING_SECONDS = 15.0
-"""How long a broken stream is resumed, since a call may wait for it."""
+"""For resuming a broken stream, as a call may wait for it."""
 SECONDS_BEFORE_RESUMING = 0.2
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 MAX_DEPTH = 150
-"""The SDK's own parser gives up at 200."""
+"""The SDK's parser stops at 200."""
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
 NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
-LARGEST_TOKEN_ANSWER = 100_000
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
@@ -56,17 +62,14 @@ LONG_ENOUGH_SECONDS = 30.0
 
 
 class StreamNews(Enum):
-    """The outcome for a lost stream."""
-
     BACK = auto()
-    """The stream is open again; notifications in between were lost."""
+    """Open again; notifications in between are lost."""
     SESSION_GONE = auto()
-    """The server has forgotten the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpFailure:
-    """An exchange without an MCP message; `problem` where the status does not explain it."""
+    """An exchange without an MCP message; `problem` if the status does not explain it."""
 
     exchange: Exchange
     failure: str = ""
@@ -85,7 +88,7 @@ class HttpFailure:
 
 
 class LimitedTransport(httpx2.AsyncBaseTransport):
-    """Sends the SDK's requests, and turns failures into answers, since exceptions end the conversation."""
+    """Sends the SDK's requests and answers for failures, since exceptions end the conversation."""
 
     def __init__(
         self,
@@ -95,10 +98,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         failures: TransportFailures,
         stream_news: Callable[[StreamNews], None] = lambda news: None,
     ) -> None:
-        """`stream_news` is called when the stream of notifications is lost or back.
-
-        Raises Misconfigured for an unusable CA file.
-        """
+        """`stream_news`: called when the stream of notifications is lost or back. Raises Misconfigured for an
+        unusable CA file."""
         self._config = config
         self._redactor = redactor
         self._failures = failures
@@ -111,7 +112,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if is_https else None
         self._network = GuardedTransport(limits=self._limits, tls=tls)
         self._authorization = Authorization(config, redactor)
-        self._streams = ServerStreams(self._network.handle_async_request, tell=stream_news)
+        self._streams = ServerStreams(self._network.handle_async_request, report=stream_news)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         exchange = Exchange(request.method, request.url, True, self._redactor)
@@ -120,27 +121,28 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             "timeout": httpx2.Timeout(
                 silence, connect=self._limits.connect_seconds, pool=self._limits.connect_seconds
             ).as_dict(),
-            "trace": exchange.watch,
         }
         try:
             carry_out = self._streams.open if request.method == "GET" else self._network.handle_async_request
             await self._authorization.add_to(request)
+            being_sent.set(exchange)
             response = await carry_out(request)
             if self._authorization.renews_after(response.status_code):
                 await response.aclose()
                 await self._authorization.add_to(request)
+                being_sent.set(exchange)
                 response = await carry_out(request)
             exchange.status, exchange.headers = response.status_code, response.headers
             return await self._answer(request, response, exchange)
         except ConnectorError as error:
-            return self._tell(request, HttpFailure(exchange, unsent=error))
+            return self._failed(request, HttpFailure(exchange, unsent=error))
         except TRANSPORT_ERRORS as error:
             limits = HttpLimits(
                 connect_seconds=self._limits.connect_seconds,
                 read_seconds=silence or 0,
                 max_connections=MAX_CONNECTIONS,
             )
-            return self._tell(request, HttpFailure(exchange, failure=failure_reason(error, limits)))
+            return self._failed(request, HttpFailure(exchange, failure=failure_reason(error, limits)))
 
     async def aclose(self) -> None:
         await self._authorization.aclose()
@@ -159,10 +161,10 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
     async def _answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
     ) -> httpx2.Response:
-        """The response that the SDK may see, or the failure in place of it."""
+        """The response for the SDK, or the failure in its place."""
         if exchange.encoding:
             await response.aclose()
-            return self._tell(
+            return self._failed(
                 request,
                 HttpFailure(exchange, problem="the answer is compressed although we asked for a plain one."),
             )
@@ -174,7 +176,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         await response.aclose()
         kind = f"answered with {media_type}" if media_type else "did not say what it answered with"
-        return self._tell(request, HttpFailure(exchange, problem=f"the server {kind}, not with MCP."))
+        return self._failed(request, HttpFailure(exchange, problem=f"the server {kind}, not with MCP."))
 
     async def _whole_answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
@@ -191,7 +193,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         if not exchange.truncated and _method_of(request) == b"tools/list":
             exchange.body[:] = _cut_deep_tools(bytes(exchange.body))
         if failure := self._failure_in(request, exchange):
-            return self._tell(request, failure)
+            return self._failed(request, failure)
         headers = {
             name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
         }
@@ -208,7 +210,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         is_message = "error" in message or "result" in message
         if exchange.refused:
             gone = _is_lost(exchange, message, has_session=SESSION in request.headers)
-            explains_itself = exchange.status not in OURS_TO_TELL and is_message
+            explains_itself = exchange.status not in EXPLAINED_BY_STATUS and is_message
             return HttpFailure(exchange, session_is_gone=gone) if gone or not explains_itself else None
         is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
         if is_message or not is_answered:
@@ -224,7 +226,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         same = (target.scheme, target.netloc) == (request.url.scheme, request.url.netloc)
         return same and not target.userinfo and exchange.status in (307, 308)
 
-    def _tell(self, request: httpx2.Request, failure: HttpFailure) -> httpx2.Response:
+    def _failed(self, request: httpx2.Request, failure: HttpFailure) -> httpx2.Response:
         status = failure.exchange.status if failure.exchange.refused else 502
         if 300 <= status < 400:
             status = 502
@@ -237,7 +239,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """An event stream within limits of size and rate, beyond which it ends with a failure."""
+    """An event stream that ends with a failure beyond the limits of size and rate."""
 
     def __init__(
         self, response: httpx2.Response, most: int, failures: TransportFailures, exchange: Exchange
@@ -272,7 +274,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
-    """The transport of one conversation, which ends the session with it."""
+    """One conversation's transport, which ends the session with it."""
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
     return streamable_http_client(
@@ -281,7 +283,7 @@ def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
 
 
 def _method_of(request: httpx2.Request) -> bytes:
-    """The SDK writes the method before anything that the caller chose."""
+    """The SDK writes the method before anything from the caller."""
     try:
         found = METHOD.search(request.content[:200])
     except httpx2.RequestNotRead:
@@ -296,26 +298,25 @@ def _too_large(most: int) -> str:
 class ServerStreams:
     """Opens the streams on which servers of the handshake era send notifications.
 
-    The SDK asks for one when a conversation begins, and gives it up for good after two failures. Here it is
-    asked for until it comes or is refused, so that a server may be away for hours.
+    The SDK asks for one at the beginning of a conversation, and gives up after two failures. This one retries
+    until the server's answer is final, so that a server may be away for hours.
     """
 
     def __init__(
         self,
         carry_out: Callable[[httpx2.Request], Awaitable[httpx2.Response]],
         *,
-        tell: Callable[[StreamNews], None],
+        report: Callable[[StreamNews], None],
     ) -> None:
         self._carry_out = carry_out
-        self._tell = tell
+        self._report = report
         self._in_a_row = 0
-        """Consecutive failed attempts and streams that ended soon."""
+        """Consecutive failures and short streams."""
         self._opened_at = 0.0
         self._heard_session = ""
-        """The last session with a stream; servers without streams keep sessions too."""
+        """The last session with a stream; servers without streams keep sessions, too."""
 
     async def open(self, request: httpx2.Request) -> httpx2.Response:
-        """Retry until the server's answer is final."""
         began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
         # Do not hammer a server that ends the stream at once.
         if resumes:
@@ -353,14 +354,14 @@ class ServerStreams:
         if status == httpx2.codes.OK:
             self._heard_session = session
             if was_away:
-                self._tell(StreamNews.BACK)
+                self._report(StreamNews.BACK)
         elif session and session == self._heard_session:
             self._heard_session = ""
-            self._tell(StreamNews.SESSION_GONE)
+            self._report(StreamNews.SESSION_GONE)
 
 
 async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The stream's chunks. A broken stream ends, which the SDK does not count as a failure."""
+    """The stream's chunks; a broken stream ends, which the SDK does not count as a failure."""
     try:
         async for piece in response.aiter_raw():
             yield piece
@@ -369,7 +370,7 @@ async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) -> bool:
-    """Whether the session is lost: MCP demands 404, some servers answer 400 with a reason."""
+    """MCP demands 404 for a lost session; some servers answer 400 with a reason."""
     if exchange.status == 404:
         return has_session
     error = message.get("error")
@@ -380,7 +381,7 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
 
 
 def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
-    """The message in the body, empty where there is none, and why the body cannot be read."""
+    """The body's message or empty, and why the body cannot be read."""
     try:
         message = parse_json(bytes(exchange.body), max_depth=MAX_DEPTH)
     except UnreadableJSON as error:
@@ -389,7 +390,7 @@ def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
 
 
 def _cut_deep_tools(body: bytes) -> bytes:
-    """A listing in which tools that are nested too deep keep only the values at their top level."""
+    """Tools nested too deep keep only the values of their top level."""
     if not body.lstrip().startswith(b"{"):
         return body
     try:
@@ -405,7 +406,7 @@ def _cut_deep_tools(body: bytes) -> bytes:
 
 
 class Authorization:
-    """Adds the Authorization header, with a configured token or one from client credentials."""
+    """The Authorization header, with a configured token or one by client credentials."""
 
     def __init__(self, config: McpConfig, redactor: Redactor) -> None:
         self._header = config.authorization_header
@@ -415,7 +416,7 @@ class Authorization:
         self._credentials = _client_credentials(config) if config.oauth_url else None
 
     async def add_to(self, request: httpx2.Request) -> None:
-        """Raises ConnectorError where no token can be obtained; the request is not sent then."""
+        """Raises ConnectorError without a token; the request is not sent then."""
         if self._credentials is not None:
             token = await self._credentials.token()
             if token != self._token:
@@ -437,18 +438,12 @@ class Authorization:
 
 
 def _client_credentials(config: McpConfig) -> ClientCredentials:
-    seconds = config.request_timeout_seconds
     return ClientCredentials(
         url=config.oauth_url,
         client_id=config.oauth_client_id,
         client_secret=config.oauth_client_secret,
         audience=config.oauth_audience,
         scope=config.oauth_scope,
-        limits=HttpLimits(
-            connect_seconds=min(HttpLimits().connect_seconds, seconds),
-            read_seconds=seconds,
-            total_seconds=seconds,
-            max_response_bytes=LARGEST_TOKEN_ANSWER,
-        ),
+        limits=HttpLimits.within(config.request_timeout_seconds),
         ca_file=config.ca_file,
     )

@@ -1,4 +1,4 @@
-"""Workflows that an MCP server lists with one of its tools, and runs with others or by an HTTP API (B10)."""
+"""Workflows that one tool of an MCP server lists, and others or an HTTP API run (B10)."""
 
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
@@ -19,32 +19,24 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
-from connectors.simplified.answers import (
-    read_listing,
-    read_snapshot,
-    read_started,
-    run_id_of,
-    walk_listing,
-)
+from connectors.simplified.answers import read_listing, read_snapshot, read_started, run_id_of, walk_listing
 from connectors.simplified.connector import SimplifiedConnector
 from connectors.upstream_mcp.config import McpSourceConfig
 from connectors.upstream_mcp.tools import METADATA_KEY
 
 PREFIX = "workflow:"
-"""Begins the ids of listed workflows. Tools have their names as ids, which cannot contain a colon."""
+"""Of listed workflows' ids; tools' ids are their names, which contain no colon."""
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
 LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
 WORDS_LIMIT = 500
 DEPTH = 250
-"""As in listings over HTTP, so that one deep schema does not fail the listing."""
+"""As in listings over HTTP, so that a deep schema does not fail the listing."""
 UNKNOWN = {"not_found", "notfound", "404"}
 """Lower-case error codes for an unknown workflow or run."""
 
 
 class CallTool(Protocol):
-    """Calls a tool of the server."""
-
     def __call__(
         self, name: str, arguments: dict[str, Any], *, repeatable: bool
     ) -> Awaitable[dict[str, Any]]:
@@ -56,8 +48,6 @@ class CallTool(Protocol):
 
 
 class ListedWorkflows:
-    """The workflows that one server lists with a tool."""
-
     def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
         self._config = config
         self._call = call
@@ -66,12 +56,12 @@ class ListedWorkflows:
 
     @property
     def capabilities(self) -> Capabilities:
-        """For runs of listed workflows only."""
+        """Of runs of listed workflows only."""
         return self._runner.capabilities
 
     @property
     def tools(self) -> frozenset[str]:
-        """The tools that list and run workflows, which are not workflows themselves."""
+        """The tools that list and run workflows, which are no workflows themselves."""
         config = self._config
         return frozenset({config.list_tool, config.start_tool, config.status_tool, config.cancel_tool})
 
@@ -133,7 +123,7 @@ def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
 
 
 class RunsByTools:
-    """The simplified workflow API, by calls of tools."""
+    """The simplified workflow API by calls of tools."""
 
     def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
         self._config = config
@@ -175,7 +165,7 @@ class RunsByTools:
 
 
 def _read_started(answer: Any, workflow_id: str) -> Started:
-    """Where a tool names the run `run_id`, `workflow_id` is the workflow's own id."""
+    """If a tool names the run `run_id`, `workflow_id` is the workflow's own id."""
     if not isinstance(answer, dict):
         return read_started(answer)
     named = answer | {"workflow_id": run_id_of(answer, workflow_id)}
@@ -187,10 +177,7 @@ def _named(run: RunRef) -> dict[str, Any]:
 
 
 def read_answer(result: dict[str, Any], *, tool: str) -> Any:
-    """The data in a result of tools/call.
-
-    Raises Rejected or NotFound for a result that is an error, InvalidAnswer for one without data.
-    """
+    """A result's data. Raises Rejected or NotFound for an error, InvalidAnswer for a result without data."""
     if result.get("isError"):
         raise _refusal(result, tool)
     if (structured := result.get("structuredContent")) is not None:
@@ -219,7 +206,7 @@ def _refusal(result: dict[str, Any], tool: str) -> Rejected | NotFound:
 
 
 def _is_unknown(said: Any) -> bool:
-    """By `code` or `status`, in the answer or in its `error`."""
+    """By `code` or `status`, in the answer or its `error`."""
     if not isinstance(said, dict):
         return False
     codes = (said.get(key) for key in ("code", "status"))

@@ -1,14 +1,14 @@
-"""Limits on the messages that a server may send.
+"""Limits on a server's messages.
 
-Parsing a message costs far more than receiving it: a server that floods us with progress notifications would
-block the event loop for every other request.
+Parsing costs far more than receiving: a flood of progress notifications would block the event loop for every
+other request.
 """
 
 import re
 import time
 
 NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
-"""Per stream; more are dropped unread. Progress is passed on about once a second anyway."""
+"""Per stream; more are dropped unread. Progress is reported about once a second anyway."""
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000
 """Per stream; one more ends it."""
 NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
@@ -37,14 +37,12 @@ class _Bucket:
 
 
 class FloodGate:
-    """The limits of one stream."""
-
     def __init__(self) -> None:
         self._notifications = _Bucket(NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND)
         self._messages = _Bucket(MESSAGES_AT_ONCE, MESSAGES_PER_SECOND)
 
     def admits(self, message: bytes | bytearray) -> bool:
-        """False for one that can be dropped. Raises TooManyMessages."""
+        """False for a message to drop. Raises TooManyMessages."""
         is_notification = NOTIFICATION.search(message) and not ANSWER.search(message)
         if is_notification and not self._notifications.take():
             return False
@@ -62,7 +60,6 @@ class Events:
         self._gate = FloodGate()
 
     def feed(self, chunk: bytes) -> bytes:
-        """Raises TooManyMessages."""
         searched_to = max(0, len(self.rest) - LONGEST_END)
         self.rest += chunk
         admitted, begin = bytearray(), 0

@@ -1,4 +1,4 @@
-"""The session with one server, shared by all calls: opened when needed, and again after a loss."""
+"""The session with one server, shared by all calls, opened when needed and again after a loss."""
 
 import asyncio
 import time
@@ -29,9 +29,9 @@ CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
-"""Between two attempts to listen for changes."""
+"""Between attempts to listen for changes."""
 REFUSED = 100
-"""A count of failures that leads to the longest pause."""
+"""Failures that lead to the longest pause."""
 
 OpenTransport = Callable[[], Transport]
 FIRST_BACKOFF_SECONDS = 0.5
@@ -53,13 +53,13 @@ class McpSession:
         request_seconds: float,
         holds_back: bool,
         explain: Callable[[], str] = str,
-        tell_of_changes: Callable[[], None] = lambda: None,
+        on_listing_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._open_transport = open_transport
         self._failures = failures
         self._redactor = redactor
         self._request_seconds = request_seconds
-        self._tell_of_changes = tell_of_changes
+        self._on_listing_changed = on_listing_changed
         self._explain = explain
         self._backoff = Backoff(holds_back=holds_back)
         self._era: Era | None = None
@@ -79,7 +79,7 @@ class McpSession:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """As `Conversation.request`, once more in a new conversation if the server has lost the session."""
+        """As `Conversation.request`, repeated in a new conversation if the server lost the session."""
         for is_last in (False, True):
             async with self._conversation() as owned:
                 try:
@@ -104,17 +104,12 @@ class McpSession:
                         raise Unreachable(f"{method}: the server forgets each session at once.") from None
         raise AssertionError("the loop returns or raises")
 
-    def begin_anew(self) -> None:
-        """Use another conversation for later requests: the server has forgotten this one."""
-        if self._current is not None:
-            self._retire(self._current)
-
     async def era(self) -> Era:
         async with self._conversation() as owned:
             return owned.conversation.era
 
-    def stay(self) -> None:
-        """Keep a conversation open from now on, to be notified of changes."""
+    def watch(self) -> None:
+        """Keep a conversation open from now on, for notifications of changes."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
@@ -123,24 +118,24 @@ class McpSession:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
-        if self._current is not None:
-            self._retire(self._current)
+        self.retire()
         for owned in list(self._retired):
             await owned.close()
 
     async def _watch(self) -> None:
-        """Report one change for all that may have been missed between conversations."""
+        """Report one change for any missed between conversations."""
         in_a_row, has_listened = 0, False
         while True:
             try:
                 async with self._conversation() as owned:
                     if has_listened:
-                        self._tell_of_changes()
+                        self._on_listing_changed()
                     has_listened, in_a_row = True, 0
                     conversation = owned.conversation
-                    asks = conversation.tells_of_changes_when_asked
-                    hearing = conversation.listen() if asks else conversation.ended.wait()
-                    await _first_of(hearing, owned.retired.wait())
+                    listening = (
+                        conversation.listen() if conversation.can_listen else conversation.ended.wait()
+                    )
+                    await _first_of(listening, owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
                 logger.debug("An MCP server does not tell of changes: {}", error.message)
                 in_a_row = REFUSED
@@ -165,7 +160,7 @@ class McpSession:
                 owned.end.set()
 
     def _begin(self) -> "_Owned":
-        """Open a conversation. Raises Unreachable before the end of a backoff."""
+        """Raises Unreachable during a backoff."""
         if self._closed:
             raise Unreachable("The connection to the MCP server was closed.")
         self._backoff.check()
@@ -173,8 +168,12 @@ class McpSession:
         owned.task = asyncio.create_task(self._own(owned))
         return owned
 
+    def retire(self) -> None:
+        """Use another conversation for later requests; pending ones still get their answers."""
+        if self._current is not None:
+            self._retire(self._current)
+
     def _retire(self, owned: "_Owned") -> None:
-        """Send no further requests there; pending ones still get their answers."""
         if self._current is owned:
             self._current = None
         owned.retired.set()
@@ -192,7 +191,7 @@ class McpSession:
                     JSONRPCDispatcher(read_stream, write_stream),
                     failures=self._failures,
                     redactor=self._redactor,
-                    tell_of_changes=self._tell_of_changes,
+                    on_listing_changed=self._on_listing_changed,
                 )
                 async with anyio.create_task_group() as group:
                     await group.start(conversation.run)
@@ -209,7 +208,7 @@ class McpSession:
             self._backoff.note(lasted=time.monotonic() - began)
 
     def _reason(self, error: Exception) -> ConnectorError:
-        """The first ConnectorError in an exception group, or Unreachable."""
+        """The first ConnectorError of an exception group, or Unreachable."""
         causes = list(_leaves(error))
         for cause in causes:
             if isinstance(cause, ConnectorError):
@@ -225,7 +224,7 @@ class McpSession:
 
 
 class _Owned:
-    """A conversation and the task that opened it and will close it."""
+    """A conversation and the task that opens and closes it."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -284,7 +283,7 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
 
 
 class Backoff:
-    """Delays restarts of a program that ends soon after its start."""
+    """Delays restarts of a program that ends early."""
 
     def __init__(self, *, holds_back: bool) -> None:
         self._holds_back = holds_back

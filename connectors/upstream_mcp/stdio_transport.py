@@ -1,4 +1,4 @@
-"""MCP over the standard streams of a program, which runs in its own process group."""
+"""MCP over the standard streams of a program in its own process group."""
 
 import asyncio
 import contextlib
@@ -28,13 +28,13 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300
-"""Kept of both ends of an oversized message, to find the id of its request."""
+"""Of both ends of an oversized message, to find its request's id."""
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
-SECONDS_TO_LEAVE = 2.0
-"""After its input was closed, and once more after SIGTERM."""
-SECONDS_TO_HEAR = 0.5
-"""Waiting for the rest of the standard error."""
+EXIT_SECONDS = 2.0
+"""After its input closes, and again after SIGTERM."""
+STDERR_SECONDS = 0.5
+"""For the rest of standard error."""
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
 
@@ -50,7 +50,7 @@ class OversizedMessage:
 
 
 @dataclass(slots=True)
-class LastWords:
+class ProgramExit:
     """The program's exit status and last line of standard error, for error messages."""
 
     text: str = ""
@@ -62,7 +62,7 @@ class LastWords:
 
 
 def command_line(config: McpConfig) -> list[str]:
-    """The command to start. Raises Misconfigured for what the operator does not allow."""
+    """Raises Misconfigured for what the operator does not allow."""
     allowed = allowed_stdio_command(config.command)
     if config.arguments and not allowed.more_arguments:
         raise Misconfigured(
@@ -79,23 +79,23 @@ def command_line(config: McpConfig) -> list[str]:
 
 @asynccontextmanager
 async def open_stdio(
-    config: McpConfig, *, redactor: Redactor, failures: TransportFailures, last_words: LastWords
+    config: McpConfig, *, redactor: Redactor, failures: TransportFailures, program_exit: ProgramExit
 ) -> AsyncGenerator[Streams]:
-    """The streams of a program, which ends with them."""
+    """A program's streams; it ends with them."""
     process, pipes = await _start(config)
-    last_words.text, last_words.status = "", None
+    program_exit.text, program_exit.status = "", None
     to_us, from_program = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_program, from_us = anyio.create_memory_object_stream[SessionMessage](0)
-    heard_all = asyncio.Event()
+    stderr_read = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
-        stack.push_async_callback(_end, process, pipes, last_words, heard_all)
+        stack.push_async_callback(_end, process, pipes, program_exit, stderr_read)
         for stream in (to_us, from_program, to_program, from_us):
             stack.callback(stream.close)
-        group.start_soon(_hear, process, to_us, _Lines(config.max_response_bytes), failures)
+        group.start_soon(_read_messages, process, to_us, _Lines(config.max_response_bytes), failures)
         group.start_soon(_speak, process, from_us)
-        group.start_soon(_overhear, process, redactor, last_words, heard_all)
+        group.start_soon(_read_stderr, process, redactor, program_exit, stderr_read)
         yield from_program, to_program
 
 
@@ -121,14 +121,14 @@ async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio
     return asyncio.subprocess.Process(pipes, protocol, loop), pipes
 
 
-async def _hear(
+async def _read_messages(
     process: asyncio.subprocess.Process,
     to_us: MemoryObjectSendStream[SessionMessage | Exception],
     lines: "_Lines",
     failures: TransportFailures,
 ) -> None:
     assert process.stdout is not None
-    gate, nobody_listens = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
+    gate, reader_gone = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
     with contextlib.suppress(TooManyMessages, ConnectionError):
         async with to_us:
             while chunk := await process.stdout.read(CHUNK_BYTES):
@@ -137,15 +137,14 @@ async def _hear(
                         continue
                     message = line if isinstance(line, bytes) else line.failure(failures)
                     # Keep reading: a full pipe would keep the program from exiting.
-                    with contextlib.suppress(ValueError, *nobody_listens):
+                    with contextlib.suppress(ValueError, *reader_gone):
                         await to_us.send(
                             SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
                         )
 
 
 async def _speak(
-    process: asyncio.subprocess.Process,
-    from_us: MemoryObjectReceiveStream[SessionMessage],
+    process: asyncio.subprocess.Process, from_us: MemoryObjectReceiveStream[SessionMessage]
 ) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError, RuntimeError):
@@ -155,8 +154,11 @@ async def _speak(
             await process.stdin.drain()
 
 
-async def _overhear(
-    process: asyncio.subprocess.Process, redactor: Redactor, last_words: LastWords, heard_all: asyncio.Event
+async def _read_stderr(
+    process: asyncio.subprocess.Process,
+    redactor: Redactor,
+    program_exit: ProgramExit,
+    stderr_read: asyncio.Event,
 ) -> None:
     """Log the program's standard error, and keep its last line."""
     assert process.stderr is not None
@@ -177,15 +179,15 @@ async def _overhear(
                     logger.debug("MCP server {}: {}", process.pid, readable(line))
         if last:
             # Of a flood of lines only this one: making all of them readable would keep the loop busy.
-            last_words.text = readable(last)
-    heard_all.set()
+            program_exit.text = readable(last)
+    stderr_read.set()
 
 
 async def _end(
     process: asyncio.subprocess.Process,
     pipes: asyncio.SubprocessTransport,
-    last_words: LastWords,
-    heard_all: asyncio.Event,
+    program_exit: ProgramExit,
+    stderr_read: asyncio.Event,
 ) -> None:
     """Close its input, then end the process group."""
     with anyio.CancelScope(shield=True):
@@ -195,16 +197,16 @@ async def _end(
             if number is not None:
                 _signal_group(process, number)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SECONDS_TO_LEAVE):
+                async with asyncio.timeout(EXIT_SECONDS):
                     # wait() would also wait for other processes that hold the pipes.
                     while process.returncode is None:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                 break
         _signal_group(process, signal.SIGKILL)
-        last_words.status = process.returncode
+        program_exit.status = process.returncode
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS_TO_HEAR):
-                await heard_all.wait()
+            async with asyncio.timeout(STDERR_SECONDS):
+                await stderr_read.wait()
         # A grandchild may still hold the other ends of the pipes.
         pipes.close()
 
@@ -234,7 +236,7 @@ class _Lines:
     most: int
     _line: bytearray = field(default_factory=bytearray)
     _start: bytes = b""
-    """The start of an oversized line; empty otherwise."""
+    """Of an oversized line; empty otherwise."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | _TooLong]:
         *ended, rest = chunk.split(b"\n")

@@ -1,27 +1,171 @@
-"""The tools in an MCP server's listing, as workflows."""
+"""The tools of an MCP server's listing, their results, and the tasks that run them."""
 
+import contextlib
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 
 from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.formats.json import TooDeep
-from connectors.network.redaction import shorten_error
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
+from connectors.formats.json import TooDeep, read_time
+from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
+from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
+from connectors.upstream_mcp.session import McpSession
 
+KEPT_MILLISECONDS = 86_400_000
+"""A task's requested lifetime, for fetching its result."""
+INPUT_SECONDS = 5.0
+"""For the request for input, its refusal and the task's next state."""
+INVALID_PARAMS = -32602
+STATES = {
+    "working": RunState.RUNNING,
+    "input_required": RunState.RUNNING,
+    "completed": RunState.COMPLETED,
+    "failed": RunState.FAILED,
+    "cancelled": RunState.CANCELLED,
+}
+REASONS = {
+    RunState.FAILED: "The task failed and the server gave no reason.",
+    RunState.CANCELLED: "The task was cancelled at the server.",
+}
+NEEDS_INPUT = "The task asks for input, which this client cannot provide."
 NO_DESCRIPTION = "No description."
 METADATA_KEY = "mcp"
 CUT = "workflow-catalogue/cut"
-"""Marks a tool of which the transport left out what was nested too deep."""
+"""Marks a tool from which the transport cut what was nested too deep."""
 NO_REASON = "The tool failed and the server gave no reason."
+
+
+def task_parameters(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
+    """Parameters that make a call a task; empty: the server decides."""
+    calls = era.capabilities.get("tasks")
+    for key in ("requests", "tools", "call"):
+        calls = calls.get(key) if isinstance(calls, dict) else None
+    wished = not era.is_modern and calls is not None and _metadata(workflow).get("task") is True
+    return {"task": {"ttl": KEPT_MILLISECONDS}} if wished else {}
+
+
+def created_task(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """The task in a call's answer, if any."""
+    task = answer if answer.get("resultType") == "task" else answer.get("task")
+    if isinstance(task, dict) and isinstance(task.get("taskId"), str) and "content" not in answer:
+        return task
+    return None
+
+
+def read_task(task: dict[str, Any]) -> RunSnapshot:
+    """Without its result. Raises InvalidAnswer for an unknown state."""
+    state = STATES.get(str(task.get("status")))
+    if state is None:
+        shown = printable(shorten(str(task.get("status")), 50))
+        raise InvalidAnswer(f"The task has the status {shown!r}, which this connector does not know.")
+    said = task.get("statusMessage")
+    words = shorten_error(printable(said)) if isinstance(said, str) else ""
+    created, updated = read_time(task.get("createdAt")), read_time(task.get("lastUpdatedAt"))
+    is_over = state is not RunState.RUNNING
+    return RunSnapshot(
+        state=state,
+        error=(words or REASONS[state]) if state in REASONS else "",
+        progress_message="" if is_over else words,
+        created_at=created,
+        started_at=created,
+        updated_at=updated,
+        finished_at=updated if is_over else None,
+        raw=task,
+    )
+
+
+class ServerTasks:
+    def __init__(self, session: McpSession) -> None:
+        self._session = session
+
+    async def poll(self, task_id: str) -> RunSnapshot:
+        task = await self._get(task_id)
+        snapshot = read_task(task)
+        if snapshot.state is RunState.COMPLETED or (
+            snapshot.state is RunState.FAILED and "error" not in task
+        ):
+            return await self._with_result(task, snapshot)
+        if task.get("status") == "input_required":
+            return await self._decline(task_id, snapshot)
+        error = task.get("error")
+        if snapshot.state is RunState.FAILED and isinstance(error, dict):
+            return replace(snapshot, error=str(error.get("message") or snapshot.error))
+        return snapshot
+
+    async def cancel(self, task_id: str) -> None:
+        try:
+            await self._ask("tasks/cancel", task_id)
+        except Unsupported:
+            raise Unsupported("This MCP server cannot cancel a task.") from None
+        except Rejected as error:
+            # The same code says that there is no such task, and that it has ended.
+            if read_task(await self._get(task_id)).state is not RunState.RUNNING:
+                raise Rejected("The task has already ended.") from None
+            raise error
+
+    async def _get(self, task_id: str) -> dict[str, Any]:
+        if not _has_tasks(await self._session.era()):
+            raise NotFound("The MCP server keeps no tasks.")
+        try:
+            return await self._ask("tasks/get", task_id)
+        except Unsupported:
+            raise NotFound("The MCP server keeps no tasks.") from None
+        except Rejected as error:
+            if error.details.get("code") == INVALID_PARAMS:
+                raise NotFound(error.message, details=error.details) from None
+            raise
+
+    async def _ask(self, method: str, task_id: str, *, seconds: float | None = None) -> dict[str, Any]:
+        return await self._session.request(method, {"taskId": task_id}, silence=seconds, name=task_id)
+
+    async def _with_result(self, task: dict[str, Any], snapshot: RunSnapshot) -> RunSnapshot:
+        """The result is in the task, or has to be requested."""
+        answer = task.get("result")
+        try:
+            if not isinstance(answer, dict):
+                answer = await self._ask("tasks/result", task["taskId"])
+        except (Rejected, Unsupported) as error:
+            return replace(snapshot, state=RunState.FAILED, error=shorten_error(error.message))
+        result = read_result(answer)
+        return replace(
+            snapshot,
+            state=result.state,
+            output=result.output,
+            content=result.content,
+            error=result.error,
+            raw=result.raw | {"task": {key: value for key, value in task.items() if key != "result"}},
+        )
+
+    async def _decline(self, task_id: str, snapshot: RunSnapshot) -> RunSnapshot:
+        """In MCP 2025-11-25 the question arrives during the request for the result, where it is declined."""
+        if (await self._session.era()).is_modern:
+            with contextlib.suppress(ConnectorError):
+                await self.cancel(task_id)
+            failed = replace(snapshot, state=RunState.FAILED, error=NEEDS_INPUT, progress_message="")
+            return replace(failed, depends_on_arguments=False)
+        try:
+            answer = await self._ask("tasks/result", task_id, seconds=INPUT_SECONDS)
+        except (Unreachable, Rejected):
+            return replace(snapshot, progress_message=NEEDS_INPUT)
+        return read_result(answer)
+
+
+def _has_tasks(era: Era) -> bool:
+    if era.is_modern:
+        extensions = era.capabilities.get("extensions")
+        return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+    return isinstance(era.capabilities.get("tasks"), dict)
 
 
 def read_tool(
     tool: Any, *, position: int, needs_headers: bool = False
 ) -> WorkflowDefinition | RejectedDefinition:
-    """One entry of `tools/list`; `needs_headers` where the server wants arguments as headers, too."""
+    """One entry of `tools/list`; `needs_headers`: the server wants some arguments as headers."""
     if not isinstance(tool, dict):
         return parse_definition(tool, position=position)
     if isinstance(tool, TooDeep) or CUT in tool:
@@ -65,19 +209,15 @@ def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, An
 
 
 def _is_best_as_task(tool: dict[str, Any]) -> bool:
-    """A task outlives the connection. Where it is optional, tools with an output schema are called directly:
-    their callers wait for the result anyway."""
+    """A task outlives its connection. If it is optional, tools with an output schema are called directly,
+    since their callers wait for the result."""
     execution = tool.get("execution")
     support = execution.get("taskSupport") if isinstance(execution, dict) else None
     return support == "required" or (support == "optional" and not isinstance(tool.get("outputSchema"), dict))
 
 
-def wants_task(workflow: WorkflowRef) -> bool:
-    return _metadata(workflow).get("task") is True
-
-
 def argument_headers(workflow: WorkflowRef, arguments: dict[str, Any]) -> dict[str, str]:
-    """The arguments that a stateless server expects as headers."""
+    """Arguments that a stateless server expects as headers."""
     listed = _metadata(workflow).get("headers", [])
     return mcp_param_headers({tuple(path): token for path, token in listed}, arguments)
 
@@ -88,7 +228,7 @@ def _metadata(workflow: WorkflowRef) -> dict[str, Any]:
 
 
 def read_result(answer: dict[str, Any]) -> RunSnapshot:
-    """A tool's result as a snapshot: failed where the tool says so, or the result is unreadable."""
+    """A tool's result: failed if the tool says so, or if it is unreadable."""
     blocks = answer.get("content", [])
     if problem := _problem_of(blocks):
         return RunSnapshot(
@@ -105,7 +245,7 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
         output=output if has_structure or not failed else None,
         error=(shorten_error(text) or NO_REASON) if failed else "",
         # Without structured content the blocks are the result, and the output repeats their text.
-        content=blocks if failed or not has_structure or _say_more_than(output, blocks) else None,
+        content=blocks if failed or not has_structure or blocks != _as_text(output) else None,
         # The output and the content hold the rest.
         raw={key: value for key, value in answer.items() if key not in ("content", "structuredContent")}
         | {"contentTypes": [block["type"] for block in blocks]},
@@ -113,7 +253,7 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
 
 
 def _problem_of(blocks: Any) -> str:
-    """What is wrong with the content; empty where each block has a type."""
+    """Why the content is unusable, or empty."""
     if not isinstance(blocks, list):
         return "its content is no list"
     for block in blocks:
@@ -134,14 +274,6 @@ def _described(blocks: list[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counted.items())
 
 
-def _say_more_than(output: Any, blocks: list[dict[str, Any]]) -> bool:
-    """Whether the blocks are more than the output as one text."""
+def _as_text(output: Any) -> list[dict[str, Any]]:
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    return blocks != [{"type": "text", "text": text}]
-
-
-def percent_of(progress: float, total: float | None) -> tuple[float | None, str]:
-    """The percentage, or a text for progress without a total."""
-    if total is not None and total > 0:
-        return min(max(100.0 * progress / total, 0.0), 100.0), ""
-    return None, f"{progress:g}"
+    return [{"type": "text", "text": text}]

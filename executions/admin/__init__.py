@@ -1,17 +1,10 @@
-"""The admin of executions, a file for each kind of page."""
+"""The admin of executions, a module for each kind of page."""
 
 from django.contrib import admin
 
-from executions.admin import (
-    engine_runs,
-    executions,
-    result_cache,
-    retention,
-    source_deletion,
-    workflow_usage,
-)
+from executions.admin import executions, policies, sources, usage
 
-__all__ = ["engine_runs", "executions", "result_cache", "retention", "source_deletion", "workflow_usage"]
+__all__ = ["executions", "policies", "sources", "usage"]
 
 admin.site.index_template = "executions/admin/index.html"
 admin.site.index_title = "Overview"

@@ -1,9 +1,11 @@
-"""What ran: a list that never reads payloads, and one page with everything about one execution."""
+"""The admin's list of executions, which reads no payloads, and the page of one execution."""
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -22,12 +24,15 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from catalogue.admin.base import Button, ReadOnlyMixin, button
-from catalogue.admin.rendering import DASH, ago, duration, wrapped
+from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.form_fields import MONOSPACE
+from catalogue.admin.rendering import DASH, ago, duration, pretty_json, wrapped
 from catalogue.database import run_without_connection
-from executions.admin.callers import caller_of
-from executions.admin.engine_runs import show_engine_runs
+from catalogue.inputs import summarise_inputs
+from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
+from connectors.formats.json import UnreadableJSON, parse_json
 from executions.admin.filters import (
     CacheFilter,
     CreatedFilter,
@@ -35,18 +40,206 @@ from executions.admin.filters import (
     SourceFilter,
     StateFilter,
     ToolsetFilter,
+    caller_of,
 )
-from executions.admin.interactions import InteractionsMixin
 from executions.admin.page import describe_page, state_badge
-from executions.admin.payload_files import send_payload
-from executions.admin.resolving import describe_resolution, resolve_as_said
+from executions.admin.payloads import send_payload
 from executions.admin.running import RunningMixin, run_again
+from executions.admin.sources import show_engine_runs
 from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
-from executions.dispatch import want_fresh
+from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
-from executions.resolving import ResolutionRefused, resolve_as_not_started
+from executions.resolving import (
+    EngineSilent,
+    ResolutionRefused,
+    Traces,
+    find_traces,
+    resolve_as_not_started,
+    resolve_as_ran,
+    resolve_as_started,
+)
+from executions.wakeups import request_poll_if_stale
+
+LABELS = {InteractionKind.QUERY: "Query", InteractionKind.SIGNAL: "Send"}
+
+
+class InteractionForm(forms.Form):
+    """The arguments as a JSON object; the interaction's schema checks them."""
+
+    name = forms.CharField(widget=forms.HiddenInput)
+    arguments = forms.JSONField(
+        required=False,
+        initial=dict,
+        error_messages={"invalid": "This is not valid JSON."},
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, **MONOSPACE}),
+    )
+
+    def clean_arguments(self) -> dict[str, Any]:
+        arguments = self.cleaned_data["arguments"]
+        if arguments is not None and not isinstance(arguments, dict):
+            raise forms.ValidationError('Enter a JSON object, such as {"text": "Hello"}.')
+        return arguments or {}
+
+
+class InteractionsMixin(ButtonsMixin):
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            path(
+                f"<uuid:key>/{kind}/",
+                self.admin_site.admin_view(partial(self._talk, kind=kind)),
+                name=f"executions_execution_{kind}",
+            )
+            for kind in InteractionKind
+        ] + super().get_urls()
+
+    def shown_interactions(self, request: HttpRequest, execution: Execution) -> list[dict[str, Any]]:
+        if execution.workflow is None:
+            return []
+        return [
+            _shown(one, InteractionForm(initial={"name": one.name}, auto_id=f"{one.kind}-{number}-%s"))
+            for number, one in enumerate(interactions_of(execution.workflow))
+            if self._may_talk(request, one.kind) and not why_not_now(execution, one.kind)
+        ]
+
+    def _may_talk(self, request: HttpRequest, kind: InteractionKind) -> bool:
+        if kind == InteractionKind.SIGNAL:
+            return self.may_press_buttons(request)
+        return self.has_view_permission(request)
+
+    def _talk(self, request: HttpRequest, key: uuid.UUID, kind: InteractionKind) -> HttpResponseBase:
+        if not self._may_talk(request, kind):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        execution = Execution.objects.select_related("workflow").filter(pk=key).first()
+        if execution is None:
+            raise Http404
+        form = InteractionForm(request.POST)
+        if not form.is_valid():
+            return self._answer_page(request, execution, kind, form)
+        try:
+            return self._carry_out(request, execution, kind, form)
+        except UnknownExecution as error:
+            raise Http404(str(error)) from None
+        except InteractionRefused as error:
+            form.add_error(None, str(error))
+            return self._answer_page(request, execution, kind, form)
+
+    def _carry_out(
+        self, request: HttpRequest, execution: Execution, kind: InteractionKind, form: InteractionForm
+    ) -> HttpResponseBase:
+        name, arguments, caller = (
+            form.cleaned_data["name"],
+            form.cleaned_data["arguments"],
+            caller_of(request),
+        )
+        if kind == InteractionKind.QUERY:
+            asked = query_execution(str(execution.pk), name, arguments, caller=caller)
+            answer = pretty_json(run_without_connection(asked).value)
+            return self._answer_page(request, execution, kind, form, answer=answer)
+        run_without_connection(signal_execution(str(execution.pk), name, arguments, caller=caller))
+        self.log_change(request, execution, f"Sent the signal “{name}”.")
+        messages.success(request, f"The signal {name} was sent to the run.")
+        return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))
+
+    def _answer_page(
+        self,
+        request: HttpRequest,
+        execution: Execution,
+        kind: InteractionKind,
+        form: InteractionForm,
+        answer: str = "",
+    ) -> HttpResponseBase:
+        name = form.cleaned_data.get("name", "")
+        declared = interactions_of(execution.workflow, kind) if execution.workflow else []
+        asked = next((one for one in declared if one.name == name), None)
+        context = self.admin_site.each_context(request) | {
+            "title": f"{execution.tool_name}: {LABELS[kind].lower()} {name}",
+            "opts": self.opts,
+            "execution": execution,
+            "answer": answer,
+            "problems": [problem for problems in form.errors.values() for problem in problems],
+            "interactions": [] if asked is None else [_shown(asked, form)],
+        }
+        return TemplateResponse(request, "executions/admin/answer.html", context)
+
+
+def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
+    is_signal = one.kind == InteractionKind.SIGNAL
+    return {
+        "kind": one.kind.value,
+        "name": one.name,
+        "description": one.description,
+        "inputs": summarise_inputs(one.schema) if one.schema.get("properties") else "",
+        "takes_arguments": one.takes_arguments,
+        "is_folded": not one.schema.get("properties") and not form.is_bound,
+        "form": form,
+        "label": LABELS[one.kind],
+        "icon": "campaign" if is_signal else "contact_support",
+        "question": f"Send the signal {one.name} to this run?" if is_signal else "",
+    }
+
+
+UNREACHABLE = Traces(run_may_be_named=True, run_may_be_missing=False, key="")
+"""For unusable source settings: naming a run then shows why it cannot be looked up."""
+
+
+class RunIdForm(forms.Form):
+    run_id = forms.CharField(
+        label="Run id at the engine",
+        max_length=255,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+
+
+class OutputForm(forms.Form):
+    output = forms.CharField(
+        label="What it answered, as JSON; empty if that is not known",
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, **MONOSPACE}),
+    )
+
+
+def describe_resolution(execution: Execution) -> dict[str, Any]:
+    traces = _traces_of(execution)
+    return {
+        "key": traces.key,
+        "run_id_form": RunIdForm() if traces.run_may_be_named else None,
+        "output_form": OutputForm() if traces.run_may_be_missing else None,
+    }
+
+
+def _traces_of(execution: Execution) -> Traces:
+    # With all rows at hand: the connectors' loop cannot query.
+    at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
+    try:
+        return run_without_connection(find_traces(at_hand))
+    except EngineSilent:
+        return UNREACHABLE
+
+
+def resolve_as_said(request: HttpRequest, execution_id: str) -> tuple[Execution, str]:
+    """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
+    caller, run_id = caller_of(request), request.POST.get("run_id", "").strip()
+    if run_id or "output" not in request.POST:
+        started = resolve_as_started(execution_id, run_id, caller=caller)
+        return run_without_connection(started), f"Resolved: the engine runs it as {run_id}."
+    output = _read_output(request.POST["output"])
+    ran = resolve_as_ran(execution_id, output, caller=caller)
+    known = "its output is not known" if output is None else "with the output that you gave"
+    return run_without_connection(ran), f"Resolved: it ran, {known}."
+
+
+def _read_output(written: str) -> Any:
+    if not written.strip():
+        return None
+    try:
+        return parse_json(written.encode(errors="replace"))
+    except UnreadableJSON as error:
+        raise ResolutionRefused(f"The answer is not valid JSON; nothing was changed. {error}") from None
+
 
 CANCEL_MESSAGES = {
     CancelOutcome.CANCELLED: messages.success,
@@ -56,27 +249,22 @@ CANCEL_MESSAGES = {
 }
 
 
-SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out: reload the page to see how it goes on.</p>'
+SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out: reload the page to see the latest state.</p>'
 GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'
 POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))
-"""Up to this age in seconds, how often the page asks; of older ones, once a minute."""
+"""Age in seconds up to which the page polls at this interval; older ones once a minute."""
 
 
 def _poll_seconds(execution: Execution) -> int:
-    """0 where nothing changes any more."""
+    """0: not at all."""
     if execution.is_settled:
         return 0
     age = (timezone.now() - execution.created_at).total_seconds()
     return next((seconds for limit, seconds in POLL_SECONDS if age < limit), 60)
 
 
-def _live_address(execution: Execution) -> str:
-    address = reverse("admin:executions_execution_live", args=[execution.pk])
-    return f"{address}?{urlencode({'state': _told_apart(execution)})}"
-
-
-def _told_apart(execution: Execution) -> str:
-    """States that have other buttons and forms."""
+def _page_state(execution: Execution) -> str:
+    """Differs between states with different buttons and forms."""
     return f"{execution.state} {'queued' if execution.is_queued else ''}".strip()
 
 
@@ -91,7 +279,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         EndedFilter,
     )  # fmt: skip
     list_per_page = 50
-    # The table is the largest of all: nothing that counts all of its rows more often than needed.
+    # The largest table: count its rows as little as possible.
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     search_fields = ("tool_name", "=run_id", "=correlation_id", "caller_name", "=caller", "=idempotency_key")
@@ -101,7 +289,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     def get_urls(self) -> list[URLPattern]:
         guarded = self.admin_site.admin_view
-        # Not guarded: whoever is signed out is told so, and does not get the page to sign in as a part of it.
+        # Not guarded: a signed-out person gets a message instead of the login page as a fragment.
         live = path("<uuid:key>/live/", never_cache(self._live), name="executions_execution_live")
         views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
@@ -120,7 +308,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
-        """None: the panel shows the record, and better."""
+        """The panel shows the record instead."""
         return []
 
     def get_search_results(
@@ -167,32 +355,31 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
     def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
+        live = reverse("admin:executions_execution_live", args=[obj.pk])
         resolvable = obj.state == State.UNCONFIRMED and self.may_press_buttons(request)
         return describe_page(request, obj) | {
             "resolution": describe_resolution(obj) if resolvable else None,
             "interactions": self.shown_interactions(request, obj),
             "links": run_again(request, obj),
             "poll_seconds": _poll_seconds(obj),
-            "live_address": _live_address(obj),
+            "live_address": f"{live}?{urlencode({'state': _page_state(obj)})}",
         }
 
     def _live(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        """What has changed since the page was shown or last asked."""
+        """The part of the page that changes."""
         if not (self.admin_site.has_permission(request) and self.has_view_permission(request)):
             return HttpResponse(SIGNED_OUT)
         execution = Execution.objects.select_related("workflow__source").filter(pk=key).first()
         if execution is None:
             return HttpResponse(GONE)
-        want_fresh(execution)
+        request_poll_if_stale(execution)
         context = self.panel(request, execution) | {
             "original": execution,
             "buttons": self.get_buttons(request, execution),
             "is_update": True,
-            "is_another_state": request.GET.get("state") != _told_apart(execution),
+            "is_another_state": request.GET.get("state") != _page_state(execution),
         }
         return TemplateResponse(request, "executions/admin/live.html", context)
-
-    # Resolving what is unconfirmed
 
     def _it_ran(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
         return self._resolve(request, key, lambda: resolve_as_said(request, str(key)))

@@ -1,4 +1,4 @@
-"""By what the list of executions is narrowed."""
+"""The filters of the list of executions, and its callers."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,11 +8,31 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
+from catalogue.admin.rendering import link_if_allowed
 from catalogue.models import Source, Toolset
+from executions.callers import Caller
 from executions.models import FINAL, Execution, State
+from executions.models.record import recorded_source_names
 from executions.models.usage import FAILURES
-from executions.querysets import recorded_source_names
 from executions.statistics import Period
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    return Caller(key=f"user:{request.user.pk}", name=request.user.get_username(), sees_everything=True)
+
+
+caller_pages = {"user": "auth_user_change"}
+"""The admin page for each kind of caller key; the rooms above add theirs."""
+
+
+def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
+    """As a link if the person may view the caller's page."""
+    told = f"{name} ({key})"
+    kind, _, number = key.partition(":")
+    if kind not in caller_pages or not number.isdecimal():
+        return told
+    return link_if_allowed(request, told, caller_pages[kind], number)
+
 
 QUEUED = "queued"
 SHOWN_SOURCES = 500
@@ -26,11 +46,10 @@ AGES = {
 
 UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
 ALL_TOOLS = "*"
-"""Stands for the address of all tools, which is no toolset's."""
 
 
 class StateFilter(DropdownFilter):  # type: ignore[misc]
-    """The states, with those that wait in the queue told apart from those that are about to start."""
+    """With queued executions apart from those about to start."""
 
     title = "state"
     parameter_name = "state__exact"
@@ -59,7 +78,7 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class SourceFilter(DropdownFilter):  # type: ignore[misc]
-    """By the name at the time: what ran stays when its source goes."""
+    """By the name at the time: executions outlast their source."""
 
     title = "source"
     parameter_name = "source_name"
@@ -77,7 +96,7 @@ class CacheFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "cached"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "from the result cache"), ("no", "of a run of its own")]
+        return [("yes", "from the result cache"), ("no", "from a run of its own")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         if self.value() in ("yes", "no"):
@@ -86,8 +105,6 @@ class CacheFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
-    """By the slug at the time."""
-
     title = "toolset"
     parameter_name = "toolset"
 
@@ -105,7 +122,7 @@ class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class EndedFilter(DropdownFilter):  # type: ignore[misc]
-    """The times of which there are statistics: what they count is what this lists."""
+    """Matches what the statistics of the period count."""
 
     title = "ended"
     parameter_name = "ended"

@@ -1,9 +1,10 @@
-"""What the page of one execution tells of it."""
+"""The page of one execution."""
 
 from typing import Any
 
 from django.http import HttpRequest
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -26,10 +27,8 @@ from catalogue.admin.rendering import (
 )
 from catalogue.models import Workflow
 from catalogue.schemas import find_argument_problems
-from executions.admin.callers import show_caller
-from executions.admin.content import show_content
-from executions.admin.http_exchange import HttpExchange, show_request, show_response
-from executions.admin.payload_files import payload_address
+from executions.admin.filters import show_caller
+from executions.admin.payloads import HttpExchange, show_content, show_request, show_response
 from executions.models import Execution, ExecutionPayload, State
 
 STATE_BADGES = {
@@ -59,7 +58,7 @@ Titled = tuple[str, Any]
 
 def state_badge(execution: Execution) -> SafeString:
     if execution.is_queued:
-        return badge("waiting in the queue", title="The limits have no room for it yet.")
+        return badge("waiting in the queue", title="The limits are reached.")
     state = State(execution.state)
     shown = badge(state.label, STATE_BADGES[state])
     if execution.cached_at is None:
@@ -68,7 +67,6 @@ def state_badge(execution: Execution) -> SafeString:
 
 
 def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
-    """Everything above the form: how it does, the facts, the timeline, the payloads."""
     payload = ExecutionPayload.objects.filter(pk=execution.pk).first()
     return {
         "headline": _headline(execution, payload),
@@ -81,23 +79,25 @@ def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
             *_metadata_facts(payload),
         ],
         "events": _timeline(execution),
-        "timeline_note": _timeline_note(execution),
+        "timeline_note": _removed(execution.events_pruned_at) if execution.events_pruned_at else "",
         "payloads": _shown_payloads(execution, payload),
     }
 
 
 def _headline(execution: Execution, payload: ExecutionPayload | None) -> list[Any]:
     kind = badge(execution.get_error_kind_display(), title="kind of error") if execution.error_kind else ""
+    error = execution.error
+    # Several lines are usually a traceback, which needs its indentation.
+    shown_error = text_block(error, unrolled=True) if "\n" in error else error and paragraphs(error)
     return [
         side_by_side([state_badge(execution), kind]),
         _progress_bar(execution),
-        _shown_error(execution.error),
-        paragraphs(unlike) if (unlike := _unlike_its_schema(execution, payload)) else "",
+        shown_error,
+        paragraphs(unlike) if (unlike := _schema_violations(execution, payload)) else "",
     ]
 
 
 def _progress_bar(execution: Execution) -> SafeString | str:
-    """Of what goes on: how far it is, as far as its engine tells."""
     if execution.is_settled:
         return ""
     percent = execution.told_progress
@@ -108,15 +108,8 @@ def _progress_bar(execution: Execution) -> SafeString | str:
     return render_to_string("executions/admin/progress.html", told)
 
 
-def _shown_error(error: str) -> SafeString | str:
-    """Several lines are mostly a traceback, whose indentation tells something."""
-    if not error:
-        return ""
-    return text_block(error, unrolled=True) if "\n" in error else paragraphs(error)
-
-
-def _unlike_its_schema(execution: Execution, payload: ExecutionPayload | None) -> str:
-    """How the output differs from the schema that only describes it; whoever called got it all the same."""
+def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -> str:
+    """How the output violates a schema that is only documentation; the caller got it all the same."""
     workflow = execution.workflow
     if workflow is None or workflow.output_schema is None or workflow.promised_output_schema is not None:
         return ""
@@ -125,7 +118,7 @@ def _unlike_its_schema(execution: Execution, payload: ExecutionPayload | None) -
     if not (problems := find_argument_problems(workflow.output_schema, payload.output)):
         return ""
     told = "\n".join(str(problem) for problem in problems[:SHOWN_PROBLEMS])
-    return f"The answer was delivered, though it is unlike the output schema that its API documents:\n{told}"
+    return f"The answer was delivered, but it violates the output schema that its API documents:\n{told}"
 
 
 def _progress_facts(execution: Execution) -> Facts:
@@ -139,7 +132,7 @@ def _progress_facts(execution: Execution) -> Facts:
         ("Caller waits", _waiting(execution)),
         ("Next step", _next_step(execution)),
         ("Last poll", execution.doubt),
-        ("Looked up since", exactly(execution.looked_up_since)),
+        ("Lookup since", exactly(execution.looked_up_since)),
     ]
 
 
@@ -158,16 +151,15 @@ def _waiting(execution: Execution) -> str:
     if execution.is_awaited:
         return "a request waits for it"
     if execution.is_unanswered:
-        return format_html("its caller is gone without an answer, {}", ago(execution.awaited_until))
+        return format_html("its caller left without an answer, {}", ago(execution.awaited_until))
     return ""
 
 
 def _next_step(execution: Execution) -> str:
-    """What an operator can tell from when nothing seems to move."""
     if execution.is_settled:
         return ""
     if execution.is_queued:
-        return "as soon as the limits have room for it"
+        return "as soon as the limits allow"
     failures = f", after {execution.attempts} failed attempts in a row" if execution.attempts else ""
     return format_html("{}{}", exactly(execution.next_attempt_at), failures)
 
@@ -191,10 +183,10 @@ def _cancel_facts(execution: Execution) -> Facts:
     if execution.cancel_refusal:
         outcome = f"{outcome}: {execution.cancel_refusal}" if outcome else execution.cancel_refusal
     return [
-        ("Cancelling asked for", asked),
+        ("Cancel requested", asked),
         ("Timeout passed", exactly(execution.overdue_since)),
-        ("The engine was told", exactly(execution.cancel_sent_at)),
-        ("Told to terminate it", exactly(execution.terminate_sent_at)),
+        ("Cancel sent", exactly(execution.cancel_sent_at)),
+        ("Terminate sent", exactly(execution.terminate_sent_at)),
         ("Outcome of cancelling", outcome),
     ]
 
@@ -238,7 +230,6 @@ def _identity_facts(request: HttpRequest, execution: Execution) -> Facts:
 
 
 def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
-    """Which version of the workflow ran, and for which client."""
     known: dict[str, Any] = payload.metadata if payload else {}
     client = known.get("client") or {}
     described = " ".join(str(client[name]) for name in ("name", "version") if client.get(name))
@@ -257,27 +248,14 @@ def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
 
 
 def _timeline(execution: Execution) -> dict[str, Any]:
-    events = execution.events.all()[:SHOWN_EVENTS]
-    return table(
-        ("When", "What", "Details"),
-        (
-            [
-                to_the_millisecond(event.at),
-                event.kind.replace("_", " "),
-                paragraphs(_shown_message(event.message, execution.error)),
-            ]
-            for event in events
-        ),
-    )
-
-
-def _shown_message(message: str, error: str) -> str:
-    """Of an error of several lines, which stands whole above, the line that says what happened."""
-    return message.splitlines()[-1] if message == error and "\n" in error else message
-
-
-def _timeline_note(execution: Execution) -> SafeString | str:
-    return _removed(execution.events_pruned_at) if execution.events_pruned_at else ""
+    rows = []
+    for event in execution.events.all()[:SHOWN_EVENTS]:
+        message = event.message
+        if message == execution.error and "\n" in message:
+            # The page shows the whole error above; its last line says what happened.
+            message = message.splitlines()[-1]
+        rows.append([to_the_millisecond(event.at), event.kind.replace("_", " "), paragraphs(message)])
+    return table(("When", "What", "Details"), rows)
 
 
 def _removed(moment: Any) -> SafeString:
@@ -285,7 +263,6 @@ def _removed(moment: Any) -> SafeString:
 
 
 def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> list[Titled]:
-    """Those that there are; one that was too large to keep, or is kept no longer, says so."""
     if execution.payload_pruned_at is not None:
         return [("Input, output and answers", _removed(execution.payload_pruned_at))]
     if payload is None:
@@ -297,7 +274,7 @@ def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> l
         if name in cut:
             shown.append((label, f"Not kept: its {cut[name]:,} bytes are over the limit."))
         elif value is not None and not (name in RAW and not value):
-            whole = payload_address(execution, name)
+            whole = reverse("admin:executions_execution_payload", args=[execution.pk, name])
             shown += _show_payload(name, label, value, whole=whole, output=payload.output)
     return shown
 

@@ -1,28 +1,320 @@
-"""Running a workflow by hand, from its page or again from the page of one of its executions."""
+"""Running a workflow from its page, or again from the page of an execution."""
 
+import json
 import uuid
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from catalogue.admin.base import ButtonsMixin, Link
+from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, write_value
 from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed, side_by_side, table
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.argument_overrides import visible_arguments
+from catalogue.inputs import Input, Inputs, inputs_at
 from catalogue.models import Workflow
-from executions.admin.callers import caller_of
+from catalogue.served_schemas import Place
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json_schema import pointer_of, steps_of
+from executions.admin.filters import caller_of
 from executions.admin.page import state_badge
-from executions.admin.run_form import RunForm, initial_values
 from executions.creating import StartRequest
-from executions.dispatch import ask_for_a_poll
 from executions.models import Execution, ExecutionPayload
 from executions.refusals import IdempotencyConflict, InvalidArguments, StartRefused
 from executions.starting import create_execution
+from executions.wakeups import request_poll
+
+PREFIX = "argument"
+SCALARS = {"string", "integer", "number", "boolean"}
+SHORT = 100
+"""Longest text with a single-line field."""
+MOST_CHOICES = 200
+
+
+class ArgumentField(forms.CharField):
+    """A value as text; empty: left out. The schema checks the value."""
+
+    def __init__(self, name: str, kind: str, *, about: str, **common: Any) -> None:
+        super().__init__(label=name, required=False, strip=False, **common)
+        self.kind = kind
+        self.about = about
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if value is None or isinstance(value, Typed) else write_value(value, self.kind)
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        return None if data is None else Typed(data)
+
+    def clean(self, value: Any) -> Any:
+        """None: left out, unlike null."""
+        if not value:
+            return None
+        try:
+            return Given(self.read(str(value)))
+        except NotReadable as problem:
+            raise forms.ValidationError(str(problem)) from None
+
+    def read(self, text: str) -> Any:
+        return read_value(text, self.kind)
+
+
+class Typed(str):
+    """Text as typed, to be shown again unchanged."""
+
+
+class Given:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class OneOfField(ArgumentField):
+    """A choice of the schema's values, which the browser sends as JSON."""
+
+    def __init__(self, name: str, kind: str, *, values: Iterable[Any], **common: Any) -> None:
+        choices = [("", "(left out)"), *((json.dumps(value), _shown(value)) for value in values)]
+        super().__init__(name, kind, widget=UnfoldAdminSelectWidget(choices=choices), **common)
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if value is None or isinstance(value, Typed) else json.dumps(value)
+
+    def read(self, text: str) -> Any:
+        return read_value(text, "any")
+
+
+class ListField(ArgumentField):
+    """Scalars, one per line; as JSON if lines are ambiguous."""
+
+    def __init__(self, name: str, *, item: str, **common: Any) -> None:
+        super().__init__(name, "array", **common)
+        self.item = item
+
+    def prepare_value(self, value: Any) -> Any:
+        if value is None or isinstance(value, Typed):
+            return value
+        if isinstance(value, list):
+            lines = [write_value(one, self.item) for one in value]
+            if lines and all(line.strip() and "\n" not in line for line in lines) and lines[0][0] != "[":
+                return "\n".join(lines)
+        return json.dumps(value, ensure_ascii=False)
+
+    def read(self, text: str) -> Any:
+        if text.lstrip().startswith("["):
+            return read_value(text, "array")
+        return [read_value(line.strip(), self.item) for line in text.splitlines() if line.strip()]
+
+
+class MomentField(ArgumentField):
+    """A time in the product's time zone; the schema gets it with its offset."""
+
+    def prepare_value(self, value: Any) -> Any:
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            return value
+        local = timezone.localtime(moment) if moment.tzinfo and not isinstance(value, Typed) else moment
+        return local.replace(tzinfo=None).isoformat(timespec="seconds")
+
+    def read(self, text: str) -> Any:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise NotReadable("This is not a date and time.") from None
+        return (moment if moment.tzinfo else timezone.make_aware(moment)).isoformat()
+
+
+class RunForm(forms.Form):
+    """The arguments of a run. `mode` says whether the fields or the JSON text apply."""
+
+    key = forms.UUIDField(widget=forms.HiddenInput)
+    """Of this form: submitted twice, it runs once."""
+    mode = forms.ChoiceField(choices=[("form", "Form"), ("json", "JSON")], widget=forms.HiddenInput)
+    json = forms.CharField(
+        label="Arguments, as a JSON object",
+        required=False,
+        strip=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 12, **MONOSPACE}),
+    )
+    fresh = forms.BooleanField(
+        label="Run it though a cached result could answer", required=False, widget=UnfoldBooleanSwitchWidget
+    )
+    sure = forms.BooleanField(
+        label="Run it: it may delete or overwrite something", required=False, widget=UnfoldBooleanSwitchWidget
+    )
+
+    def __init__(self, workflow: Workflow, data: Any = None, **options: Any) -> None:
+        super().__init__(data, **options)
+        self.inputs = inputs_at(Place(schema := workflow.offered_input_schema, schema))
+        self.names = in_order(schema, self.inputs)
+        self.is_destructive = workflow.effective_hints.get("destructiveHint") is True
+        if workflow.effective_cache_seconds is None:
+            del self.fields["fresh"]
+        if not self.is_destructive:
+            del self.fields["sure"]
+        for number, name in enumerate(self.names):
+            self.fields[f"{PREFIX}-{number}"] = field_for(name, self.inputs)
+
+    @property
+    def argument_fields(self) -> list[forms.BoundField]:
+        return [self[f"{PREFIX}-{number}"] for number in range(len(self.names))]
+
+    @property
+    def own_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("fresh", "sure") if name in self.fields]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        if self.cleaned_data.get("mode") == "json":
+            return self.cleaned_data.get("json") or {}
+        given = (
+            (name, self.cleaned_data.get(f"{PREFIX}-{number}")) for number, name in enumerate(self.names)
+        )
+        return {name: value.value for name, value in given if value is not None}
+
+    def full_clean(self) -> None:
+        super().full_clean()
+        if not self.is_bound or self.cleaned_data.get("mode") != "json":
+            return
+        # Hidden fields do not count.
+        for number in range(len(self.names)):
+            self.errors.pop(f"{PREFIX}-{number}", None)
+
+    def clean_json(self) -> dict[str, Any] | None:
+        written = self.cleaned_data["json"]
+        if self.data.get("mode") != "json":
+            return None
+        try:
+            arguments = parse_json(written.encode(errors="replace")) if written.strip() else {}
+        except UnreadableJSON as error:
+            raise forms.ValidationError(f"This cannot be read. {error}") from None
+        if not isinstance(arguments, dict):
+            raise forms.ValidationError('Enter a JSON object, such as {"text": "Hello"}.')
+        return arguments
+
+    def blame(self, path: str, message: str) -> None:
+        """Attach a problem with the arguments to their field."""
+        name, *steps = steps_of(path) or ("",)
+        if self.cleaned_data.get("mode") == "form" and name in self.names:
+            inner = pointer_of(steps)[1:]
+            self.add_error(f"{PREFIX}-{self.names.index(name)}", f"{inner}: {message}" if inner else message)
+        else:
+            self.add_error(None, f"{path}: {message}" if path else message)
+
+
+def initial_values(workflow: Workflow, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """In JSON mode if an argument has no field."""
+    schema = workflow.offered_input_schema
+    inputs = inputs_at(Place(schema, schema))
+    names = in_order(schema, inputs)
+    mode = "form" if names and arguments.keys() <= set(names) else "json"
+    fields = {f"{PREFIX}-{number}": arguments.get(name) for number, name in enumerate(names)}
+    return fields | {"mode": mode, "json": json.dumps(dict(arguments), indent=2, ensure_ascii=False)}
+
+
+def in_order(schema: Mapping[str, Any], inputs: Inputs) -> list[str]:
+    """Required arguments first, then the engine's order."""
+    properties = schema.get("properties")
+    order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
+    return sorted(
+        inputs.properties, key=lambda name: (name not in inputs.required, order.get(name, len(order)))
+    )
+
+
+def field_for(name: str, inputs: Inputs) -> ArgumentField:
+    told = inputs.properties[name]
+    is_required = name in inputs.required
+    left_out = ""
+    if told.default is not None:
+        left_out = f"Left out, it is {json.dumps(told.default, ensure_ascii=False)[:SHORT]}."
+    common: dict[str, Any] = {
+        "about": f"{told.type}, required" if is_required else told.type,
+        "help_text": " ".join(filter(None, (told.description, left_out))),
+    }
+    schema = _resolved(told)
+    if values := _values(schema):
+        return OneOfField(name, told.type, values=values, **common)
+    if item := _item_type(told):
+        common["help_text"] += " One a line."
+        return ListField(name, item=item, widget=_area(3), **common)
+    if told.type in ("integer", "number"):
+        step = "1" if told.type == "integer" else "any"
+        return ArgumentField(name, told.type, widget=_line(type="number", step=step), **common)
+    if told.type == "string":
+        return _text_field(name, schema, common)
+    if told.type != "any":
+        common["help_text"] += " As JSON."
+    return ArgumentField(name, told.type, widget=_area(3, **MONOSPACE), **common)
+
+
+def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) -> ArgumentField:
+    if schema.get("format") == "date":
+        return ArgumentField(name, "string", widget=_line(type="date"), **common)
+    if schema.get("format") == "date-time":
+        common["help_text"] += f" In the time zone {timezone.get_current_timezone_name()}."
+        return MomentField(name, "string", widget=_line(type="datetime-local", step="1"), **common)
+    longest = schema.get("maxLength")
+    is_short = isinstance(longest, int) and longest <= SHORT
+    has_one_line = is_short or "format" in schema or "pattern" in schema
+    return ArgumentField(name, "string", widget=_line() if has_one_line else _area(2), **common)
+
+
+def _resolved(told: Input) -> dict[str, Any]:
+    """The schema merged with its references; its own keywords win."""
+    whole: dict[str, Any] = {}
+    for schema in told.place.chain():
+        whole = schema | whole
+    return whole
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any]:
+    values = schema.get("enum")
+    if isinstance(values, list) and 0 < len(values) <= MOST_CHOICES:
+        return values
+    if "const" in schema:
+        return [schema["const"]]
+    return [True, False] if schema.get("type") == "boolean" else []
+
+
+def _item_type(told: Input) -> str:
+    """The scalar type of an array's items, or ""."""
+    items = _resolved(told).get("items")
+    if told.type != "array" or not isinstance(items, dict):
+        return ""
+    kind = next((one.get("type") for one in told.place.at(items).chain() if "type" in one), "")
+    return str(kind) if isinstance(kind, str) and kind in SCALARS else ""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _line(**attrs: str) -> forms.Widget:
+    # The schema refuses a number, not the browser.
+    widget: forms.TextInput = UnfoldAdminTextInputWidget(attrs={"autocomplete": "off", **attrs})
+    widget.input_type = attrs.get("type", "text")
+    return widget
+
+
+def _area(rows: int, **attrs: str) -> forms.Widget:
+    area: forms.Widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, **attrs})
+    return area
+
 
 MAY_RUN = "executions.add_execution"
 MAY_RUN_HIDDEN = "catalogue.change_workflow"
@@ -31,8 +323,6 @@ SHOWN_RUNS = 10
 
 
 class RunningMixin(ButtonsMixin):
-    """The page, for the admin of executions."""
-
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self._run)
         return [path("run/<int:key>/", view, name="executions_run"), *super().get_urls()]
@@ -42,14 +332,18 @@ class RunningMixin(ButtonsMixin):
             raise PermissionDenied
         workflow = get_object_or_404(Workflow.objects.select_related("source"), pk=key)
         if request.method != "POST":
-            return self._show(request, workflow, _blank_form(request, workflow))
+            initial = initial_values(workflow, _arguments_of(request, workflow))
+            return self._show(request, workflow, RunForm(workflow, initial=initial | {"key": uuid.uuid4()}))
         form = RunForm(workflow, request.POST)
         if (mode := request.POST.get("to")) in ("form", "json"):
             return self._show(request, workflow, _in_other_mode(workflow, form, mode))
-        if form.is_valid():
-            form.demand_certainty()
+        if form.is_valid() and form.is_destructive and not form.cleaned_data.get("sure"):
+            form.add_error("sure", "It may delete or overwrite something: confirm that it should.")
         if form.is_valid() and (execution := _start(request, workflow, form)) is not None:
-            return self._lead_to(request, workflow, execution)
+            if self.has_view_permission(request):
+                return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))
+            self.message_user(request, f"Started as execution {execution.pk}.")
+            return HttpResponseRedirect(reverse("admin:catalogue_workflow_change", args=[workflow.pk]))
         return self._show(request, workflow, form)
 
     def _show(self, request: HttpRequest, workflow: Workflow, form: RunForm) -> HttpResponse:
@@ -63,24 +357,13 @@ class RunningMixin(ButtonsMixin):
         }
         return TemplateResponse(request, "executions/admin/run.html", context)
 
-    def _lead_to(self, request: HttpRequest, workflow: Workflow, execution: Execution) -> HttpResponse:
-        if self.has_view_permission(request):
-            return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))
-        self.message_user(request, f"Started as execution {execution.pk}.")
-        return HttpResponseRedirect(reverse("admin:catalogue_workflow_change", args=[workflow.pk]))
-
 
 def _may_see(request: HttpRequest) -> bool:
     return any(request.user.has_perm(f"catalogue.{verb}_workflow") for verb in ("view", "change"))
 
 
-def _blank_form(request: HttpRequest, workflow: Workflow) -> RunForm:
-    """With the arguments of an execution that is to run again."""
-    arguments = _arguments_of(request, workflow)
-    return RunForm(workflow, initial=initial_values(workflow, arguments) | {"key": uuid.uuid4()})
-
-
 def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
+    """The arguments of the execution to run again."""
     if not request.GET.get("again"):
         return {}
     if not request.user.has_perm("executions.view_execution"):
@@ -91,13 +374,13 @@ def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
         raise Http404 from None
     payload = ExecutionPayload.objects.filter(pk=key, execution__workflow=workflow).first()
     if payload is None or not isinstance(payload.input, dict):
-        messages.warning(request, "The arguments of that run are not kept any more.")
+        messages.warning(request, "The arguments of that run have been removed.")
         return {}
     return visible_arguments(workflow.argument_overrides, payload.input)
 
 
 def _in_other_mode(workflow: Workflow, form: RunForm, mode: str) -> RunForm:
-    """With what was filled in so far; the same form where that cannot be read or has no field."""
+    """With the values so far; the same form if they cannot be converted."""
     if not form.is_valid():
         return form
     initial = initial_values(workflow, form.arguments)
@@ -112,7 +395,7 @@ def _in_other_mode(workflow: Workflow, form: RunForm, mode: str) -> RunForm:
 def _start(
     request: HttpRequest, workflow: Workflow, form: RunForm, key: uuid.UUID | None = None
 ) -> Execution | None:
-    """None where it was refused; the form then says why."""
+    """None if refused; the form then has the reason."""
     wanted = StartRequest(
         tool_name=workflow.tool_name,
         arguments=form.arguments,
@@ -129,18 +412,17 @@ def _start(
             form.blame(problem.path, problem.message)
         return None
     except IdempotencyConflict:
-        # The browser went back to the form, and something else was filled in.
+        # The browser went back to a submitted form with other arguments.
         return _start(request, workflow, form, uuid.uuid4())
     except StartRefused as error:
         form.add_error(None, str(error))
         return None
     if not execution.is_settled:
-        ask_for_a_poll()
+        request_poll()
     return execution
 
 
 def run_again(request: HttpRequest, execution: Execution) -> list[Link]:
-    """For the page of an execution: the way to its arguments, to be edited and run."""
     if execution.workflow_id is None or not request.user.has_perm(MAY_RUN) or not _may_see(request):
         return []
     address = f"{reverse(RUN, args=[execution.workflow_id])}?again={execution.pk}"
@@ -154,7 +436,6 @@ def _link_to_run(request: HttpRequest, workflow: Workflow) -> list[Link]:
 
 
 def _recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """One query, by an index."""
     if not request.user.has_perm("executions.view_execution"):
         return ("Recent runs", "")
     runs = list(workflow.executions.order_by("-created_at", "-id")[:SHOWN_RUNS])

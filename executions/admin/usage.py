@@ -1,6 +1,7 @@
-"""Usage: what is called how often, by whom, how fast it is, how often it fails, and what nobody calls."""
+"""Usage: calls, callers, durations, failures, and workflows without calls."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -8,28 +9,37 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.admin.bulk_forms import SHOWN_NAMES
-from catalogue.admin.rendering import DASH, ago, chip, duration, link, link_if_allowed
+from catalogue.admin.base import SHOWN_NAMES
+from catalogue.admin.rendering import DASH, ago, chip, duration, link, link_if_allowed, table
+from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.curation import disable_workflows
 from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow
-from catalogue.querysets import WorkflowQuerySet
-from executions.admin.callers import show_caller
-from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL
+from catalogue.models.workflow import WorkflowQuerySet
+from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL, show_caller
+from executions.models import HourlyUsage
+from executions.models.usage import FAILURES
 from executions.statistics import (
     Figures,
     Period,
     Subject,
     Use,
+    called_since,
+    figures_in,
+    figures_of_workflows,
     last_calls_of,
     uncalled_workflows,
     usage_by,
+    usage_since,
 )
 
 MAY_LOOK = "executions.view_execution"
@@ -55,7 +65,7 @@ ORDERS: dict[str, tuple[str, Callable[[Use], Any]]] = {
 
 
 class UsageForm(forms.Form):
-    """What of it is shown; what cannot be read is as if it had not been said."""
+    """Invalid parameters fall back to the defaults."""
 
     by = forms.ChoiceField(choices=[(subject.value, told) for subject, told in TABS.items()])
     period = forms.ChoiceField(choices=[(period.value, period.words) for period in Period])
@@ -70,7 +80,6 @@ class UsageForm(forms.Form):
 
 
 def query_of(subject: Subject, use: Use) -> dict[str, str]:
-    """What narrows the list of executions to these."""
     if subject is Subject.TOOLSET:
         return {"toolset": use.key or ALL_TOOLS}
     if subject is Subject.CALLER:
@@ -81,7 +90,7 @@ def query_of(subject: Subject, use: Use) -> dict[str, str]:
 
 
 def linked(number: int, period: Period, /, **query: str) -> Any:
-    """A number of executions that ended, which leads to them."""
+    """A number of ended executions, as a link to them."""
     return (
         link(f"{number:,}", EXECUTIONS, query="?" + urlencode(query | {"ended": period.value}))
         if number
@@ -89,12 +98,17 @@ def linked(number: int, period: Period, /, **query: str) -> Any:
     )
 
 
-def linked_calls(figures: Figures, period: Period, query: dict[str, str]) -> Any:
-    return linked(figures.calls, period, **query)
-
-
-def linked_failures(figures: Figures, period: Period, query: dict[str, str]) -> Any:
-    return linked(figures.failures, period, **query, state__exact=UNSUCCESSFUL)
+def shown_figures(figures: Figures, period: Period, query: dict[str, str]) -> list[Any]:
+    """Calls, failures, median, 95th percentile, tokens in and out, and the last call."""
+    return [
+        linked(figures.calls, period, **query),
+        linked(figures.failures, period, **query, state__exact=UNSUCCESSFUL),
+        duration(figures.p50_ms),
+        duration(figures.p95_ms),
+        f"{figures.input_tokens:,}",
+        f"{figures.output_tokens:,}",
+        ago(figures.last_at),
+    ]
 
 
 def show_usage(request: HttpRequest) -> HttpResponse:
@@ -129,7 +143,7 @@ def show_usage(request: HttpRequest) -> HttpResponse:
 
 
 def _choices(chosen: dict[str, str], name: str, values: dict[str, str]) -> list[tuple[str, str, bool]]:
-    """Address, words, and whether it is chosen."""
+    """Address, label, and whether it is chosen."""
     return [
         (f"{reverse(PAGE)}?{urlencode(chosen | {name: value})}", told, chosen[name] == value)
         for value, told in values.items()
@@ -137,7 +151,7 @@ def _choices(chosen: dict[str, str], name: str, values: dict[str, str]) -> list[
 
 
 def _header(chosen: dict[str, str], name: str, heading: str) -> dict[str, Any]:
-    """Sorts by the column, the largest first; once more the other way round."""
+    """Sorts by the column, descending first."""
     present = chosen["order"]
     order = f"-{name}" if name != "name" and present != f"-{name}" else name
     if name == "name" and present == "name":
@@ -154,19 +168,10 @@ def _header(chosen: dict[str, str], name: str, heading: str) -> dict[str, Any]:
 
 def _row(request: HttpRequest, subject: Subject, period: Period, use: Use) -> list[Any]:
     figures, query = use.figures, query_of(subject, use)
-    failures = linked_failures(figures, period, query)
+    calls, failures, *others = shown_figures(figures, period, query)
     if figures.failures:
         failures = format_html("{} ({:})", failures, f"{figures.failure_share:.0%}")
-    return [
-        _name(request, subject, use),
-        linked_calls(figures, period, query),
-        failures,
-        duration(figures.p50_ms),
-        duration(figures.p95_ms),
-        f"{figures.input_tokens:,}",
-        f"{figures.output_tokens:,}",
-        ago(figures.last_at),
-    ]
+    return [_name(request, subject, use), calls, failures, *others]
 
 
 def _name(request: HttpRequest, subject: Subject, use: Use) -> Any:
@@ -181,13 +186,13 @@ def _name(request: HttpRequest, subject: Subject, use: Use) -> Any:
 
 
 def _disable_uncalled(request: HttpRequest, uncalled: WorkflowQuerySet) -> HttpResponse:
-    """The page that tells the consequences, until it is sent; then they are disabled."""
+    """Shows the consequences first; disables once confirmed."""
     chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()][:MOST_UNCALLED]
-    # Again among those that nobody has called: somebody may have since the page was shown.
+    # Filtered again: one may have been called since the page was shown.
     shown = Workflow.objects.for_lists().filter(pk__in=uncalled.filter(pk__in=chosen).values("pk"))
     workflows = {workflow.pk: workflow for workflow in shown}
     if not workflows:
-        messages.warning(request, "Nothing to disable: choose workflows that nobody has called.")
+        messages.warning(request, "Nothing to disable: choose workflows without calls.")
     elif "confirmed" in request.POST:
         disabled = disable_workflows(Workflow.objects.filter(pk__in=list(workflows)), by=actor_of(request))
         messages.success(request, f"Disabled: {disabled}.")
@@ -235,7 +240,6 @@ def _ask_before_disabling(request: HttpRequest, workflows: dict[int, Workflow]) 
 
 
 def show_uncalled(request: HttpRequest) -> HttpResponse:
-    """The enabled workflows that nobody has called for so many days; they can be disabled together."""
     if not (request.user.has_perm(MAY_LOOK) and request.user.has_perm("catalogue.view_workflow")):
         raise PermissionDenied
     days = next((days for days in UNCALLED_DAYS if request.GET.get("days") == str(days)), 30)
@@ -275,3 +279,106 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
         "may_disable": may_disable,
     }
     return TemplateResponse(request, "executions/admin/uncalled.html", context)
+
+
+MONTH = Period.MONTH
+
+
+def note_usage(workflows: list[Any]) -> None:
+    """Sets the figures on the workflows of a list page, with at most four queries."""
+    figures = {workflow.pk: Figures() for workflow in workflows}
+    for (key, _), found in figures_in(MONTH, "workflow", "tool_name").items():
+        if key in figures:
+            figures[key].include(found)
+    last_calls = last_calls_of(key for key, found in figures.items() if not found.calls)
+    for workflow in workflows:
+        workflow.figures = figures[workflow.pk]
+        workflow.last_call = workflow.figures.last_at or last_calls.get(workflow.pk)
+
+
+def _usage_orders() -> dict[str, Any]:
+    recent = usage_since(MONTH.start()).filter(workflow=OuterRef("pk")).order_by()
+    failed = recent.filter(outcome__in=FAILURES)
+    ever = HourlyUsage.objects.filter(workflow=OuterRef("pk")).order_by()
+    return {
+        "usage_calls": Coalesce(Subquery(_total(recent)), 0),
+        "usage_failures": Coalesce(Subquery(_total(failed)), 0),
+        # Databases differ in where they sort NULL.
+        "usage_last_call": Coalesce(
+            Subquery(ever.values("workflow").annotate(last=Max("last_at")).values("last")),
+            datetime.fromisoformat("1970-01-01T00:00:00+00:00"),
+        ),
+    }
+
+
+def _total(rows: QuerySet[HourlyUsage]) -> QuerySet[HourlyUsage, Any]:
+    return rows.values("workflow").annotate(total=Sum("calls")).values("total")
+
+
+@admin.display(description="calls, 30 days", ordering="usage_calls")
+def calls(workflow: Any) -> str:
+    return _number(workflow, workflow.figures.calls)
+
+
+@admin.display(description="failed", ordering="usage_failures")
+def failures(workflow: Any) -> str:
+    return _number(workflow, workflow.figures.failures, f"&state__exact={UNSUCCESSFUL}")
+
+
+@admin.display(description="last called", ordering="usage_last_call")
+def last_call(workflow: Any) -> str:
+    return ago(workflow.last_call)
+
+
+def _number(workflow: Workflow, number: int, further: str = "") -> str:
+    if not number:
+        return DASH
+    query = f"?workflow__id__exact={workflow.pk}&ended={MONTH.value}{further}"
+    return link(f"{number:,}", EXECUTIONS, query=query)
+
+
+class UseFilter(DropdownFilter):  # type: ignore[misc]
+    title = "use"
+    parameter_name = "use"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("called", "called in the last 30 days"),
+            ("uncalled", "not called in the last 30 days"),
+            ("never", "never called"),
+            ("failing", "failed in the last 30 days"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
+        match self.value():
+            case "called":
+                return queryset.filter(called_since(MONTH.start()))
+            case "uncalled":
+                return queryset.exclude(called_since(MONTH.start()))
+            case "never":
+                return queryset.exclude(called_since())
+            case "failing":
+                recent = figures_in(MONTH, "workflow", "tool_name").items()
+                return queryset.filter(pk__in={key for (key, _), found in recent if found.failures})
+        return queryset
+
+
+def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+    """One query for each period of the page *Usage*."""
+    if not request.user.has_perm("executions.view_execution"):
+        return ("Usage", "")
+    query, rows = {"workflow__id__exact": str(workflow.pk)}, []
+    for period in reversed(Period):
+        figures = figures_of_workflows([workflow.pk], start=period.start()).get(workflow.pk, Figures())
+        rows.append([f"Last {period.words}", *shown_figures(figures, period, query)])
+        if not figures.calls:
+            break
+    headings = ("", "Calls", "Failed", "Median", "95th percentile", "Tokens in", "Tokens out", "Last call")
+    return ("Usage", table(headings, rows))
+
+
+WorkflowAdmin.further_sections.append(_usage_section)
+WorkflowAdmin.prepare_rows.append(note_usage)
+WorkflowAdmin.further_orders.append(_usage_orders)
+WorkflowAdmin.further_columns += [calls, failures, last_call]
+WorkflowAdmin.list_filter = (*WorkflowAdmin.list_filter, UseFilter)  # type: ignore[assignment]

@@ -1,12 +1,11 @@
-"""What ran: one durable record for every execution."""
+"""One durable record for every execution."""
 
-from executions.models.event import ExecutionEvent
 from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
-from executions.models.presence import WorkerPresence
+from executions.models.record import ExecutionEvent
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
-from executions.models.retention import Retention
 from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, ErrorKind, State
+from executions.models.upkeep import Retention, WorkerPresence
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [

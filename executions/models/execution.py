@@ -3,9 +3,8 @@
 PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
               \\-> UNCONFIRMED <-/
 
-PENDING means that no engine can have it yet; STARTING, that one may, as long as its answer is not recorded.
-Nobody assigns a state. Each verb is one compare-and-set UPDATE; it returns False when another process was
-faster, and then the caller looks again instead of insisting.
+PENDING: no engine has it yet. STARTING: one may have it, until its answer is recorded. States are never
+assigned: each verb is one compare-and-set UPDATE, and False means that another process was faster.
 """
 
 import json
@@ -20,31 +19,28 @@ from loguru import logger
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
 from executions.models.payload import SAID_BY
+from executions.models.record import ExecutionQuerySet
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message
-from executions.querysets import ExecutionQuerySet
 
 LONG_PAST = timedelta(seconds=30)
-"""Statements compare with the time at which they were made, and may wait for the database that long."""
+"""A statement may wait for the database this long, and compares with the time at which it was built."""
 
 
 class Execution(Transitions):
-    objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet.as_manager()
+    objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet["Execution"].as_manager()
 
     class Meta(Transitions.Meta):
         abstract = False
 
     @property
     def aftermath(self) -> Aftermath | None:
-        """What a failure left behind; None where nothing is known of that, or no longer."""
+        """None if unknown or resolved since."""
         known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
         return None if known is None else Aftermath(known)
 
     def hold(self, *, holder: str, until: datetime) -> bool:
-        """Take or renew the lease: from now on only `holder` talks to the engine.
-
-        What waits in the queue cannot be held.
-        """
+        """Take or renew the lease: only its `holder` contacts the engine. Not for queued executions."""
         now = timezone.now()
         free = (
             models.Q(lease_expires_at=None)
@@ -54,19 +50,19 @@ class Execution(Transitions):
         queued = models.Q(state=State.PENDING, admitted_at=None)
         return self._move(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
 
-    def let_go(self, *, holder: str) -> bool:
-        """Give the lease back; at `next_attempt_at` whoever polls goes on."""
+    def release_lease(self, *, holder: str) -> bool:
+        """Release the lease; a worker continues at `next_attempt_at`."""
         return self._move(ACTIVE, when=models.Q(lease_holder=holder), **no_lease())
 
     def begin_start(self) -> bool:
-        """Only for the holder: whoever lost the lease may not contact the engine."""
+        """Only for the lease holder, who alone may contact the engine."""
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
         return self._move([State.PENDING], when=ours, state=State.STARTING)
 
     def postpone_start(
         self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
     ) -> bool:
-        """Back to PENDING: the engine has surely not been started."""
+        """Back to PENDING: the engine has certainly not started it."""
         return self._move(
             [State.STARTING],
             ("start_postponed", why),
@@ -80,7 +76,7 @@ class Execution(Transitions):
     def postpone_start_again(
         self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
     ) -> bool:
-        """Still STARTING: the engine may have been started, and starting it again will tell."""
+        """Still STARTING: it may have been started; sending it again will show."""
         return self._move(
             [State.STARTING],
             ("start_unknown", why),
@@ -91,7 +87,7 @@ class Execution(Transitions):
         )
 
     def look_again(self, *, next_attempt_at: datetime, why: str, found_nothing: bool = False) -> bool:
-        """Still STARTING: whether the engine has a run for our key is asked there, again and again."""
+        """Still STARTING: the engine is asked again for a run with the execution's key."""
         first = self.looked_up_since is None
         return self._move(
             [State.STARTING],
@@ -104,7 +100,7 @@ class Execution(Transitions):
         )
 
     def conclude_not_started(self, why: str) -> bool:
-        """The engine has no run for our key: a start that was broken off did not happen."""
+        """The engine has no run for the key: the interrupted start did not happen."""
         ended = State.FAILED if self.cancel_requested_at is None else State.CANCELLED
         return self._finish(ended, kind=ErrorKind.EXECUTION, why=why, allowed=[State.STARTING])
 
@@ -124,8 +120,8 @@ class Execution(Transitions):
         )
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
-        """The engine ran it to its end before it answered the start."""
-        # Most engines say it once, with the start.
+        """The engine answered the start with the result."""
+        # Most engines send it once, with the start.
         told = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
         return self._finish_as_reported(
             [State.STARTING],
@@ -140,10 +136,7 @@ class Execution(Transitions):
     def confirm_started(
         self, run_id: str, *, by: str, next_attempt_at: datetime, started: Started | None = None
     ) -> bool:
-        """An unconfirmed start turns out to have happened; its timeout begins anew if it has passed.
-
-        `started` is the engine's own answer, where it came after all.
-        """
+        """An unconfirmed start did happen; a timeout that has passed restarts. `started`: a late answer."""
         now = timezone.now()
         deadline = (
             self.deadline_at if self.deadline_at > now else now + timedelta(seconds=self.timeout_seconds)
@@ -166,11 +159,8 @@ class Execution(Transitions):
         )
 
     def confirm_ran(self, output: Any, *, by: str) -> bool:
-        """An unconfirmed start turns out to have run to its end, says somebody who looked.
-
-        `output` is what they say that it was; None where that is not known.
-        """
-        event, payload = testify(self.tool_name, output, self.payload.metadata, by=by)
+        """An unconfirmed start ran to its end, as an administrator found. `output` None: not known."""
+        event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
         return self._move(
             [State.UNCONFIRMED],
             (State.COMPLETED.value, event),
@@ -182,7 +172,6 @@ class Execution(Transitions):
         )
 
     def confirm_not_started(self, *, by: str) -> bool:
-        """An unconfirmed start turns out not to have happened."""
         why = f"{by}: the engine did not start it."
         return self._move(
             [State.UNCONFIRMED],
@@ -206,7 +195,7 @@ class Execution(Transitions):
         )
 
     def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
-        """It runs at the engine, and nobody can ask there (any more) what becomes of it."""
+        """It runs at the engine, which cannot be asked about it (any more)."""
         return self._move(
             [State.RUNNING],
             ("unconfirmed", why),
@@ -218,14 +207,14 @@ class Execution(Transitions):
             **no_lease(),
         )
 
-    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, let_go: bool = False) -> bool:
-        """A poll that ended just now found it still running. `let_go` gives the lease back with it."""
+    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, release: bool = False) -> bool:
+        """A poll found it running. `release` also releases the lease."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
         moved = self._plan(
             next_attempt_at,
             *([("progress", news)] if news else []),
-            let_go=let_go,
+            release=release,
             attempts=0,
             not_found=0,
             poll_failure="",
@@ -239,7 +228,7 @@ class Execution(Transitions):
         return moved
 
     def record_start_progress(self, snapshot: RunSnapshot) -> bool:
-        """The engine tells how far it is, though its answer to the start, the result, is still to come."""
+        """Progress of a run whose start is still being answered."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
         noted = {"progress_noted_at": now} if news else {}
@@ -254,14 +243,14 @@ class Execution(Transitions):
         return moved
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        """The fields that repeat what the engine told last."""
+        """The fields that mirror the engine's latest answer."""
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         return progress | engine_times(snapshot)
 
     def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
-        """What the timeline should say of a run that goes on; empty for nothing new, or too soon.
+        """The line for the timeline of a running execution; empty for no news, or too soon after the last.
 
-        So that the timeline of a long run grows with the logarithm of its age, not with its age.
+        So the timeline grows with the logarithm of the run's age.
         """
         spacing = (now - (self.started_at or self.created_at)) / 20
         if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
@@ -273,17 +262,14 @@ class Execution(Transitions):
         return " ".join(part for part in (told, message) if part)
 
     def record_failed_poll(
-        self, why: str, *, next_attempt_at: datetime, not_found: bool = False, let_go: bool = False
+        self, why: str, *, next_attempt_at: datetime, not_found: bool = False, release: bool = False
     ) -> bool:
-        """The engine did not say how the run is; it goes on without us.
-
-        `not_found`: it said that it knows no such run, or tells of none.
-        """
+        """A poll failed; the run goes on. `not_found`: the engine knows no such run, or reports none."""
         is_news = self.attempts == 0 or (not_found and self.not_found == 0)
         return self._plan(
             next_attempt_at,
             *([("poll_failed", why)] if is_news else []),
-            let_go=let_go,
+            release=release,
             attempts=self.attempts + 1,
             not_found=self.not_found + 1 if not_found else 0,
             poll_failure=printable(why),
@@ -291,12 +277,11 @@ class Execution(Transitions):
             polls=models.F("polls") + 1,
         )
 
-    def wait_for_next_poll(self, *, next_attempt_at: datetime, let_go: bool = False) -> bool:
-        """It is too early to ask the engine again."""
-        return self._plan(next_attempt_at, let_go=let_go)
+    def wait_for_next_poll(self, *, next_attempt_at: datetime, release: bool = False) -> bool:
+        return self._plan(next_attempt_at, release=release)
 
     def bring_poll_forward(self, *, unless_since: datetime) -> bool:
-        """Plan the next poll for now; not where the engine was asked since then or is in trouble."""
+        """Poll now, unless the engine was asked since then or is failing."""
         now = timezone.now()
         is_old = models.Q(polled_at__lte=unless_since) | models.Q(
             polled_at=None, started_at__lte=unless_since
@@ -305,12 +290,12 @@ class Execution(Transitions):
         planned = models.Q(next_attempt_at__gt=now, attempts=0)
         return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
 
-    def _plan(self, next_attempt_at: datetime, *events: Event, let_go: bool, **changes: Any) -> bool:
-        """Plan the next step of a running one; at once if a cancel was asked for since the row was read."""
+    def _plan(self, next_attempt_at: datetime, *events: Event, release: bool, **changes: Any) -> bool:
+        """Schedule the next step of a running one; now, if a cancel was requested since the row was read."""
         planned: Any = next_attempt_at
         if self.cancel_requested_at is None:
             planned = Coalesce("cancel_requested_at", models.Value(next_attempt_at))
-        if let_go:
+        if release:
             changes |= no_lease()
         moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=planned, **changes)
         if moved:
@@ -318,7 +303,7 @@ class Execution(Transitions):
         return moved
 
     def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
-        """A step of ours broke off; the next one starts from what the row says."""
+        """An internal error ended a step; the next one starts from the row."""
         return self._move(
             ACTIVE,
             *([("internal_error", why)] if self.attempts == 0 else []),
@@ -335,7 +320,7 @@ class Execution(Transitions):
     def refuse_start(
         self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None = None
     ) -> bool:
-        """`answer`: the engine's own, raw; empty where there was none."""
+        """`answer`: the engine's raw one, or empty."""
         payload = {"start_answer": answer} if answer else {}
         return self._finish(State.FAILED, kind=kind, why=why, payload=payload, aftermath=aftermath)
 
@@ -346,7 +331,6 @@ class Execution(Transitions):
         return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=ErrorKind.TIMEOUT, why=why)
 
     def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
-        """The engine says that the run has ended."""
         return self._finish_as_reported(
             ACTIVE,
             snapshot,
@@ -356,7 +340,7 @@ class Execution(Transitions):
         )
 
     def request_cancel(self, by: str) -> bool:
-        """Note that somebody wants it cancelled; whoever holds the lease tells the engine."""
+        """Record the request; the lease holder cancels at the engine."""
         now = timezone.now()
         return self._move(
             ACTIVE,
@@ -368,8 +352,7 @@ class Execution(Transitions):
         )
 
     def cancel_queued(self, by: str) -> bool:
-        """End what no engine has got and what nobody is about to start."""
-        why = f"{by} cancelled it before there was room for it."
+        why = f"{by} cancelled it in the queue."
         return self._move(
             [State.PENDING],
             (State.CANCELLED.value, why),
@@ -380,12 +363,12 @@ class Execution(Transitions):
         )
 
     def admit(self) -> bool:
-        """Give what waits in the queue a place: it is due at once, and its timeout begins now."""
+        """Admit a queued execution: it is due now, and its timeout starts."""
         now = timezone.now()
         waited = (now - self.created_at).total_seconds()
         return self._move(
             [State.PENDING],
-            ("admitted", f"There is room for it after {waited:.1f} s in the queue."),
+            ("admitted", f"Admitted after {waited:.1f} s in the queue."),
             when=models.Q(admitted_at=None),
             admitted_at=now,
             next_attempt_at=now,
@@ -393,7 +376,7 @@ class Execution(Transitions):
         )
 
     def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
-        """End what waits in the queue in vain."""
+        """End a queued execution that cannot start."""
         state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
         return self._move(
             [State.PENDING],
@@ -403,7 +386,7 @@ class Execution(Transitions):
         )
 
     def mark_overdue(self) -> bool:
-        """Its timeout has passed while it runs: from now on it is to end, and has some time for that."""
+        """Its timeout has passed while it runs: it is to be cancelled, with a grace period."""
         return self._move(
             [State.RUNNING],
             ("overdue", f"Its timeout of {self.timeout_seconds} s has passed: it is to be cancelled."),
@@ -420,11 +403,11 @@ class Execution(Transitions):
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
-        """The engine was told to end a run that went on after it was to be cancelled; it is told once."""
+        """Sent once, after a cancellation without effect."""
         return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
 
     def mark_cancel_refused(self, why: str) -> bool:
-        """The engine was told and said no; it is not asked again."""
+        """The engine refused; it is not asked again."""
         return self._move(
             [State.RUNNING],
             ("cancel_refused", why),
@@ -433,32 +416,32 @@ class Execution(Transitions):
         )
 
     def reattach(self, *, until: datetime) -> bool:
-        """The caller that went away without its result asks for it again.
+        """Take over an execution whose caller left without its result.
 
-        What is cancelled, or about to be, is nothing to come back to; what ended before the cancel is.
+        Not one that is cancelled or about to be, unless it ended before the request.
         """
         abandoned = models.Q(awaited_until__lt=timezone.now())
         wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
         return self._move(
             [state for state in State if state != State.CANCELLED],
-            ("reattached", "The same call came again and goes on with this execution."),
+            ("reattached", "The same call came again and takes over this execution."),
             when=abandoned & wanted,
             awaited_until=until,
         )
 
     def mark_answered(self) -> bool:
-        """The waiting caller has its result, or knows how to ask for it."""
+        """The waiting caller has its result, or knows how to get it."""
         return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
 
     def mark_unanswered(self, why: str = "") -> bool:
-        """The waiting caller went away without an answer; the timeline is told why, if that is news."""
+        """The waiting caller left without an answer; `why` goes into the timeline."""
         gone = [("caller_gone", why)] if why else []
-        # So far back that neither the end of the run nor a renewal under way takes it for waited for.
+        # So far back that neither the end of the run nor a concurrent renewal takes it for awaited.
         return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
 
 
 def log_progress(execution: Execution, news: str) -> None:
-    """As often as the timeline tells of it."""
+    """As often as the timeline records it."""
     logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
 
 
@@ -470,8 +453,10 @@ Block = dict[str, Any]
 """An MCP content block."""
 
 
-def testify(tool_name: str, output: Any, metadata: dict[str, Any], *, by: str) -> tuple[str, dict[str, Any]]:
-    """What the timeline says, and what the payload becomes. `output` None: it is not known."""
+def manual_result(
+    tool_name: str, output: Any, metadata: dict[str, Any], *, by: str
+) -> tuple[str, dict[str, Any]]:
+    """The line of the timeline, and the changed payload. `output` None: not known."""
     said = metadata | {SAID_BY: by}
     if output is None:
         told = (

@@ -1,4 +1,4 @@
-"""What went into an execution and what came out of it."""
+"""The payloads of an execution: input, output and the engine's answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from catalogue.fields import JSONTextField
 from executions.models.record import ExecutionRecord
 
 SAID_BY = "said_by"
-"""The name in `metadata` of who said what came of the run, where no engine told it."""
+"""The name in `metadata` of the administrator who resolved the run by hand."""
 
 
 class ExecutionPayload(models.Model):
-    """What went in and what came out, apart from the row that lists and counters read."""
+    """Apart from the row, which lists and counters read."""
 
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="payload"
@@ -25,7 +25,7 @@ class ExecutionPayload(models.Model):
     input = JSONTextField(default=dict, null=True, help_text="Empty once the retention has removed it.")
     output = JSONTextField(null=True)
     content = JSONTextField(
-        null=True, help_text="The output as MCP content blocks, from engines that answer with such."
+        null=True, help_text="The output as MCP content blocks, if the engine returns them."
     )
     start_answer = JSONTextField(null=True, help_text="The engine's raw answer to the start.")
     status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")
@@ -33,7 +33,7 @@ class ExecutionPayload(models.Model):
     cut = JSONTextField(default=list, help_text="Which of them were too large to keep whole.")
     shares_output = models.BooleanField(
         default=False,
-        help_text="The output is a large one from the result cache: it is kept with the run it came from.",
+        help_text="The output is large and from the result cache: it is stored with the original run.",
     )
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class ExecutionPayload(models.Model):
 
     @property
     def is_testimony(self) -> bool:
-        """An administrator said that it ran, and the output if there is one."""
+        """An administrator reported that it ran, and perhaps its output."""
         return SAID_BY in self.metadata
 
     @classmethod
     def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
-        """With the output in its place, also where it is kept with another run."""
+        """Fetches an output that is stored with another run."""
         payload = super().from_db(*args, **options)
         if {"output", "content", "shares_output"} <= payload.__dict__.keys() and payload.shares_output:
             origin = cls.objects.filter(execution__answered_from_cache=payload.pk)
@@ -56,7 +56,7 @@ class ExecutionPayload(models.Model):
 
     @classmethod
     def record(cls, execution: ExecutionRecord, sizes: Mapping[str, int], **values: Any) -> None:
-        """Keep the values; one that is too large is left out, and `cut` and the timeline say so."""
+        """Store the values; one that is too large is left out, which `cut` and the timeline record."""
         limit = settings.CATALOGUE["max_payload_bytes"]
         if too_large := {name: size for name, size in sizes.items() if size > limit}:
             for name, size in too_large.items():
@@ -65,12 +65,12 @@ class ExecutionPayload(models.Model):
             cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
             values["cut"] = cls.objects.values_list("cut", flat=True).get(pk=execution.pk) + cut
         cls.objects.filter(pk=execution.pk).update(**values)
-        # Whoever read the payload before would go on seeing it as it was.
+        # An instance that was read before would stay stale.
         if (known := execution._state.fields_cache.get("payload")) is not None:
             for name, value in values.items():
                 setattr(known, name, value)
 
 
 def size_of(value: Any) -> int:
-    """In bytes, as JSON."""
+    """In bytes of JSON."""
     return len(json.dumps(value))

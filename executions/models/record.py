@@ -1,23 +1,38 @@
-"""What is kept of an execution, apart from its payloads and its timeline."""
+"""The row of an execution, the lines of its timeline, and the queries that repeat."""
 
-import asyncio
+from __future__ import annotations
+
+import contextlib
 import uuid
 from dataclasses import replace
 from datetime import datetime
+from typing import Any, Self, TypeVar
 
-from django.db import models
+from django.db import connection, models
+from django.db.models import Q
 from django.utils import timezone
 
 from catalogue.models import Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunRef
-from executions.models.event import ExecutionEvent
+from executions.callers import Caller
 from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
 
 
-class ExecutionRecord(models.Model):
-    """One run of a workflow on behalf of a caller. Payloads live in `ExecutionPayload`."""
+class ExecutionEvent(models.Model):
+    execution = models.ForeignKey("executions.Execution", on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=30)
+    message = models.TextField(blank=True)
 
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+class ExecutionRecord(models.Model):
     class Door(models.TextChoices):
         MCP = "mcp", "MCP"
         REST = "rest", "REST"
@@ -26,11 +41,11 @@ class ExecutionRecord(models.Model):
         WORKFLOW = "workflow", "natural-language request"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    # Without an index of its own: execution_by_workflow begins with it.
+    # No index of its own: execution_by_workflow begins with it.
     workflow = models.ForeignKey(
         Workflow, null=True, on_delete=models.SET_NULL, related_name="executions", db_index=False
     )
-    # The names at the time: a record has to be readable after its workflow is gone.
+    # Copied, so that the record is readable after its workflow is deleted.
     tool_name = models.CharField(max_length=64)
     workflow_name = models.CharField(max_length=255)
     upstream_id = models.CharField("engine's workflow id", max_length=255)
@@ -57,7 +72,7 @@ class ExecutionRecord(models.Model):
         related_name="answered_from_cache",
         db_index=False,
         editable=False,
-        help_text="The run whose cached result answered it; empty also once that is removed.",
+        help_text="The run whose cached result answered it; empty also once that run is removed.",
     )
     cached_at = models.DateTimeField(
         null=True, help_text="When the run ended whose cached result answered it. Empty: it ran itself."
@@ -72,7 +87,7 @@ class ExecutionRecord(models.Model):
     )
     awaited_until = models.DateTimeField(
         null=True,
-        help_text="In the future: a request waits for it. In the past: its caller is gone without an answer.",
+        help_text="In the future: a request waits for it. In the past: its caller left without an answer.",
     )
 
     state = models.CharField(max_length=12, choices=State.choices, default=State.PENDING)
@@ -90,7 +105,7 @@ class ExecutionRecord(models.Model):
     events_pruned_at = models.DateTimeField(null=True, help_text="When the retention removed its timeline.")
 
     admitted_at = models.DateTimeField(
-        null=True, help_text="When the limits had room for it. Empty: it waits in the queue."
+        null=True, help_text="When the limits allowed it. Empty: it waits in the queue."
     )
     started_at = models.DateTimeField(null=True, help_text="When the engine took it.")
     finished_at = models.DateTimeField(null=True)
@@ -102,24 +117,24 @@ class ExecutionRecord(models.Model):
     timeout_seconds = models.PositiveIntegerField()
     deadline_at = models.DateTimeField(help_text="When it is given up and cancelled.")
     next_attempt_at = models.DateTimeField(
-        default=timezone.now, help_text="When somebody should next ask the engine."
+        default=timezone.now, help_text="When the engine is next to be asked."
     )
     attempts = models.PositiveIntegerField(
         default=0, help_text="Failed attempts in a row to reach the engine."
     )
     not_found = models.PositiveIntegerField(
         default=0,
-        help_text="Polls in a row to which the engine said that it knows no such run, or tells of none.",
+        help_text="Consecutive polls that found no such run.",
     )
-    poll_failure = models.TextField(
-        blank=True, help_text="Why the last poll did not tell how the run is. Empty: it did."
-    )
+    poll_failure = models.TextField(blank=True, help_text="Why the last poll failed. Empty: it did not.")
     looked_up_since = models.DateTimeField(
         null=True,
-        help_text="Since when the engine is asked whether it has a run for our key; the answer is lost.",
+        help_text="Since when the engine is asked for a run with the execution's key; the answer was lost.",
     )
     polls = models.PositiveIntegerField(default=0)
-    progress_noted_at = models.DateTimeField(null=True, help_text="When the timeline last told of progress.")
+    progress_noted_at = models.DateTimeField(
+        null=True, help_text="When progress was last added to the timeline."
+    )
     polled_at = models.DateTimeField(null=True, help_text="When the engine was last asked for the status.")
     lease_holder = models.CharField(max_length=64, blank=True)
     lease_expires_at = models.DateTimeField(null=True)
@@ -128,18 +143,17 @@ class ExecutionRecord(models.Model):
     overdue_since = models.DateTimeField(
         null=True, help_text="When its timeout was seen to have passed, and its cancellation to be due."
     )
-    cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was told.")
+    cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was asked to cancel it.")
     terminate_sent_at = models.DateTimeField(
-        null=True, help_text="When the engine was told to end it, as it had not followed the cancellation."
+        null=True,
+        help_text="When the engine was asked to terminate it, as it had not followed the cancellation.",
     )
-    cancel_refusal = models.TextField(blank=True, help_text="The engine's words where it refused to cancel.")
+    cancel_refusal = models.TextField(blank=True, help_text="Why the engine refused to cancel it.")
 
     is_reattached = False
-    """Not stored: an earlier, identical call began it, and its caller went away without an answer."""
-    in_hand = False
+    """Not stored: it was begun by an earlier, identical call that ended without an answer."""
+    awaited_here = False
     """Not stored: a request of this process waits for it, and answers with what it becomes."""
-    news: asyncio.Event | None = None
-    """Not stored: set whenever that request has something to tell."""
     raised: Exception | None = None
     """Not stored: why its start failed, as the connector raised it in this process."""
 
@@ -152,8 +166,8 @@ class ExecutionRecord(models.Model):
                 name="execution_due",
                 condition=models.Q(state__in=["pending", "starting", "running"]),
             ),
-            # Who takes up room within the limits, and who waits for it. The conditions are in words that
-            # SQLite recognises in a query, unlike lists; the state makes it prefer these indexes.
+            # Conditions phrased so that SQLite recognises them in queries, unlike lists; the state makes it
+            # prefer these indexes.
             models.Index(
                 fields=["workflow", "state", "caller"],
                 name="execution_room_workflow",
@@ -184,7 +198,7 @@ class ExecutionRecord(models.Model):
                 name="execution_cached_from",
                 condition=models.Q(cached_from__isnull=False),
             ),
-            # What the retention walks: each index holds only what it may still have to remove.
+            # For the retention: each index holds only what may be due.
             models.Index(
                 fields=["finished_at"],
                 name="execution_finished",
@@ -212,7 +226,6 @@ class ExecutionRecord(models.Model):
         ]
 
     def note(self, kind: str, message: str) -> None:
-        """Add a line to the timeline that changes no state."""
         ExecutionEvent.objects.create(execution_id=self.pk, kind=kind, message=printable(message))
 
     def __str__(self) -> str:
@@ -224,7 +237,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_settled(self) -> bool:
-        """Nothing will change by itself any more."""
         return self.state not in ACTIVE
 
     @property
@@ -233,17 +245,16 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_awaited(self) -> bool:
-        """A request waits for it at present."""
         return self.awaited_until is not None and self.awaited_until >= timezone.now()
 
     @property
     def is_unanswered(self) -> bool:
-        """Its caller is gone without an answer, and has not come back for one."""
+        """Its caller left without an answer and has not asked again."""
         return self.awaited_until is not None and self.awaited_until < timezone.now()
 
     @property
     def cancel_progress(self) -> CancelProgress | None:
-        """What came of somebody's wish to cancel it; None where nobody had it."""
+        """None if nobody asked to cancel it."""
         if self.cancel_requested_at is None:
             return None
         if self.state == State.CANCELLED:
@@ -256,7 +267,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def told_state(self) -> str:
-        """In words, for people and models."""
         if self.is_queued:
             return "waiting in the queue"
         if self.state == State.RUNNING and self.overdue_since is not None:
@@ -265,14 +275,14 @@ class ExecutionRecord(models.Model):
 
     @property
     def doubt(self) -> str:
-        """A sentence where the engine did not tell how the run is when it was last asked; else empty."""
+        """A sentence if the last poll did not return the run's state; else empty."""
         if self.state != State.RUNNING or not self.poll_failure:
             return ""
-        return f"When it was last asked, the engine did not tell how the run is: {self.poll_failure}"
+        return f"The last poll did not return the run's state: {self.poll_failure}"
 
     @property
     def told_progress(self) -> float | None:
-        """Percent. Engines seldom say of a run that has completed how far it is."""
+        """Percent; engines rarely report that of a completed run."""
         return 100.0 if self.state == State.COMPLETED else self.progress
 
     @property
@@ -281,7 +291,7 @@ class ExecutionRecord(models.Model):
 
     @property
     def duration_ms(self) -> int | None:
-        """By the engine's clock where it tells both times, else by ours."""
+        """By the engine's clock if it reports both times, else by the product's."""
         if self.finished_at is None and not (self.engine_started_at and self.engine_finished_at):
             return None
         return milliseconds_between(
@@ -294,7 +304,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def run(self) -> RunRef:
-        """Raises ValueError for an execution whose workflow has been deleted."""
         if self.workflow is None:
             raise ValueError("The workflow of this execution was deleted.")
         workflow = replace(self.workflow.ref, timeout_seconds=self.timeout_seconds)
@@ -309,9 +318,108 @@ def milliseconds_between(
     engine_started_at: datetime | None,
     engine_finished_at: datetime | None,
 ) -> int:
-    """How long it took. The engine has to tell both of its times, or our own end has to be known."""
+    """Needs both of the engine's times or `finished_at`."""
     begun = engine_started_at or started_at or created_at
     ended = engine_finished_at if engine_started_at and engine_finished_at else finished_at
     if ended is None:
         raise ValueError("It has not ended.")
     return max(0, round((ended - begun).total_seconds() * 1000))
+
+
+ABANDONED = (
+    "SELECT 1 FROM executions_execution"
+    " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
+)
+
+# Steps through the index from name to name: many rows, few names.
+SOURCE_NAMES = (
+    "WITH RECURSIVE known(name) AS ("
+    " SELECT MIN(source_name) FROM executions_execution"
+    " UNION ALL"
+    " SELECT (SELECT MIN(source_name) FROM executions_execution WHERE source_name > known.name)"
+    " FROM known WHERE known.name IS NOT NULL"
+    ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
+)
+
+
+SEARCHED = 20_000
+"""The newest executions, in which a text is searched without an index."""
+MOST_FOUND = 1_000
+TEXTS = (
+    "tool_name", "workflow_name", "upstream_id", "source_name", "caller_name", "error", "progress_message",
+    "run_id", "correlation_id", "idempotency_key",
+)  # fmt: skip
+
+
+RecordT = TypeVar("RecordT", bound=ExecutionRecord)
+
+
+class _IsActive(models.Func):
+    """The condition of the index on due executions, spelled out.
+
+    SQLite uses a partial index only if the statement repeats its condition without parameters; without the
+    hint it sorts all active rows instead.
+    """
+
+    template = "%(expressions)s IN ('pending', 'starting', 'running')"
+    output_field = models.BooleanField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template=f"likely({self.template})", **context)
+
+
+class ExecutionQuerySet(models.QuerySet[RecordT]):
+    def active(self) -> Self:
+        return self.filter(state__in=["pending", "starting", "running"])
+
+    def due(self, now: datetime) -> Self:
+        """Active, due and without a lease."""
+        free = Q(lease_expires_at=None) | Q(lease_expires_at__lt=now)
+        queued = Q(state="pending", admitted_at=None)
+        due = self.filter(_IsActive("state"), free, ~queued, next_attempt_at__lte=now)
+        return due.order_by("next_attempt_at")
+
+    def queued(self) -> Self:
+        """Recorded but not admitted, the oldest first."""
+        # Only admitted executions leave PENDING, so this index suffices.
+        return self.filter(admitted_at=None, finished_at=None).order_by("created_at", "pk")
+
+    def admitted(self) -> Self:
+        """Active and counted by the limits."""
+        return self.active().filter(admitted_at__isnull=False, finished_at=None)
+
+    def matching(self, text: str) -> Self:
+        """The newest with the text in a name, an id or an error; whole ids among all. Queries at once."""
+        anywhere = Q()
+        for field in TEXTS:
+            anywhere |= Q(**{f"{field}__icontains": text})
+        newest = self.order_by("-created_at")
+        oldest = list(newest.values_list("created_at", flat=True)[SEARCHED - 1 : SEARCHED])
+        searched = newest.filter(created_at__gte=oldest[0]) if oldest else newest
+        by_id = [self.filter(run_id=text)]
+        with contextlib.suppress(ValueError):
+            by_id.append(self.filter(pk=uuid.UUID(text)))
+        found = {
+            key
+            for matches in (searched.filter(anywhere), *by_id)
+            for key in matches.values_list("pk", flat=True)[:MOST_FOUND]
+        }
+        return self.filter(pk__in=found)
+
+    def visible_to(self, caller: Caller) -> Self:
+        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+
+
+def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
+    """Whether the caller left any call with these arguments without an answer. In SQL: every call asks."""
+    moment = connection.ops.adapt_datetimefield_value(now)
+    with connection.cursor() as cursor:
+        cursor.execute(ABANDONED, [caller, arguments_hash, moment])
+        return cursor.fetchone() is not None
+
+
+def recorded_source_names(*, limit: int) -> list[str]:
+    """In alphabetical order, deleted sources included."""
+    with connection.cursor() as cursor:
+        cursor.execute(SOURCE_NAMES, [limit])
+        return [name for (name,) in cursor.fetchall()]

@@ -1,7 +1,7 @@
-"""What a workflow's runs came to, kept to answer the same call again.
+"""Results of runs, kept to answer the same call again.
 
-A workflow's row of `CacheUse` is the lock of its cached results: who stores, uses or removes one locks it
-first, several in the order of their keys. So the counters are exact, and nobody waits in a circle.
+A workflow's `CacheUse` row is the lock of its cached results: each transaction that stores, uses or removes
+one locks it first, several in the order of their keys. So the counters are exact and deadlocks impossible.
 """
 
 from __future__ import annotations
@@ -10,43 +10,48 @@ import hashlib
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
-from django.db.models import F
+from django.db import DatabaseError, models, transaction
+from django.db.models import Count, F, Sum
+from loguru import logger
 
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Workflow
+from catalogue.schemas import find_argument_problems
+from executions.models.payload import size_of
 from executions.models.record import ExecutionRecord
 
 MEGABYTE = 1024 * 1024
 SHARE_OF_ONE = 10
-"""The largest result that is cached is this part of the limit, so that one cannot evict all the others."""
+"""The largest cached result is a tenth of the limit, so that one cannot evict all others."""
 
 
 class CachePolicy(Recorded):
-    """What holds for the cached results of all workflows: one row, which an admin edits."""
+    """The settings of the result cache: one row."""
 
     ONLY = 1
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     enabled = models.BooleanField(
         default=True,
-        help_text="Off: no result is stored and none is used; those that there are stay until they expire.",
+        help_text="Off: no result is stored or used; existing ones stay until they expire.",
     )
     max_bytes = models.PositiveBigIntegerField(
         "limit",
         default=100 * MEGABYTE,
         validators=[MinValueValidator(1024), MaxValueValidator(1024 * 1024 * MEGABYTE)],
-        help_text="Bytes of all results together. Beyond it those go that were not used for longest; "
+        help_text="Bytes of all results together. Beyond it the least recently used are evicted; "
         "a result larger than a tenth of it is not cached.",
     )
     cleanup_seconds = models.PositiveIntegerField(
         "cleanup interval",
         default=300,
         validators=[MinValueValidator(10), MaxValueValidator(86_400)],
-        help_text="Seconds between two removals of what has expired. It is not used in the meantime either.",
+        help_text="Seconds between two removals of expired results, which are not used in the meantime "
+        "either.",
     )
     cleaned_at = models.DateTimeField(null=True, editable=False)
 
@@ -59,26 +64,16 @@ class CachePolicy(Recorded):
 
     @classmethod
     def current(cls) -> CachePolicy:
-        """As the admin set it; the defaults where nobody has."""
+        """The defaults before the first change."""
         return cls.objects.filter(pk=cls.ONLY).first() or cls()
-
-    @property
-    def largest_result(self) -> int:
-        """In bytes."""
-        return self.max_bytes // SHARE_OF_ONE
-
-    def is_cleanup_due(self, now: datetime) -> bool:
-        return self.cleaned_at is None or self.cleaned_at + timedelta(seconds=self.cleanup_seconds) <= now
 
 
 class CacheUse(models.Model):
-    """How the cached results of one workflow are used, counted since caching was first switched on for it."""
-
     workflow = models.OneToOneField(
         Workflow, on_delete=models.CASCADE, primary_key=True, related_name="cache_use"
     )
-    entries = models.PositiveBigIntegerField("results", default=0, help_text="Cached at present.")
-    bytes = models.PositiveBigIntegerField(default=0, help_text="Of the results that are cached at present.")
+    entries = models.PositiveBigIntegerField("results", default=0, help_text="Cached now.")
+    bytes = models.PositiveBigIntegerField(default=0, help_text="Of the results that are cached now.")
     hits = models.PositiveBigIntegerField(default=0, help_text="Calls answered from the cache.")
     misses = models.PositiveBigIntegerField(default=0, help_text="Calls that no result could answer.")
     refreshes = models.PositiveBigIntegerField(default=0, help_text="Calls that asked for a fresh run.")
@@ -86,9 +81,9 @@ class CacheUse(models.Model):
     oversized = models.PositiveBigIntegerField(default=0, help_text="Results that were too large for it.")
     evictions = models.PositiveBigIntegerField(default=0, help_text="Results that made room for others.")
     expired = models.PositiveBigIntegerField(default=0, help_text="Results removed because of their age.")
-    cleared = models.PositiveBigIntegerField(default=0, help_text="Results removed because somebody said so.")
+    cleared = models.PositiveBigIntegerField(default=0, help_text="Results cleared on request.")
     clearings = models.PositiveBigIntegerField(
-        default=0, help_text="How often it was cleared: what began to run before the last time is not cached."
+        default=0, help_text="How often it was cleared: runs that began before the last time are not cached."
     )
     cleared_at = models.DateTimeField(null=True)
 
@@ -101,7 +96,7 @@ class CacheUse(models.Model):
 
     @classmethod
     def add(cls, workflow_id: int, **numbers: int) -> None:
-        """Count, in the transaction of what is counted and as late in it as can be."""
+        """Count late in the transaction of what is counted."""
         changes = {name: F(name) + number for name, number in numbers.items()}
         mine = cls.objects.filter(pk=workflow_id)
         if not mine.update(**changes):
@@ -110,7 +105,7 @@ class CacheUse(models.Model):
 
     @classmethod
     def lock(cls, workflows: Iterable[int]) -> list[CacheUse]:
-        """Within a transaction: nobody else changes these workflows' cached results until it ends."""
+        """Keeps other transactions from these workflows' cached results until this one ends."""
         return list(cls.objects.select_for_update().filter(pk__in=set(workflows)).order_by("pk"))
 
     @classmethod
@@ -119,9 +114,7 @@ class CacheUse(models.Model):
 
 
 class CachedResult(models.Model):
-    """One result, as long as it answers the same call. The output itself is in `CachedOutput`."""
-
-    # Without an index of its own: cached_result_by_age begins with it.
+    # No index of its own: cached_result_by_age begins with it.
     workflow = models.ForeignKey(
         Workflow, on_delete=models.CASCADE, related_name="cached_results", db_index=False
     )
@@ -149,7 +142,7 @@ class CachedResult(models.Model):
 
     @classmethod
     def find(cls, key: str) -> CachedResult | None:
-        """With its output at hand, however old it is; None also where an admin has switched the cache off."""
+        """With its output, however old; None if there is none or the cache is disabled."""
         for found in cls.objects.raw(FIND, [key]):
             texts = vars(found)["output_text"], vars(found)["content_text"] or "null"
             output, content = map(json.loads, texts)
@@ -158,11 +151,11 @@ class CachedResult(models.Model):
         return None
 
     def answers(self, now: datetime, *, seconds: int) -> bool:
-        """Whether it may still be used, if results of its workflow are now to be cached for so long."""
+        """Whether it may still be used if its workflow's results are now cached for `seconds`."""
         return now < min(self.expires_at, self.created_at + timedelta(seconds=seconds))
 
     def use(self, now: datetime) -> bool:
-        """Count a hit, last in the transaction that records it. False: it is gone, or another now."""
+        """Count a hit, last in its transaction. Returns False if the result was removed or replaced."""
         CacheUse.add(self.workflow_id, hits=1)
         same = CachedResult.objects.filter(
             pk=self.pk, execution=self.execution_id, created_at=self.created_at
@@ -173,10 +166,7 @@ class CachedResult(models.Model):
     def put(
         cls, execution: ExecutionRecord, workflow: Workflow, *, size: int, output: object, content: object
     ) -> None:
-        """Keep the output of an execution that has just completed; its workflow's `CacheUse` is locked.
-
-        It takes the place of an older one.
-        """
+        """Store the output of a completed execution under the lock of `CacheUse`, replacing an older one."""
         seconds = workflow.effective_cache_seconds
         assert seconds is not None and execution.finished_at is not None, "see keep_result"
         key, ended_at = execution.cache_key, execution.finished_at
@@ -200,13 +190,15 @@ class CachedResult(models.Model):
 
 
 class CachedOutput(models.Model):
-    """Apart from the row that every hit writes: SQLite would write a large output each time, too."""
+    """A table of its own: SQLite would rewrite a large output with every hit."""
 
     result = models.OneToOneField(
         CachedResult, on_delete=models.CASCADE, primary_key=True, related_name="kept"
     )
     output = JSONTextField()
-    content = JSONTextField(null=True, help_text="The output as MCP content blocks, if the engine gave such.")
+    content = JSONTextField(
+        null=True, help_text="The output as MCP content blocks, if the engine returned them."
+    )
 
     def __str__(self) -> str:
         return f"output of {self.result_id}"
@@ -218,11 +210,94 @@ FIND = f"""
     JOIN {CachedOutput._meta.db_table} kept ON kept.result_id = result.id
     WHERE result.key = %s AND NOT EXISTS (SELECT 1 FROM {CachePolicy._meta.db_table} WHERE NOT enabled)
 """  # noqa: S608 - only names
-"""Written out: Django takes ten times as long to put it together as the database to answer it."""
+"""Raw SQL: Django takes ten times as long to build it as the database to answer."""
 
 
 def cache_key(workflow: Workflow, arguments_hash: str) -> str:
-    """What has to be the same for one run to answer another call: the workflow, its content upstream, the
-    engine with its settings, and the arguments."""
+    """A hash of all that has to match: workflow, content, the engine's settings and arguments."""
     same = [workflow.pk, workflow.content_hash, workflow.source.settings_fingerprint, arguments_hash]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()
+
+
+BATCH = 200
+"""Results per transaction: SQLite has one writer."""
+READ = (
+    "cache_seconds", "upstream_cache_seconds", "content_hash", "output_schema", "metadata",
+    "source__kind", "source__config", "source__encrypted_credentials",
+)  # fmt: skip
+
+
+def keep_result(execution: ExecutionRecord, output: Any, content: Any) -> None:
+    """Cache the result if its workflow still caches and the key is unchanged; failures are only logged."""
+    try:
+        with transaction.atomic():
+            _keep(execution, output, content)
+    except DatabaseError as error:
+        logger.bind(execution=execution.pk).warning("The result could not be cached: {}", error)
+
+
+def _keep(execution: ExecutionRecord, output: Any, content: Any) -> None:
+    # Read again: a curator may have changed it during the run.
+    known = Workflow.objects.filter(executions=execution.pk)
+    workflow, policy = known.select_related("source").only(*READ).first(), CachePolicy.current()
+    if workflow is None or not policy.enabled or not _is_worth_keeping(execution, workflow, output, content):
+        return
+    sizes = [size_of(output), *([size_of(content)] if content is not None else [])]
+    if max(sizes) > settings.CATALOGUE["max_payload_bytes"]:
+        return
+    if (size := sum(sizes)) > policy.max_bytes // SHARE_OF_ONE:
+        CacheUse.add(workflow.pk, oversized=1)
+        return
+    if any(use.clearings == execution.cache_clearings for use in CacheUse.lock([workflow.pk])):
+        CachedResult.put(execution, workflow, size=size, output=output, content=content)
+        if CacheUse.total_bytes() > policy.max_bytes:
+            # In a transaction of its own: it locks other workflows' rows.
+            transaction.on_commit(evict_excess, robust=True)
+
+
+def _is_worth_keeping(execution: ExecutionRecord, workflow: Workflow, output: Any, content: Any) -> bool:
+    """Whether it can answer the same call again: complete, valid and of the workflow as it is now."""
+    if workflow.effective_cache_seconds is None or (output is None and content is None):
+        return False
+    if cache_key(workflow, execution.arguments_hash) != execution.cache_key:
+        return False
+    promised = workflow.promised_output_schema
+    return promised is None or not find_argument_problems(promised, output)
+
+
+def evict_excess() -> int:
+    """Evict the least recently used results until the cache is within its limit, in several transactions."""
+    evicted = 0
+    while (excess := CacheUse.total_bytes() - CachePolicy.current().max_bytes) > 0:
+        if not (victims := _least_recently_used(excess)):
+            break
+        evicted += remove_results(victims, counted_as="evictions")
+    return evicted
+
+
+def _least_recently_used(excess: int) -> list[int]:
+    victims = []
+    oldest = CachedResult.objects.order_by("last_used_at", "pk").values_list("pk", "size")
+    for key, size in oldest[:BATCH]:
+        victims.append(key)
+        if (excess := excess - size) <= 0:
+            break
+    return victims
+
+
+@transaction.atomic
+def remove_results(keys: Iterable[int], *, counted_as: str) -> int:
+    """Returns how many of them were still there."""
+    rows = CachedResult.objects.filter(pk__in=list(keys)).order_by()
+    CacheUse.lock(rows.values_list("workflow", flat=True))
+    found = rows.values_list("workflow").annotate(entries=Count("pk"), total=Sum("size"))
+    counts = sorted((workflow, entries, total) for workflow, entries, total in found)
+    rows.delete()
+    for workflow, entries, total in counts:
+        less: dict[str, models.expressions.Combinable] = {
+            "entries": F("entries") - entries,
+            "bytes": F("bytes") - total,
+            counted_as: F(counted_as) + entries,
+        }
+        CacheUse.objects.filter(pk=workflow).update(**less)
+    return sum(entries for _, entries, _ in counts)

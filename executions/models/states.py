@@ -19,17 +19,17 @@ FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
 
 class CancelProgress(models.TextChoices):
-    """What came of a request to cancel, as far as the record knows."""
+    """The outcome of a cancel request, as recorded."""
 
-    REQUESTED = "requested", "asked for; the engine has not been told yet"
-    SENT = "sent", "the engine was told and has not confirmed it yet"
+    REQUESTED = "requested", "requested; not sent to the engine yet"
+    SENT = "sent", "sent to the engine; not confirmed yet"
     CONFIRMED = "confirmed", "cancelled"
     REFUSED = "refused", "the engine refused"
     TOO_LATE = "too_late", "it ended before it could be cancelled"
 
 
 class Aftermath(models.TextChoices):
-    """What a failure left behind, told by a line of the timeline; what may be done next depends on it."""
+    """What a failure left behind, which decides what may be done next; a line of the timeline."""
 
     MAY_HAVE_EFFECT = "may_have_effect", "What was asked for may have been done all the same."
     NO_OTHER_ARGUMENTS = "no_other_arguments", "Other arguments would not help."

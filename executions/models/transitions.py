@@ -1,4 +1,4 @@
-"""How every verb of an execution changes its row: one compare-and-set UPDATE with its events and payload."""
+"""How a transition changes the row: one compare-and-set UPDATE with its events and payload."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -9,10 +9,9 @@ from django.utils import timezone
 
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, RunState
-from executions.models.cache_store import keep_result
-from executions.models.event import ExecutionEvent
 from executions.models.payload import ExecutionPayload, size_of
-from executions.models.record import ExecutionRecord
+from executions.models.record import ExecutionEvent, ExecutionRecord
+from executions.models.result_cache import keep_result
 from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
 from executions.models.usage import count_end
 
@@ -90,7 +89,7 @@ class Transitions(ExecutionRecord):
 
     def _answer(self) -> dict[str, Any]:
         """Whoever waits for it in this process answers with what it has become."""
-        return {"awaited_until": _unless_past("awaited_until")} if self.in_hand else {}
+        return {"awaited_until": _unless_past("awaited_until")} if self.awaited_here else {}
 
     def _move(
         self,
@@ -101,11 +100,9 @@ class Transitions(ExecutionRecord):
         payload: dict[str, Any] | None = None,
         **changes: Any,
     ) -> bool:
-        """Apply `changes` if the row is still in one of the `allowed` states; True if it was.
+        """Apply `changes`, events and payload if the row is still in an `allowed` state; True if so.
 
-        `ours`: only under the lease that the row was read with. What a step concludes of its own says nothing
-        once somebody else has gone on; what the engine says of a run's end holds whoever asked.
-        Events and payload go into the same transaction. Afterwards the instance shows the changes.
+        `ours`: only under the lease that the row was read with. Afterwards the instance has the changes.
         """
         rows = type(self)._default_manager
         matching = rows.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
@@ -115,16 +112,17 @@ class Transitions(ExecutionRecord):
         sizes = {name: size_of(value) for name, value in payload.items()}
         if changes.get("state") in FINAL:
             changes["output_characters"] = _result_size(payload, sizes)
-        # One UPDATE is a transaction already, and within another one a savepoint would only cost time.
+        # A single UPDATE needs no transaction, and a savepoint in another one costs time.
         several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
         with several:
             if matching.update(**changes) != 1:
                 return False
             self._record_move(events, payload, sizes, changes)
-        # The state last: a waiting request may read the instance while this thread writes it.
-        for name, value in sorted(changes.items(), key=lambda change: change[0] == "state"):
-            if not isinstance(value, models.expressions.Combinable):
+        for name, value in changes.items():
+            if name != "state" and not isinstance(value, models.expressions.Combinable):
                 setattr(self, name, value)
+        # The state last: a waiting request may read the instance while this thread writes it.
+        self.state = changes.get("state", self.state)
         return True
 
     def _record_move(
@@ -134,13 +132,14 @@ class Transitions(ExecutionRecord):
         sizes: Mapping[str, int],
         changes: Mapping[str, Any],
     ) -> None:
-        """What belongs to a move besides the row, in its transaction."""
         if payload:
             ExecutionPayload.record(self, sizes, **payload)
         if events:
             ExecutionEvent.objects.bulk_create(
-                ExecutionEvent(execution_id=self.pk, kind=kind, message=printable(message))
-                for kind, message in events
+                [
+                    ExecutionEvent(execution_id=self.pk, kind=kind, message=printable(message))
+                    for kind, message in events
+                ]
             )
         if changes.get("state") in FINAL:
             count_end(self, changes)
@@ -152,9 +151,10 @@ def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
 
 
 def _result_size(payload: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-    """Characters of what callers read: the content, where the engine answers with such."""
-    shown = next((name for name in ("content", "output") if payload.get(name) is not None), None)
-    return 0 if shown is None else sizes[shown]
+    """Of what callers read: the content if there is any."""
+    if payload.get("content") is not None:
+        return sizes["content"]
+    return 0 if payload.get("output") is None else sizes["output"]
 
 
 def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:

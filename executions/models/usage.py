@@ -1,27 +1,24 @@
-"""Statistics: how often what was called, how it ended and how long it took, summed up by the hour.
+"""Statistics: calls, outcomes and durations, summed by the hour.
 
-Each end of an execution adds a row of its own in the transaction that records it, so that ends never wait
-for one another. `executions.statistics` folds those rows into one for each combination of what they are
-counted by; a reader adds up whatever rows there are, so it gets the same numbers before and after.
+The transaction that ends an execution inserts a row of its own, so that ends never wait for one another.
+`executions.statistics` folds these into one row for each key; readers add up whatever rows there are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 from django.db import connection, models
 
 from catalogue.models import Workflow
+from executions.callers import Caller
+from executions.models.record import ExecutionRecord, milliseconds_between
 from executions.models.states import State
-
-if TYPE_CHECKING:
-    from executions.callers import Caller
-    from executions.models.record import ExecutionRecord
-
 
 CACHED = "cached"
 
@@ -36,11 +33,11 @@ class Outcome(models.TextChoices):
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 TIMED = (Outcome.COMPLETED, Outcome.FAILED, Outcome.TIMED_OUT)
-"""Outcomes whose durations say how fast a tool is: neither a cached answer nor a cancelled run does."""
+"""Outcomes whose durations count: neither cached answers nor cancelled runs."""
 
 
 class Key(NamedTuple):
-    """What ends are counted by; the fields have the names of the model's columns."""
+    """What ends are grouped by; the fields are columns of the model."""
 
     hour: datetime
     workflow_id: int | None
@@ -55,8 +52,6 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Sums:
-    """What is added up for each key."""
-
     calls: int
     milliseconds: int
     input_characters: int
@@ -74,15 +69,12 @@ class Sums:
 
 class UsageQuerySet(models.QuerySet["HourlyUsage"]):
     def visible_to(self, caller: Caller) -> UsageQuerySet:
-        """What the caller started; everything for a caller that sees all."""
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)
 
 
 class HourlyUsage(models.Model):
-    """Ends of executions within one hour that are alike in everything they are counted by."""
-
     hour = models.DateTimeField(help_text="When the hour in which they ended begins.")
-    # Without a constraint: an execution has to end also where its workflow is being deleted.
+    # No constraint: executions end also while their workflow is being deleted.
     workflow = models.ForeignKey(
         Workflow,
         null=True,
@@ -114,7 +106,10 @@ class HourlyUsage(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["hour"], name="usage_hour"),
-            models.Index(fields=["workflow", "hour"], name="usage_by_workflow"),
+            # All that lists of workflows sort by, so that the rows themselves need not be read.
+            models.Index(
+                fields=["workflow", "hour", "outcome", "calls", "last_at"], name="usage_of_workflows"
+            ),
             models.Index(fields=["id"], name="usage_to_fold", condition=models.Q(is_folded=False)),
         ]
         constraints = [
@@ -165,24 +160,18 @@ class StatisticsState(models.Model):
 
 
 def duration_class_of(milliseconds: int) -> int:
-    """Class n ends at 2 ** (n / 4) ms: within a class, durations differ by less than a fifth."""
+    """Class n ends at 2 ** (n / 4) ms; durations in a class differ by less than a fifth."""
     return 0 if milliseconds <= 1 else math.ceil(4 * math.log2(milliseconds))
 
 
 def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key, Sums]:
-    """How an execution counts that has ended, once `changes` are made to it."""
-    from executions.models.record import milliseconds_between
-
-    def value(name: str) -> Any:
-        return changes.get(name, getattr(execution, name))
-
-    finished_at: datetime = value("finished_at")
+    finished_at: datetime = changes.get("finished_at", execution.finished_at)
     milliseconds = milliseconds_between(
         created_at=execution.created_at,
-        started_at=value("started_at"),
+        started_at=changes.get("started_at", execution.started_at),
         finished_at=finished_at,
-        engine_started_at=value("engine_started_at"),
-        engine_finished_at=value("engine_finished_at"),
+        engine_started_at=changes.get("engine_started_at", execution.engine_started_at),
+        engine_finished_at=changes.get("engine_finished_at", execution.engine_finished_at),
     )
     key = Key(
         hour=finished_at.replace(minute=0, second=0, microsecond=0),
@@ -192,14 +181,14 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
         toolset=execution.toolset,
         caller=execution.caller,
         door=str(execution.door),
-        outcome=CACHED if execution.cached_at else str(value("state")),
+        outcome=CACHED if execution.cached_at else str(changes.get("state", execution.state)),
         duration_class=duration_class_of(milliseconds),
     )
     sums = Sums(
         calls=1,
         milliseconds=milliseconds,
         input_characters=execution.input_characters,
-        output_characters=value("output_characters"),
+        output_characters=changes.get("output_characters", execution.output_characters),
         last_at=finished_at,
         caller_name=execution.caller_name,
     )
@@ -207,12 +196,14 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
 
 
 def count_end(execution: ExecutionRecord, changes: Mapping[str, Any] | None = None) -> None:
-    """Count an execution that has just ended, in the transaction that records its end: one INSERT."""
+    """One INSERT, in the transaction that ends the execution."""
     insert_usage([end_of(execution, changes or {})], folded=False)
 
 
 COLUMNS = (*Key._fields, *Sums.__slots__, "is_folded")
+PLACES = f"({', '.join(['%s'] * len(COLUMNS))})"
 ADDED = ("calls", "milliseconds", "input_characters", "output_characters")
+values_of = attrgetter(*Sums.__slots__)
 
 
 def insert_usage(rows: Iterable[tuple[Key, Sums]], *, folded: bool) -> None:
@@ -220,25 +211,19 @@ def insert_usage(rows: Iterable[tuple[Key, Sums]], *, folded: bool) -> None:
 
     As SQL: Django cannot add on a conflict, and each call ends with this.
     """
-    values = [_prepared(key, sums, folded) for key, sums in rows]
-    quote = connection.ops.quote_name
-    table = quote(HourlyUsage._meta.db_table)
-    names = ", ".join(quote(name) for name in COLUMNS)
-    places = f"({', '.join(['%s'] * len(COLUMNS))})"
-    sql = f"INSERT INTO {table} ({names}) VALUES {', '.join([places] * len(values))}"  # noqa: S608 - only names
+    adapt = connection.ops.adapt_datetimefield_value
+    values = [
+        adapt(value) if isinstance(value, datetime) else value
+        for key, sums in rows
+        for value in (*key, *values_of(sums), folded)
+    ]
+    table = HourlyUsage._meta.db_table
+    places = ", ".join([PLACES] * (len(values) // len(COLUMNS)))
+    sql = f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES {places}"  # noqa: S608 - only names
     if folded:
         greatest = "GREATEST" if connection.vendor == "postgresql" else "MAX"
-        sums_up = [f"{quote(name)} = {table}.{quote(name)} + excluded.{quote(name)}" for name in ADDED]
+        sums_up = [f"{name} = {table}.{name} + excluded.{name}" for name in ADDED]
         sums_up.append(f"last_at = {greatest}({table}.last_at, excluded.last_at)")
-        sql += (
-            f" ON CONFLICT ({', '.join(quote(name) for name in Key._fields)}) WHERE is_folded"
-            f" DO UPDATE SET {', '.join(sums_up)}"
-        )
+        sql += f" ON CONFLICT ({', '.join(Key._fields)}) WHERE is_folded DO UPDATE SET {', '.join(sums_up)}"
     with connection.cursor() as cursor:
-        cursor.execute(sql, [value for row in values for value in row])
-
-
-def _prepared(key: Key, sums: Sums, folded: bool) -> Sequence[Any]:
-    adapt = connection.ops.adapt_datetimefield_value
-    row = [*key, *(getattr(sums, name) for name in Sums.__slots__), folded]
-    return [adapt(value) if isinstance(value, datetime) else value for value in row]
+        cursor.execute(sql, values)

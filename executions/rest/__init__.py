@@ -1,1 +1,1 @@
-"""REST's door to what ran."""
+"""The REST views of executions."""

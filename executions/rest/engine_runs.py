@@ -1,4 +1,4 @@
-"""REST's door to the runs that an engine itself lists."""
+"""The REST view of the runs that an engine lists."""
 
 from typing import Any
 
@@ -14,11 +14,15 @@ from rest_framework.response import Response
 from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.permissions import Access
-from catalogue.rest.bodies import StrictSerializer
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import Problem, Refusal, find_problems
-from catalogue.rest.lists import REFUSED
-from catalogue.rest.serializers import JSONObjectField
+from catalogue.rest.base import (
+    REFUSED,
+    JSONObjectField,
+    Problem,
+    ProblemSerializer,
+    Refusal,
+    StrictSerializer,
+    find_problems,
+)
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from connectors.errors import ConnectorError, Rejected, Unsupported
@@ -33,7 +37,7 @@ STATES = [state.value for state in RunState]
 
 
 class RunFilterSerializer(StrictSerializer):
-    """Which runs to list; what is left out does not matter."""
+    """Which runs to list."""
 
     workflow = serializers.CharField(
         required=False, max_length=LONGEST_TEXT, help_text="The engine's name of the workflow."
@@ -76,9 +80,9 @@ class EngineRunSerializer(serializers.Serializer[EngineRun]):
     told_state = serializers.CharField(source="listed.told_state", help_text="In the engine's own word.")
     started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
     finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
-    details = JSONObjectField(source="listed.details", help_text="What else the engine tells.")
+    details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
     execution_id = serializers.SerializerMethodField(
-        help_text="The execution of ours that it belongs to; null for runs that others started."
+        help_text="The execution it belongs to; null for runs started by other clients."
     )
 
     def get_execution_id(self, run: EngineRun) -> str | None:
@@ -100,15 +104,15 @@ class EngineRunViewSet(ApiViewSet[Execution]):
     @extend_schema(
         operation_id="sources_runs",
         summary="List the runs at the engine",
-        description="Asks the engine for its own list, the latest first, whoever started them. Nothing of it "
-        "is stored. For administrators.",
+        description="Asks the engine for its own list, the latest first, whichever client started "
+        "them. Nothing is stored. For administrators.",
         parameters=[
             OpenApiParameter("source", location=OpenApiParameter.PATH, description="The source's name."),
             RunFilterSerializer,
         ],
         responses={
             200: forced_singular_serializer(EngineRunPageSerializer),  # type: ignore[no-untyped-call]
-            400: OpenApiResponse(ProblemSerializer, "The list cannot be filtered like this."),
+            400: OpenApiResponse(ProblemSerializer, "The engine cannot filter by this."),
             409: OpenApiResponse(ProblemSerializer, "The engine cannot list its runs."),
             503: OpenApiResponse(ProblemSerializer, "The engine did not answer."),
         },
@@ -130,7 +134,7 @@ class EngineRunViewSet(ApiViewSet[Execution]):
 
 
 def _without_blanks(parameters: QueryDict) -> QueryDict:
-    """Forms send also what nobody has filled in."""
+    """Forms send empty fields too."""
     filled = QueryDict(mutable=True)
     for name, values in parameters.lists():
         if any(values):

@@ -1,8 +1,10 @@
-"""REST's door to executions."""
+"""The REST views of executions."""
 
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
 from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
@@ -12,7 +14,7 @@ from drf_spectacular.utils import (
     extend_schema,
     extend_schema_view,
 )
-from rest_framework import mixins, status
+from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
@@ -20,23 +22,24 @@ from rest_framework.response import Response
 
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.callers import Caller
-from executions.cancelling import Cancellation, CancelOutcome, cancel_execution
+from executions.cancelling import CancelOutcome, cancel_execution
 from executions.creating import StartRequest
-from executions.dispatch import ask_for_a_poll, want_fresh
+from executions.interacting import (
+    EngineUnavailable,
+    InteractionRefused,
+    SignalUncertain,
+    UnfitArguments,
+    UnknownInteraction,
+    query_execution,
+    signal_execution,
+)
 from executions.models import Execution
 from executions.reading import UnknownExecution
-from executions.refusals import (
-    Busy,
-    IdempotencyConflict,
-    InvalidArguments,
-    StartRefused,
-    UnknownTool,
-)
+from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
 from executions.resolving import (
     EngineSilent,
     ResolutionRefused,
@@ -45,22 +48,88 @@ from executions.resolving import (
     resolve_as_ran,
     resolve_as_started,
 )
-from executions.rest.callers import caller_of
-from executions.rest.export import CSV, FORMAT, wants_csv, write_csv
-from executions.rest.filters import ExecutionFilters
-from executions.rest.headers import idempotency_key_of, wants_fresh
-from executions.rest.interactions import InteractionActions
-from executions.rest.pages import FURTHER_PARAMETERS, PagesOrCursor
+from executions.rest.lists import CSV, FORMAT, FURTHER_PARAMETERS, PagesOrCursor, wants_csv, write_csv
+from executions.rest.parameters import (
+    ExecutionFilters,
+    caller_of,
+    idempotency_key_of,
+    waiting_places,
+    wants_fresh,
+)
 from executions.rest.serializers import (
+    AnyJSONField,
     CancellationSerializer,
     ExecutionDetailSerializer,
     ExecutionSerializer,
     ResolveSerializer,
     StartSerializer,
 )
-from executions.rest.waits import waiting_places
 from executions.starting import create_execution
 from executions.waiting import start_and_wait
+from executions.wakeups import request_poll, request_poll_if_stale
+
+REFUSALS = {
+    400: OpenApiResponse(
+        ProblemSerializer,
+        "The workflow declares no such query or signal, or the arguments do not match its schema.",
+    ),
+    409: OpenApiResponse(
+        ProblemSerializer,
+        "The run is not running (yet, or any more), or the engine cannot do it or refused.",
+    ),
+    503: OpenApiResponse(ProblemSerializer, "The engine did not answer. Nothing happened; try again later."),
+}
+UNCERTAIN = OpenApiResponse(
+    ProblemSerializer, "It is not known whether the engine took the signal. Do not send it again blindly."
+)
+
+Result = TypeVar("Result")
+
+
+class TalkSerializer(StrictSerializer):
+    """A query for a run, or a signal to it."""
+
+    name = serializers.CharField(max_length=255, help_text="As the workflow declares it.")
+    arguments = serializers.DictField(default=dict, help_text="By its inputSchema.")
+
+
+class AnswerSerializer(serializers.Serializer[Any]):
+    execution_id = serializers.UUIDField(source="execution.pk")
+    query = serializers.CharField()
+    answer = AnyJSONField(source="value", help_text="What the run answered.")
+
+
+def _asked(request: Request) -> tuple[str, dict[str, Any]]:
+    asked = TalkSerializer(data=request.data)
+    asked.is_valid(raise_exception=True)
+    return asked.validated_data["name"], asked.validated_data["arguments"]
+
+
+def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
+    try:
+        return run_without_connection(talk)
+    except UnknownExecution as error:
+        raise NotFound(str(error)) from None
+    except InteractionRefused as error:
+        raise _interaction_refusal(error) from None
+
+
+def _interaction_refusal(error: InteractionRefused) -> Refusal:
+    told = str(error)
+    match error:
+        case UnknownInteraction():
+            problems = [Problem("/name", told)]
+            return Refusal(status.HTTP_400_BAD_REQUEST, told, kind="validation", errors=problems)
+        case UnfitArguments():
+            problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
+            return Refusal(status.HTTP_400_BAD_REQUEST, told, kind="validation", errors=problems)
+        case EngineUnavailable():
+            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, told, kind="execution")
+        case SignalUncertain():
+            return Refusal(status.HTTP_504_GATEWAY_TIMEOUT, told, kind="execution")
+        case _:
+            return Refusal(status.HTTP_409_CONFLICT, told, kind="execution")
+
 
 CANCEL_CODES = {
     CancelOutcome.CANCELLED: status.HTTP_200_OK,
@@ -103,8 +172,8 @@ RETRY_AFTER = OpenApiParameter(
 @extend_schema_view(
     list=extend_schema(
         summary="List executions",
-        description="The newest first, without payloads. Whoever is no administrator sees what it started. "
-        "With `cursor`, which begins empty, the pages are as quick to get at the end as at the beginning, "
+        description="The newest first, without payloads. Callers that are no administrators see only their "
+        "own. With `cursor`, which begins empty, the last page is as quick as the first, "
         "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
         "all of them come as one table.",
         parameters=[FORMAT],
@@ -122,9 +191,7 @@ RETRY_AFTER = OpenApiParameter(
     ),
 )
 @extend_schema(tags=["Executions"])
-class ExecutionViewSet(
-    InteractionActions, mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]
-):
+class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
     queryset = Execution.objects.none()
     filterset_class = ExecutionFilters
     pagination_class = PagesOrCursor
@@ -132,12 +199,13 @@ class ExecutionViewSet(
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
-        # Who may start runs may see what becomes of them.
+        # A client that may start runs may read them.
         "retrieve": Access(Scope.READ, "executions.view_execution", Scope.RUN),
         "create": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
         "resolve": Access(Scope.ADMIN, "executions.change_execution"),
-        **InteractionActions.access,
+        "query": Access(Scope.READ, "executions.view_execution"),
+        "signal": Access(Scope.RUN, "executions.change_execution"),
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
@@ -151,11 +219,13 @@ class ExecutionViewSet(
             return super().list(request, *args, **kwargs)
         rows = self.filter_queryset(self.get_queryset())
         shown: Any = self.get_serializer(many=True)
-        return write_csv(rows, shown.child)
+        response = StreamingHttpResponse(write_csv(rows, shown.child), content_type=f"{CSV}; charset=utf-8")
+        response["Content-Disposition"] = 'attachment; filename="executions.csv"'
+        return response
 
     def get_object(self) -> Execution:
         execution: Execution = super().get_object()
-        want_fresh(execution)
+        request_poll_if_stale(execution)
         return execution
 
     def get_serializer_class(self) -> type[ExecutionSerializer]:
@@ -181,7 +251,7 @@ class ExecutionViewSet(
             ),
             503: OpenApiResponse(
                 ProblemSerializer,
-                "The limits have no room, nor has the queue. Nothing was started; see `Retry-After`.",
+                "The limits and the queue are full. Nothing was started; see `Retry-After`.",
             ),
         },
         parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, TOOL_RENAMED_TO, RETRY_AFTER],
@@ -207,7 +277,7 @@ class ExecutionViewSet(
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
         except StartRefused as error:
-            raise _refusal(error) from None
+            raise _start_refusal(error) from None
         execution = self.get_queryset().get(pk=started.pk)
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
@@ -220,7 +290,7 @@ class ExecutionViewSet(
     @extend_schema(
         operation_id="executions_cancel",
         summary="Cancel an execution",
-        description="Asks the engine to cancel the run, and tells what came of it.",
+        description="Asks the engine to cancel the run, and reports the outcome.",
         request=None,
         responses={
             200: OpenApiResponse(CancellationSerializer, "It is cancelled."),
@@ -238,14 +308,23 @@ class ExecutionViewSet(
             cancellation = run_without_connection(cancel_execution(pk, caller=caller_of(request)))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
-        return self._told(cancellation)
+        execution = self.get_queryset().get(pk=cancellation.execution.pk)
+        told: dict[str, Any] = {
+            "outcome": cancellation.outcome.value,
+            "message": cancellation.message,
+            "execution": ExecutionDetailSerializer(execution).data,
+        }
+        code = CANCEL_CODES[cancellation.outcome]
+        if code == status.HTTP_409_CONFLICT:
+            raise Refusal(code, cancellation.message, kind="execution", **told)
+        return Response(told, code)
 
     @extend_schema(
         operation_id="executions_resolve",
         summary="Resolve an unconfirmed execution",
-        description="Says what came of a start whose answer was lost. If it ran, the engine is asked whether "
+        description="Resolves a start whose answer was lost. If it ran, the engine is asked whether "
         "it knows the run, and the run is then followed to its end. An engine that keeps no runs, such as an "
-        "HTTP API, cannot be asked: without `run_id` the execution has completed because you say so, with "
+        "HTTP API, cannot be asked: without `run_id` the execution is completed on your word, with "
         "the `output` that you give or none. If it did not run, the execution has failed and is safe to call "
         "again. For administrators.",
         request=ResolveSerializer,
@@ -279,17 +358,40 @@ class ExecutionViewSet(
             raise _not_resolved(error) from None
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
-    def _told(self, cancellation: Cancellation) -> Response:
-        execution = self.get_queryset().get(pk=cancellation.execution.pk)
-        told: dict[str, Any] = {
-            "outcome": cancellation.outcome.value,
-            "message": cancellation.message,
-            "execution": ExecutionDetailSerializer(execution).data,
-        }
-        code = CANCEL_CODES[cancellation.outcome]
-        if code == status.HTTP_409_CONFLICT:
-            raise Refusal(code, cancellation.message, kind="execution", **told)
-        return Response(told, code)
+    @extend_schema(
+        operation_id="executions_query",
+        summary="Query a run",
+        description="Puts one of the queries that the workflow declares to a run that goes on or, where the "
+        "engine still answers for it, has ended. It changes nothing.",
+        request=TalkSerializer,
+        responses={200: AnswerSerializer, **REFUSALS},
+        examples=[OpenApiExample("Without arguments", {"name": "progress"}, request_only=True)],
+    )
+    @action(detail=True, methods=["post"])
+    def query(self, request: Request, pk: str) -> Response:
+        name, arguments = _asked(request)
+        answer = _interact(query_execution(pk, name, arguments, caller=caller_of(request)))
+        return Response(AnswerSerializer(answer).data)
+
+    @extend_schema(
+        operation_id="executions_signal",
+        summary="Signal a run",
+        description="Sends one of the signals that the workflow declares to a run that goes on, once. The "
+        "answer is the execution's record; the effect of the signal shows later.",
+        request=TalkSerializer,
+        responses={200: ExecutionDetailSerializer, **REFUSALS, 504: UNCERTAIN},
+        examples=[
+            OpenApiExample(
+                "With arguments", {"name": "approve", "arguments": {"by": "Ada"}}, request_only=True
+            )
+        ],
+    )
+    @action(detail=True, methods=["post"])
+    def signal(self, request: Request, pk: str) -> Response:
+        name, arguments = _asked(request)
+        told = _interact(signal_execution(pk, name, arguments, caller=caller_of(request)))
+        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=told.pk)
+        return Response(ExecutionDetailSerializer(shown).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
@@ -298,7 +400,7 @@ def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
             return run_without_connection(start_and_wait(request, seconds=wait_seconds))
     execution = create_execution(request)
     if not execution.is_settled:
-        ask_for_a_poll()
+        request_poll()
     return execution
 
 
@@ -321,7 +423,7 @@ def _not_resolved(error: ResolutionRefused) -> Refusal:
             return Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution")
 
 
-def _refusal(error: StartRefused) -> Refusal:
+def _start_refusal(error: StartRefused) -> Refusal:
     match error:
         case UnknownTool():
             return Refusal(status.HTTP_404_NOT_FOUND, str(error))

@@ -1,4 +1,4 @@
-"""REST's door to the result cache."""
+"""The REST views of the result cache."""
 
 from typing import Any
 
@@ -12,9 +12,7 @@ from rest_framework.response import Response
 
 from catalogue.models import Workflow
 from catalogue.permissions import Access
-from catalogue.rest.bodies import StrictSerializer
-from catalogue.rest.description import ProblemSerializer
-from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.models import CachePolicy, CacheUse
@@ -24,7 +22,7 @@ WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with t
 
 
 class CacheFiguresSerializer(serializers.Serializer[CacheFigures]):
-    """How the result cache does, in all processes together."""
+    """The figures of the result cache, for all processes."""
 
     enabled = serializers.BooleanField(help_text="Whether an administrator has it switched on.")
     max_bytes = serializers.IntegerField(help_text="The limit for the results of all workflows together.")
@@ -38,7 +36,7 @@ class CacheFiguresSerializer(serializers.Serializer[CacheFigures]):
     oversized = serializers.IntegerField(help_text="Results that were too large for it.")
     evictions = serializers.IntegerField(help_text="Results that made room for others.")
     expired = serializers.IntegerField(help_text="Results that were removed because of their age.")
-    cleared = serializers.IntegerField(help_text="Results that were removed because somebody said so.")
+    cleared = serializers.IntegerField(help_text="Results that were cleared on request.")
 
 
 class ClearSerializer(StrictSerializer):
@@ -70,7 +68,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
 
     @extend_schema(
         operation_id="result_cache_figures",
-        summary="Read how the result cache does",
+        summary="Read the figures of the result cache",
         description="Counted since results were first cached; of workflows that still exist.",
         parameters=[WORKFLOW],
         responses=forced_singular_serializer(CacheFiguresSerializer),  # type: ignore[no-untyped-call]
@@ -83,12 +81,12 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     @extend_schema(
         operation_id="result_cache_clear",
         summary="Clear the result cache",
-        description="Forgets the cached results of one workflow, or of all. What began to run before is not "
+        description="Clears the cached results of one workflow, or of all. Runs that began before are not "
         "cached either. For administrators.",
         request=ClearSerializer,
         responses={
             200: ClearedSerializer,
-            400: OpenApiResponse(ProblemSerializer, "There is no such workflow. Nothing was cleared."),
+            400: OpenApiResponse(ProblemSerializer, "No such workflow. Nothing was cleared."),
         },
     )
     @action(detail=False, methods=["post"])
@@ -97,23 +95,20 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         asked.is_valid(raise_exception=True)
         name = asked.validated_data["workflow"]
         keys = {_key_of(name, place="/workflow")} if name else None
-        self._record(keys)
+        changed = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)
+        self.record("Cleared its cached results.", *changed)
         cleared = clear_results(keys)
         return Response(
             ClearedSerializer({"success": True, "entriesCleared": cleared, "workflow": name}).data
         )
 
-    def _record(self, keys: set[int] | None) -> None:
-        cleared = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)
-        self.record("Cleared its cached results.", *cleared)
-
 
 def _key_of(tool_name: str, *, place: str) -> int:
-    """Also of one that is not exposed at present."""
+    """Also of a workflow that is not exposed."""
     same = Workflow.objects.filter(tool_name=tool_name).values_list("pk", flat=True)
-    # No database has to be asked for what no name can hold; PostgreSQL would refuse it.
+    # PostgreSQL refuses characters that no tool name has.
     if not tool_name.isprintable() or (key := same.first()) is None:
-        message = f"There is no workflow with the tool name {tool_name[:64]!a}."
+        message = f"No workflow has the tool name {tool_name[:64]!a}."
         raise Refusal(
             status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=[Problem(place, message)]
         )

@@ -1,11 +1,11 @@
-"""How executions look as JSON, and what starts one."""
+"""The JSON of executions and of the requests that start them."""
 
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from catalogue.rest.bodies import StrictSerializer
+from catalogue.rest.base import StrictSerializer
 from executions.cancelling import CancelOutcome
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent
 
@@ -15,11 +15,11 @@ ANY_JSON: dict[str, Any] = {}
 
 @extend_schema_field(ANY_JSON)
 class AnyJSONField(serializers.JSONField):
-    """Any JSON value."""
+    pass
 
 
 class ExecutionErrorSerializer(serializers.Serializer[Execution]):
-    """What went wrong; null where nothing did."""
+    """The error; null without one."""
 
     kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
     message = serializers.CharField(source="error")
@@ -29,14 +29,14 @@ class ExecutionErrorSerializer(serializers.Serializer[Execution]):
 
 
 class ExecutionSerializer(serializers.ModelSerializer[Execution]):
-    """An execution as lists show it."""
+    """An execution in a list."""
 
     tool = serializers.CharField(source="tool_name")
     source = serializers.CharField(source="source_name", help_text="The source's name at the time.")  # type: ignore[assignment]
     workflow_id = serializers.CharField(source="upstream_id", help_text="The engine's id of the workflow.")
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
     duration_ms = serializers.IntegerField(
-        allow_null=True, help_text="By the engine's clock where it tells both times, else by ours."
+        allow_null=True, help_text="By the engine's clock if it reports both times, else by the product's."
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     progress = serializers.FloatField(
@@ -47,9 +47,9 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     queued = serializers.BooleanField(
         source="is_queued", help_text="It waits until the limits have room; no engine has got it yet."
     )
-    awaited = serializers.BooleanField(source="is_awaited", help_text="A request waits for it at present.")
+    awaited = serializers.BooleanField(source="is_awaited", help_text="A request waits for it.")
     unanswered = serializers.BooleanField(
-        source="is_unanswered", help_text="Its caller is gone without an answer, and has not come back."
+        source="is_unanswered", help_text="Its caller left without an answer and has not asked again."
     )
 
     class Meta:
@@ -89,7 +89,7 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
 
 
 class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
-    """One line of the timeline."""
+    """A line of the timeline."""
 
     class Meta:
         model = ExecutionEvent
@@ -103,16 +103,17 @@ class CutSerializer(serializers.Serializer[Any]):
 
 
 class ExecutionDetailSerializer(ExecutionSerializer):
-    """Everything that is known of an execution."""
+    """An execution with its payloads and timeline."""
 
     metadata = AnyJSONField(
         source="payload.metadata",
-        help_text="Version and content hash of the workflow that ran, and what the client said of itself.",
+        help_text="Version and content hash of the workflow that ran, and what the client reported about "
+        "itself.",
     )
     cancel_progress = serializers.ChoiceField(
         choices=CancelProgress.choices,
         allow_null=True,
-        help_text="What came of a request to cancel it; null where there was none.",
+        help_text="The outcome of a request to cancel it; null without one.",
     )
     payload_removed_at = serializers.DateTimeField(
         source="payload_pruned_at",
@@ -128,8 +129,8 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         child=serializers.DictField(),
         source="payload.content",
         allow_null=True,
-        help_text="The result as MCP content blocks (text, image, audio, ...), from engines that answer with "
-        "such; also what one says of a failure. Null otherwise.",
+        help_text="The result as MCP content blocks (text, image, audio, ...), if the engine returns "
+        "them, also for a failure. Null otherwise.",
     )
     start_answer = AnyJSONField(
         source="payload.start_answer", help_text="The engine's raw answer to the start."
@@ -172,7 +173,7 @@ class ExecutionDetailSerializer(ExecutionSerializer):
 
 
 class StartSerializer(StrictSerializer):
-    """Which workflow to run, and with what."""
+    """A workflow and its arguments."""
 
     tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
     arguments = serializers.DictField(default=dict, help_text="By the workflow's input schema.")
@@ -185,7 +186,7 @@ class StartSerializer(StrictSerializer):
 
 
 class ResolveSerializer(StrictSerializer):
-    """What an administrator found out about a start of unknown outcome."""
+    """The resolution of an unconfirmed execution."""
 
     ran = serializers.BooleanField(help_text="Whether the engine has a run for it.")
     run_id = serializers.CharField(
@@ -197,19 +198,17 @@ class ResolveSerializer(StrictSerializer):
     output = AnyJSONField(
         default=None,
         allow_null=True,
-        help_text="Of a run that the engine does not keep: what it answered, if you know. It is recorded as "
-        "said by you; null: it is not known.",
+        help_text="For a run that the engine does not keep: its answer, if you know it. It is recorded as "
+        "reported by you; null: not known.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["run_id"] and not attrs["ran"]:
-            raise serializers.ValidationError({"run_id": "What did not run has no run id."})
+            raise serializers.ValidationError({"run_id": "An execution that did not run has no run id."})
         if attrs["output"] is not None and not attrs["ran"]:
-            raise serializers.ValidationError({"output": "What did not run has no output."})
+            raise serializers.ValidationError({"output": "An execution that did not run has no output."})
         if attrs["output"] is not None and attrs["run_id"]:
-            raise serializers.ValidationError(
-                {"output": "The engine tells the output of a run that it keeps."}
-            )
+            raise serializers.ValidationError({"output": "The engine has the output of a run that it keeps."})
         return attrs
 
 

@@ -1,4 +1,4 @@
-"""REST's door to statistics."""
+"""The REST view of statistics."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,12 +13,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.permissions import Access
-from catalogue.rest.errors import Problem, Refusal
+from catalogue.rest.base import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
-from executions.rest.callers import caller_of
+from executions.rest.parameters import caller_of
 from executions.statistics import (
     COLUMN_OF,
     DAY,
@@ -26,16 +26,15 @@ from executions.statistics import (
     Figures,
     Period,
     Subject,
-    figures_by,
-    figures_over_time,
+    figures_since,
 )
 
 LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}
-"""That one answer may tell of, by the bucket."""
+"""The longest time of one answer, by the bucket."""
 
 
 class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
-    """What is counted, and how it is divided."""
+    """What is counted and how it is grouped."""
 
     ended_after = django_filters.IsoDateTimeFilter(
         method="by_start",
@@ -72,7 +71,7 @@ class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
         return rows.filter(hour__lt=_hour_of(moment))
 
     def as_it_is(self, rows: QuerySet[HourlyUsage], name: str, value: Any) -> QuerySet[HourlyUsage]:
-        """It says how the rows are added up, not which."""
+        """Groups the rows instead of selecting them."""
         return rows
 
 
@@ -81,7 +80,7 @@ def _hour_of(moment: datetime) -> datetime:
 
 
 class StatisticsSerializer(serializers.Serializer[Any]):
-    """What the executions come to that ended in a time; of what is not asked for, null."""
+    """The figures of the executions that ended in a time; null in columns that were not grouped by."""
 
     time = serializers.DateTimeField(allow_null=True, help_text="When the hour or day begins.")
     tool = serializers.CharField(allow_null=True, help_text="The tool's name at the time.")
@@ -145,7 +144,7 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         start = chosen["ended_after"] or Period.DAY.start()
         _refuse_too_long(start, chosen["ended_before"] or timezone.now(), chosen["bucket"])
         told = sorted(
-            _rows(rows.filter(hour__gte=_hour_of(start)), chosen["bucket"], chosen["group_by"]),
+            _rows(rows, _hour_of(start), chosen["bucket"], chosen["group_by"]),
             key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
         )
         page = self.paginate_queryset(told)
@@ -160,13 +159,12 @@ def _refuse_too_long(start: datetime, end: datetime, bucket: str) -> None:
         raise Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
 
 
-def _rows(rows: QuerySet[HourlyUsage], bucket: str, group_by: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(
+    rows: QuerySet[HourlyUsage], start: datetime, bucket: str, group_by: list[str]
+) -> Iterator[dict[str, Any]]:
     columns = [COLUMN_OF[Subject(name)] for name in group_by]
-    lengths = {"hour": HOUR, "day": DAY}
-    found = (
-        figures_over_time(rows, *columns, bucket=lengths[bucket]) if bucket else figures_by(rows, *columns)
-    )
-    for key, figures in found.items():
+    lengths = {"": None, "hour": HOUR, "day": DAY}
+    for key, figures in figures_since(rows, start, *columns, bucket=lengths[bucket]).items():
         time, values = (key[0], key[1:]) if bucket else (None, key)
         named = dict.fromkeys((subject.value for subject in Subject), None)
         yield {"time": time, **named, **dict(zip(group_by, values, strict=True)), **_numbers(figures)}

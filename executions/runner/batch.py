@@ -1,4 +1,4 @@
-"""Recording what many steps found in few hops and statements: what piles up during one goes into the next."""
+"""Recording the results of many steps together: what arrives during one hop goes into the next."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -16,23 +16,23 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 AT_A_TIME = 50
-"""So that no step waits long for those of others."""
+"""Bounded, so that no step waits long for others."""
 LINGER_SECONDS = 0.02
-"""How long what is recorded together, for which nobody waits, looks out for company."""
+"""How long records that no request waits for are collected."""
 MOST_HOPS = THREADS // 2
-"""At the same time, for each event loop; claims and requests need threads, too."""
+"""Per event loop; claims and requests need threads too."""
 
 
 async def record(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Like `run_in_database`, in company: each unit is a transaction of its own, and only fails itself."""
+    """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
     outcome: Result = await _queue().put(partial(unit, *args, **kwargs))
     return outcome
 
 
 async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
-    """Call `unit` once with all items that wait for it with the same arguments; if that fails, with each."""
+    """Call `unit` once with all waiting items of the same arguments; if that fails, once for each."""
     await _queue().put(_Shared(unit, tuple(arguments.items()), item))
 
 
@@ -52,7 +52,7 @@ class _Failure:
 
 
 class _Queue:
-    """The units that the steps on one event loop want done."""
+    """The pending units of one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Unit, asyncio.Future[Any]]] = deque()
@@ -84,7 +84,7 @@ class _Queue:
                 together = [self._waiting.popleft() for _ in range(min(AT_A_TIME, len(self._waiting)))]
                 await _carry_out_and_tell(together)
         finally:
-            # Not in a callback of the task, which comes later: what is put in between would wait for ever.
+            # Not in a callback of the task, which runs later: a unit added in between would wait for ever.
             if (hop := asyncio.current_task()) is not None:
                 self._hops.discard(hop)
 
@@ -106,7 +106,6 @@ def _queue() -> _Queue:
 
 
 def _carry_out(units: Sequence[Unit]) -> list[Any]:
-    """The outcome of each."""
     outcomes: dict[int, Any] = {}
     shared: dict[Any, dict[int, Any]] = defaultdict(dict)
     for number, unit in enumerate(units):
@@ -122,7 +121,7 @@ def _carry_out(units: Sequence[Unit]) -> list[Any]:
 def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:
     outcome = _outcome_of(partial(call, list(items.values())))
     if isinstance(outcome, _Failure) and len(items) > 1:
-        # One of them may be what spoils it for all.
+        # One item may spoil the batch.
         return {number: _outcome_of(partial(call, [item])) for number, item in items.items()}
     return dict.fromkeys(items, outcome)
 
@@ -131,7 +130,7 @@ def _outcome_of(unit: Callable[[], Any]) -> Any:
     try:
         return unit()
     except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
-        # A connection that the error broke would fail the others.
+        # A broken connection would fail the other units.
         close_old_connections()
         return _Failure(error)
 

@@ -1,4 +1,4 @@
-"""What every talk with an engine about an execution has in common: limits, patience, words."""
+"""Common to all calls to an engine about an execution: limits, timeouts and back-off."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -18,27 +18,27 @@ from executions.models import Execution
 Answer = TypeVar("Answer")
 
 START_SECONDS = 60.0
-"""The longest that a start may take, whatever its connector allows."""
+"""The longest start, whatever the connector allows."""
 READ_SECONDS = 30.0
-"""The same for a poll and for a cancel."""
+"""The longest poll or cancel."""
 LONGEST_INTERVAL_SECONDS = 60.0
 
 
 def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]:
-    """The connector of the execution's source. Entering it raises Misconfigured."""
+    """Entering it raises Misconfigured."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     return connector_for(execution.workflow.source)
 
 
 def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:
-    """What holds for this run: a connector may run some workflows in one way and some in another."""
+    """For this run: a connector may differ between workflows."""
     return capabilities_for(connector, execution.run.workflow)
 
 
 async def ask(
     call: Awaitable[Answer], *, seconds: float, otherwise: type[OutcomeUnknown | Unreachable]
 ) -> Answer:
-    """The engine's answer. No answer in time, or an error that is none of ours to expect, is `otherwise`."""
+    """The engine's answer. A timeout or an unexpected error raises `otherwise`."""
     try:
         async with asyncio.timeout(seconds):
             return await call
@@ -47,7 +47,7 @@ async def ask(
     except TimeoutError:
         raise otherwise(f"The engine did not answer within {seconds:g} s.") from None
     except Exception as error:
-        logger.exception("A connector failed in a way of its own")
+        logger.exception("A connector failed unexpectedly")
         raise otherwise("The connector failed; the log has the details.") from error
 
 
@@ -58,10 +58,7 @@ def next_try_after(
     failures: int | None = None,
     by: datetime | None = None,
 ) -> datetime:
-    """Doubles from 1 s with each failure in a row, and is never before what the engine asked for.
-
-    Nor is it ever after `by`, which has to be noticed: without it, the deadline.
-    """
+    """Doubles from 1 s with each failure; at least the engine's delay, at most until `by` or the deadline."""
     asked = error.retry_after if isinstance(error, Unreachable) else None
     in_a_row = execution.attempts if failures is None else failures
     backoff = backoff_seconds(in_a_row, first=1, longest=LONGEST_INTERVAL_SECONDS)

@@ -1,4 +1,4 @@
-"""Leases: which process follows a run, for how long, and who takes it over."""
+"""Leases: which process follows a run, for how long, and how another takes over."""
 
 import asyncio
 import contextlib
@@ -19,20 +19,19 @@ from catalogue.models import Workflow
 from executions.models import ACTIVE, Execution, State
 
 LEASE = timedelta(seconds=20)
-"""How long a killed process keeps others from its executions."""
+"""How long a killed process blocks its executions."""
 RENEWAL_SECONDS = 5.0
-"""Three renewals may fail before anybody takes over."""
+"""Three renewals may fail before another process takes over."""
 AT_A_TIME = 500
-"""Databases bound the number of a query's parameters."""
+"""Databases limit the parameters of a query."""
 
 
 Held = tuple[uuid.UUID, str]
-"""An execution and its holder."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What the steps on one event loop hold at present, each as often as there are steps that need it."""
+    """The leases held on one event loop, counted by the steps that need them."""
 
     held: Counter[Held] = field(default_factory=Counter)
     awaited: Counter[uuid.UUID] = field(default_factory=Counter)
@@ -44,7 +43,7 @@ _kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
 
 @contextlib.asynccontextmanager
 async def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> AsyncIterator[None]:
-    """Renew the lease that `holder` has until the block ends; `awaited` says that a request waits for it."""
+    """Renew the holder's lease until the block ends; `awaited`: a request waits for the execution."""
     loop = asyncio.get_running_loop()
     kept = _kept.setdefault(loop, _Kept())
     kept.held[execution_id, holder] += 1
@@ -83,24 +82,24 @@ def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
     until = now + LEASE
     for at in range(0, len(held), AT_A_TIME):
         keys, holders = zip(*held[at : at + AT_A_TIME], strict=True)
-        # Also one that has run out meanwhile: nobody has taken it, or the holder would be another.
+        # Expired ones too: if another process had taken one, its holder would differ.
         ours = Execution.objects.filter(pk__in=keys, lease_holder__in=set(holders), state__in=ACTIVE)
         with transaction.atomic():
-            # Rows that others lock at the moment, for what a step found, are renewed the next time.
+            # Rows that a step has locked are renewed the next time.
             unlocked = ours.select_for_update(skip_locked=True).values("pk")
             Execution.objects.filter(pk__in=unlocked).update(lease_expires_at=until)
     for at in range(0, len(awaited), AT_A_TIME):
         waited_for = Execution.objects.filter(pk__in=awaited[at : at + AT_A_TIME])
-        # Not those whose caller has gone while a step of theirs is still under way.
+        # Not for callers that left while a step of theirs is under way.
         waited_for.filter(awaited_until__gt=now).update(awaited_until=until)
 
 
 LANE_ROOM = 50
-"""Steps of one lane that a process has under way: as many as it has connections to one engine."""
+"""Concurrent steps of one lane in a process: the size of an engine's connection pool."""
 
 
 class Lane(NamedTuple):
-    """What is slow together: the polls of a source, or its starts, which may take as long as runs do."""
+    """Steps that are slow together: the polls of a source, or its starts, which may take as long as runs."""
 
     source_name: str
     polls: bool
@@ -111,19 +110,17 @@ class Lane(NamedTuple):
 
 
 def claim_due_executions(*, limit: int, in_flight: Mapping[Lane, int] | None = None) -> list[Execution]:
-    """Take the leases of due executions that nobody holds, the earliest first, as far as lanes have room.
-
-    Each is claimed by one process only, and comes with its workflow and source.
-    """
+    """Lease due executions, the earliest first, as far as their lanes have room. With workflow and source."""
     now, holder, counts = timezone.now(), uuid.uuid4().hex, Counter(in_flight or {})
     claimed: list[uuid.UUID] = []
     while len(claimed) < limit:
-        due = Execution.objects.due(now).exclude(_in_any(_full(counts)))
+        full = [lane for lane, count in counts.items() if count >= LANE_ROOM]
+        due = Execution.objects.due(now).exclude(_in_any(full))
         found = list(due.values_list("pk", "source_name", "state")[: limit - len(claimed)])
         picked = _pick(found, counts)
         _take(picked, now=now, holder=holder)
         claimed += picked
-        # Otherwise a lane is full now, and behind it others may have something due.
+        # Otherwise a lane is full, and behind it others may be due.
         if len(picked) == len(found):
             break
     return _read(claimed, holder=holder) if claimed else []
@@ -143,24 +140,20 @@ def _take(keys: Collection[uuid.UUID], *, now: datetime, holder: str) -> None:
     if not keys:
         return
     with transaction.atomic():
-        # The conditions again, in the UPDATE itself: another process may have been faster since. What others
-        # lock at the moment is left out, where rows have locks: who waits for several may do so for ever.
+        # Repeats the conditions, as another process may have been faster; skips locked rows to rule out
+        # deadlocks.
         free = Execution.objects.due(now).filter(pk__in=keys).select_for_update(skip_locked=True)
         lease = {"lease_holder": holder, "lease_expires_at": now + LEASE}
         Execution.objects.filter(pk__in=free.values("pk")).update(**lease)
 
 
 def _read(keys: Collection[uuid.UUID], *, holder: str) -> list[Execution]:
-    # A claim is often many runs of few workflows, which are read once; steps need no schemas.
+    # A claim is often many runs of few workflows; steps need no schemas.
     workflows = Workflow.objects.select_related("source").defer(
         "input_schema", "output_schema", "description"
     )
     claimed = Execution.objects.filter(pk__in=keys, lease_holder=holder)
     return list(claimed.prefetch_related(Prefetch("workflow", workflows)))
-
-
-def _full(counts: Mapping[Lane, int]) -> list[Lane]:
-    return [lane for lane, count in counts.items() if count >= LANE_ROOM]
 
 
 def _in_any(lanes: Iterable[Lane]) -> Q:

@@ -1,4 +1,4 @@
-"""Looking a start whose answer was lost up at an engine that knows runs by our key."""
+"""Recovering starts whose answer was lost, at engines that can find runs by key."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,16 +13,15 @@ from executions.models import Execution
 from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 
 LOOKING_UP = timedelta(seconds=60)
-"""How long a start that the engine knows nothing of may still be on its way there."""
+"""How long a start that the engine does not know may still be on its way."""
 FEWEST_LOOKS = 3
-"""Answers in a row that there is no run: an engine that has just come back is not believed at once."""
+"""Consecutive empty answers that are needed: an engine that has just restarted may not know yet."""
 LONGEST_PAUSE_SECONDS = 30.0
 
 
 async def can_be_looked_up(execution: Execution) -> bool:
-    """Whether the engine that got the start can say if it has a run for our key."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
-    # Other settings than those that the start was sent with: perhaps another engine, or another header.
+    # The settings have changed since: perhaps another engine, or another header.
     if execution.workflow.source.configured_at > (execution.admitted_at or execution.created_at):
         return False
     try:
@@ -31,15 +30,12 @@ async def can_be_looked_up(execution: Execution) -> bool:
     except Misconfigured:
         return False
     except Exception:  # noqa: BLE001 - said in the next line
-        log_of(execution).exception("A connector failed in a way of its own")
+        log_of(execution).exception("A connector failed unexpectedly")
         return False
 
 
 async def look_up(execution: Execution) -> Started | None:
-    """Ask the engine once for the run of a start whose answer was lost; None where there is none as yet.
-
-    What that means for the execution is recorded: it is looked up again, it has failed, or nobody knows.
-    """
+    """Ask the engine once for the run; if there is none, record another look, a failure or no certainty."""
     try:
         async with connector_of(execution) as connector:
             if (found := await _find_run(connector, execution)) is not None:
@@ -59,10 +55,9 @@ async def _find_run(connector: Connector, execution: Execution) -> Started | Non
 
 
 async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:
-    """An execution whose run the engine has and does not find either: then its "none" means nothing.
+    """A known run that the lookup misses too: then an empty answer proves nothing.
 
-    So a lookup path with a mistake in it calls no start failed that was not. What the engine has forgotten
-    altogether, as after its retention, proves nothing.
+    Guards against a faulty lookup path. A run that the engine has forgotten altogether proves nothing.
     """
     known = await run_in_database(_latest_with_run, execution)
     if known is None or await _find_run(connector, known) is not None:
@@ -75,7 +70,7 @@ async def _find_run_missed(connector: Connector, execution: Execution) -> Execut
 
 
 def _latest_with_run(execution: Execution) -> Execution | None:
-    """Of the same workflow, started with the source's settings as they are now."""
+    """Of the same workflow, started with the source's present settings."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     same = Execution.objects.filter(workflow=execution.workflow, payload_pruned_at=None).exclude(run_id="")
     since = same.filter(created_at__gt=execution.workflow.source.configured_at).order_by("-created_at")
@@ -83,13 +78,11 @@ def _latest_with_run(execution: Execution) -> Execution | None:
 
 
 def input_of(execution: Execution) -> dict[str, Any]:
-    """The arguments of its start, which are kept whole."""
     arguments: dict[str, Any] = execution.payload.input
     return arguments
 
 
 def begin_to_look_up(execution: Execution, why: str) -> bool:
-    """A start's outcome is unknown, and the engine can tell."""
     log_of(execution).warning("Start of unknown outcome, to be looked up: {}", why)
     said = f"It is not known whether the run was started: {why}"
     return execution.look_again(next_attempt_at=_next_look(execution), why=said)
@@ -122,7 +115,6 @@ def _record_unanswered_look(execution: Execution, error: ConnectorError) -> None
 
 
 def _looked_enough(execution: Execution) -> bool:
-    """Whether one more answer that there is no run settles it."""
     return execution.not_found + 1 >= FEWEST_LOOKS and _looked_long_enough(execution)
 
 
@@ -132,7 +124,7 @@ def _looked_long_enough(execution: Execution) -> bool:
 
 
 def _next_look(execution: Execution, error: ConnectorError | None = None) -> datetime:
-    """1, 2, 4, ... 30 s; unlike other attempts also past the deadline, since the run may be there."""
+    """1, 2, 4, ... 30 s; also past the deadline, as the run may exist."""
     asked = error.retry_after if isinstance(error, Unreachable) else None
     attempts = execution.attempts if execution.looked_up_since else 0
     pause = backoff_seconds(attempts, first=1, longest=LONGEST_PAUSE_SECONDS)

@@ -14,7 +14,17 @@ from django.utils import timezone
 from catalogue.database import in_turn, run_in_database
 from catalogue.models import Workflow
 from connectors.errors import ConnectorError, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.protocol import Connector, ReportProgress, RunSnapshot, RunState, Started, ignore_progress
+from connectors.protocol import (
+    Capabilities,
+    Connector,
+    ReportProgress,
+    RunSnapshot,
+    RunState,
+    Started,
+    WorkflowRef,
+    capabilities_for,
+    ignore_progress,
+)
 from executions.models import Aftermath, ErrorKind, Execution
 from executions.refusals import HELD_CHANGE
 from executions.runner.engine_calls import (
@@ -28,21 +38,20 @@ from executions.runner.engine_calls import (
 from executions.runner.follow import log_end, record_timeout
 from executions.runner.lease import LEASE
 from executions.runner.recover import begin_to_look_up, can_be_looked_up, input_of, look_up
+from executions.runner.schedule import learnt_pause
 from executions.wakeups import woken_by
 
 FIRST_POLL = timedelta(milliseconds=200)
-"""After a start. B2's interval lies between two polls, and many runs are done by then. Engines that say by
-themselves when a run ends are asked at once."""
+"""After a start, where runs of the workflow have taught nothing. B2's interval applies between two polls."""
 
 LAST_WORD_SECONDS = 2.0
-"""How long after the deadline a connector that was told of it may take to say what it knows."""
+"""How long after the deadline a connector may take for its last answer."""
 DATABASE_RETRY_SECONDS = 0.5
 DATABASE_PATIENCE = timedelta(seconds=90)
-"""How long the answer to a start is kept in memory while the database is away."""
+"""How long the answer to a start is kept in memory while the database is down."""
 
 
 async def start(execution: Execution) -> None:
-    """Begin with an execution that is PENDING, unless it is too late."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     if execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
@@ -56,10 +65,9 @@ async def start(execution: Execution) -> None:
 
 
 async def start_again(execution: Execution) -> None:
-    """Find out what came of a start whose answer nobody recorded, or leave that to an admin.
+    """Resolve a start without a recorded answer, or leave that to an administrator.
 
-    It is repeated where that cannot make a second run. Once it is looked up it is never sent again: what the
-    engine said of it would not hold any more.
+    The start is repeated only if that cannot make a second run, and never after a lookup.
     """
     if not (why_not := await _why_not_again(execution)):
         if (arguments := await run_in_database(_begin_again, execution)) is not None:
@@ -71,17 +79,36 @@ async def start_again(execution: Execution) -> None:
         await run_in_database(_record_unconfirmed, execution, why_not)
 
 
-async def send_start(execution: Execution, arguments: dict[str, Any], *, again: bool = False) -> None:
-    """Contact the engine for an execution that is STARTING and ours.
+async def send_start(
+    execution: Execution,
+    arguments: dict[str, Any],
+    *,
+    again: bool = False,
+    on_progress: Callable[[], None] | None = None,
+) -> None:
+    """Send the start of a STARTING execution under our lease.
 
-    `again`: it may have been started before, so a refusal now says nothing of what became of that.
+    `again`: it may have been sent before, so that a refusal says nothing about the first attempt.
+    `on_progress` is called when progress during the start has been recorded.
     """
     first_poll = FIRST_POLL
     try:
         async with connector_of(execution) as connector:
-            if capabilities_of(connector, execution).can_wait:
+            workflow = execution.run.workflow
+            capabilities = capabilities_for(connector, workflow)
+            if capabilities.can_wait:
                 first_poll = timedelta()
-            started = await _ask_to_start(connector, execution, arguments)
+            else:
+                learnt = learnt_pause(execution, shortest=capabilities.min_poll_seconds)
+                first_poll = FIRST_POLL if learnt is None else learnt
+            started = await _send(
+                connector,
+                execution,
+                arguments,
+                workflow=workflow,
+                capabilities=capabilities,
+                on_progress=on_progress,
+            )
     except BrokenOff:
         await run_in_database(_record_broken_off, execution)
     except ConnectorError as error:
@@ -91,35 +118,35 @@ async def send_start(execution: Execution, arguments: dict[str, Any], *, again: 
         await _keep(execution, started, first_poll)
 
 
-async def _ask_to_start(connector: Connector, execution: Execution, arguments: dict[str, Any]) -> Started:
-    capabilities = capabilities_of(connector, execution)
-    can_be_broken_off = capabilities.starts_can_be_broken_off
-    workflow, longest = execution.run.workflow, _longest_start(execution, until_deadline=can_be_broken_off)
-    if not (capabilities.keeps_runs or can_be_broken_off):
-        # The start is the run, and nobody can be asked about it later. The connector, which knows what was
-        # sent, ends it at the deadline by itself.
-        left = _seconds_left(execution)
-        workflow, longest = replace(workflow, timeout_seconds=left), left + LAST_WORD_SECONDS
-
-    async def start(report: ReportProgress) -> Started:
-        return await ask(
-            connector.start(workflow, arguments, key=execution.pk, report=report),
-            seconds=longest,
-            otherwise=OutcomeUnknown,
-        )
-
-    return await hear_out(execution, start) if can_be_broken_off else await start(ignore_progress)
-
-
-def _longest_start(execution: Execution, *, until_deadline: bool) -> float:
-    """In seconds. Synchronous workflows answer when they are done, which their timeout bounds."""
+def _send(
+    connector: Connector,
+    execution: Execution,
+    arguments: dict[str, Any],
+    *,
+    workflow: WorkflowRef,
+    capabilities: Capabilities,
+    on_progress: Callable[[], None] | None,
+) -> Coroutine[Any, Any, Started]:
+    """An awaitable of the engine's answer. Raises what `ask` and `await_start` raise."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
-    left = _seconds_left(execution)
-    if until_deadline:
-        # Whoever hears the start out breaks it off then, with a word to the engine.
-        return left + START_SECONDS
-    synchronous = execution.workflow.effective_execution_type == Workflow.ExecutionType.SYNC
-    return max(START_SECONDS, left) if synchronous else START_SECONDS
+    longest, left = START_SECONDS, _seconds_left(execution)
+    if capabilities.cancellable_start:
+        # Cancelled at the deadline, at the engine too.
+        longest = left + START_SECONDS
+    elif not capabilities.keeps_runs:
+        # The start is the run and leaves nothing to poll: the connector itself ends it at the deadline.
+        workflow, longest = replace(workflow, timeout_seconds=left), left + LAST_WORD_SECONDS
+    elif execution.workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
+        # The answer is the result, and the timeout bounds it.
+        longest = max(START_SECONDS, left)
+
+    def start(report: ReportProgress) -> Coroutine[Any, Any, Started]:
+        call = connector.start(workflow, arguments, key=execution.pk, report=report)
+        return ask(call, seconds=longest, otherwise=OutcomeUnknown)
+
+    if capabilities.cancellable_start:
+        return await_start(execution, start, on_progress)
+    return start(ignore_progress)
 
 
 def _seconds_left(execution: Execution) -> float:
@@ -127,7 +154,7 @@ def _seconds_left(execution: Execution) -> float:
 
 
 async def _keep(execution: Execution, started: Started, first_poll: timedelta = FIRST_POLL) -> None:
-    """Nobody else knows the run's id: a database that is away for a moment must not lose it."""
+    """Retries while the database is down: only this process knows the run's id."""
     give_up_at = timezone.now() + DATABASE_PATIENCE
     while True:
         try:
@@ -165,7 +192,7 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
 
 
 def _why_too_late(execution: Execution, error: ConnectorError) -> str:
-    """A sentence where the engine wants to be asked again only after the deadline; else empty."""
+    """A sentence if the engine asks to be called only after the deadline; else empty."""
     asked, left = error.retry_after if isinstance(error, Unreachable) else None, _seconds_left(execution)
     if asked is None or asked < left:
         return ""
@@ -176,7 +203,7 @@ def _why_too_late(execution: Execution, error: ConnectorError) -> str:
 
 
 async def _why_not_again(execution: Execution) -> str:
-    """Empty where starting it again finds the run that there may be, or makes one that is still wanted."""
+    """Empty if starting again finds the possible run, or makes one that is still wanted."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     source = execution.workflow.source
     if execution.deadline_at <= timezone.now():
@@ -185,16 +212,16 @@ async def _why_not_again(execution: Execution) -> str:
         return "it was cancelled before that could be found out."
     if off := switched_off(execution.workflow, execution.door):
         return f"{off} before that could be found out."
-    # Another address, or no promise to know our keys when it was sent: the engine would start a second run.
+    # Another address, or one without idempotent starts when it was sent: it would make a second run.
     if source.configured_at > (execution.admitted_at or execution.created_at):
         return "the source's settings were changed before that could be found out."
     if not await _starts_are_idempotent(execution):
-        return "the start was broken off before the engine's answer was recorded."
+        return "the start was interrupted before the engine's answer was recorded."
     return "" if execution.looked_up_since is None else "the engine cannot be asked about it any more."
 
 
 def switched_off(workflow: Workflow, door: str) -> str:
-    """Why nothing of it is started now; empty otherwise. In the admin, hidden workflows are tried as well."""
+    """Why the workflow cannot start now; else empty. The admin may also start hidden ones."""
     if not workflow.source.enabled:
         return f"source {workflow.source.name} was switched off"
     if not workflow.enabled and door != Execution.Door.ADMIN:
@@ -211,7 +238,7 @@ async def _starts_are_idempotent(execution: Execution) -> bool:
 
 
 def _begin(execution: Execution) -> dict[str, Any] | None:
-    """The arguments; None where somebody was faster, or cancelled it."""
+    """The arguments; None if another process was faster or it was cancelled."""
     return input_of(execution) if execution.begin_start() else None
 
 
@@ -225,7 +252,10 @@ def _begin_again(execution: Execution) -> dict[str, Any] | None:
 def _record_started(execution: Execution, started: Started, first_poll_in: timedelta) -> None:
     snapshot, first_poll = started.snapshot, timezone.now() + first_poll_in
     if snapshot is not None and snapshot.state != RunState.RUNNING:
-        if execution.finish_start(started, _with_held_change(execution, snapshot)):
+        # Engines that answer with the result also report there what they reject.
+        if snapshot.state == RunState.FAILED and (held := _held_change(execution)):
+            snapshot = replace(snapshot, error=f"{snapshot.error.removesuffix('.')}. {held}")
+        if execution.finish_start(started, snapshot):
             log_end(execution)
             return
     elif execution.mark_running(started, next_attempt_at=first_poll):
@@ -240,8 +270,8 @@ def _record_started(execution: Execution, started: Started, first_poll_in: timed
 
 def _record_broken_off(execution: Execution) -> None:
     if execution.cancel_requested_at is None:
-        record_timeout(execution, "and the engine was told to cancel it.")
-    elif execution.cancel("The engine was told to cancel it while it ran."):
+        record_timeout(execution, "and the engine was asked to cancel it.")
+    elif execution.cancel("The engine was asked to cancel it while it ran."):
         log_end(execution)
 
 
@@ -263,15 +293,8 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
     log_of(execution).error("The engine did not start it: {}", why)
 
 
-def _with_held_change(execution: Execution, snapshot: RunSnapshot) -> RunSnapshot:
-    """Engines that answer a start with the result say there what they do not take."""
-    if snapshot.state != RunState.FAILED or not (told := _held_change(execution)):
-        return snapshot
-    return replace(snapshot, error=f"{snapshot.error.removesuffix('.')}. {told}")
-
-
 def _held_change(execution: Execution) -> str:
-    """Empty where agents see the workflow as the engine has it."""
+    """Empty if agents see the workflow as the engine has it."""
     held = Workflow.objects.with_held_changes().filter(pk__in=[execution.workflow_id])
     return HELD_CHANGE if held.exists() else ""
 
@@ -283,17 +306,17 @@ def _aftermath_of(error: ConnectorError) -> Aftermath | None:
 
 
 LOOK_SECONDS = 1.0
-"""Between two looks at the record, and so between two records of progress."""
+"""Between two reads of the record, and between two records of progress."""
 BREAK_OFF_SECONDS = 5.0
-"""How long a connector may take to tell the engine."""
+"""How long a connector may take to cancel at the engine."""
 
 
 class BrokenOff(Exception):
-    """The engine was told to cancel the run, and its answer is waited for no longer."""
+    """The run was cancelled at the engine, and its answer is not awaited."""
 
 
 class _Heard:
-    """What the engine told last, as long as nobody has recorded it."""
+    """The engine's latest progress, until it is recorded."""
 
     def __init__(self) -> None:
         self._latest: RunSnapshot | None = None
@@ -306,12 +329,14 @@ class _Heard:
         return latest
 
 
-async def hear_out(
-    execution: Execution, start: Callable[[ReportProgress], Coroutine[Any, Any, Started]]
+async def await_start(
+    execution: Execution,
+    start: Callable[[ReportProgress], Coroutine[Any, Any, Started]],
+    on_progress: Callable[[], None] | None,
 ) -> Started:
-    """The answer to the start. Raises what that raises, or BrokenOff.
+    """Await the answer to a cancellable start. Raises what that raises, or BrokenOff.
 
-    A cancel that this process was asked for is heard of at once, others at the next look.
+    A cancel request in this process takes effect at once, in another one at the next look.
     """
     heard, stirred = _Heard(), asyncio.Event()
     task = asyncio.create_task(start(heard.report))
@@ -323,27 +348,27 @@ async def hear_out(
                     async with asyncio.timeout(LOOK_SECONDS):
                         await stirred.wait()
                 stirred.clear()
-                if not task.done() and await _is_to_end(execution, heard):
+                if not task.done() and await _is_to_end(execution, heard, on_progress):
                     return await _break_off(task)
         return task.result()
     finally:
         task.cancel()
 
 
-async def _is_to_end(execution: Execution, heard: _Heard) -> bool:
+async def _is_to_end(execution: Execution, heard: _Heard, on_progress: Callable[[], None] | None) -> bool:
     snapshot = heard.take()
     try:
         execution.cancel_requested_at = await run_in_database(_look, execution, snapshot)
     except (OperationalError, InterfaceError) as error:
         log_of(execution).warning("Looking at the record failed, trying again: {}", error)
         return False
-    if snapshot is not None and execution.news is not None:
-        execution.news.set()
+    if snapshot is not None and on_progress is not None:
+        on_progress()
     return execution.cancel_requested_at is not None or execution.deadline_at <= timezone.now()
 
 
 def _look(execution: Execution, snapshot: RunSnapshot | None) -> datetime | None:
-    """Record the progress that there is; when somebody asked to cancel it, if anybody did."""
+    """Record progress; returns when the cancellation was requested, if it was."""
     if snapshot is not None:
         execution.record_start_progress(snapshot)
     row = Execution.objects.filter(pk=execution.pk)
@@ -351,7 +376,7 @@ def _look(execution: Execution, snapshot: RunSnapshot | None) -> datetime | None
 
 
 async def _break_off(task: asyncio.Task[Started]) -> Started:
-    """Its result, should it have come in the last moment."""
+    """The result, if it arrived in the last moment."""
     task.cancel()
     await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
     if task.done() and not task.cancelled() and task.exception() is None:

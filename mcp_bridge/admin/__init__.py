@@ -1,5 +1,5 @@
 """Who may enter: tokens for programs, accounts for people."""
 
-from mcp_bridge.admin import accounts, tokens, toolsets, workflows
+from mcp_bridge.admin import tokens, toolsets, workflows
 
-__all__ = ["accounts", "tokens", "toolsets", "workflows"]
+__all__ = ["tokens", "toolsets", "workflows"]

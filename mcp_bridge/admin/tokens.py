@@ -4,17 +4,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.auth import admin as auth_admin
+from django.contrib.auth.models import Group, Permission, User
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, DropdownFilter, RelatedDropdownFilter
+from unfold.forms import AdminPasswordChangeForm, AuthenticationForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, button
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, CatalogueForm, button
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -31,9 +34,16 @@ from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
-from executions.admin.callers import caller_pages
+from executions.admin.filters import caller_pages
 from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
 from mcp_bridge.admin.toolsets import over_budget
+from mcp_bridge.authentication import (
+    SignInAttempt,
+    TooBusy,
+    TooManyFailures,
+    checking_password,
+    client_address,
+)
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
@@ -289,3 +299,104 @@ def _toolsets_over_budget() -> Need:
 further_steps.append(_make_a_token)
 further_needs["catalogue.view_toolset"] = (_toolsets_over_budget,)
 addresses.append(resource_url)
+
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+class SignInForm(AuthenticationForm):  # type: ignore[misc]
+    """Looks at passwords one at a time, and at none of a caller that guesses."""
+
+    def clean(self) -> Any:
+        request, username = self.request, self.cleaned_data.get("username")
+        if not (username and self.cleaned_data.get("password")):
+            return super().clean()
+        address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+        try:
+            attempt = SignInAttempt(username=username, address=address)
+        except TooManyFailures as problem:
+            raise ValidationError(str(problem), code="throttled") from None
+        try:
+            with checking_password():
+                cleaned = super().clean()
+        except TooBusy:
+            attempt.withdraw()
+            raise ValidationError("Too many people sign in at this moment: try again.", code="busy") from None
+        except ValidationError:
+            attempt.failed()
+            raise
+        attempt.succeeded()
+        return cleaned
+
+
+admin.site.login_form = SignInForm
+
+
+class OwnPermissionsMixin(CatalogueAdmin):
+    """Bounds what can be given away, and whose rows can be changed, by the permissions of the user."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and _covers(request.user, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and _covers(request.user, obj)
+
+    def formfield_for_manytomany(self, db_field: Any, request: Any = None, **kwargs: Any) -> Any:
+        field = super().formfield_for_manytomany(db_field, request=request, **kwargs)
+        if field is not None and field.queryset is not None and not request.user.is_superuser:
+            field.queryset = _within(field.queryset, _permissions_of(request.user))
+        return _with_short_names(db_field, field)
+
+
+@admin.register(User)
+class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
+    form = UserChangeForm
+    add_form = UserCreationForm
+    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Unfold's own class has none, and comes first.
+    change_password_form = AdminPasswordChangeForm
+
+    list_filter = (
+        ("is_active", BooleanRadioFilter), ("is_staff", BooleanRadioFilter),
+        ("is_superuser", BooleanRadioFilter), ("groups", RelatedDropdownFilter),
+    )  # fmt: skip
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        readonly = super().get_readonly_fields(request, obj)
+        return readonly if request.user.is_superuser else (*readonly, "is_superuser")
+
+
+@admin.register(Group)
+class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
+    pass
+
+
+def _covers(user: Any, other: User | Group | None) -> bool:
+    if other is None or user.is_superuser:
+        return True
+    if getattr(other, "is_superuser", False):
+        return False
+    return not _permissions_of(other).exclude(pk__in=_permissions_of(user)).exists()
+
+
+def _permissions_of(holder: Any) -> QuerySet[Permission]:
+    """Also of an account that is switched off: it can be switched on again."""
+    if isinstance(holder, Group):
+        return Permission.objects.filter(group=holder)
+    return Permission.objects.filter(Q(user=holder) | Q(group__user=holder))
+
+
+def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QuerySet[Any]:
+    """Those of the permissions or groups that give nothing else."""
+    others = Permission.objects.exclude(pk__in=permissions.values("pk"))
+    if offered.model is Group:
+        return offered.exclude(permissions__in=others)
+    return offered.filter(pk__in=permissions.values("pk"))
+
+
+def _with_short_names(db_field: Any, field: Any) -> Any:
+    """`Can add workflow`: with the names of app and model before it, lists cut what matters."""
+    if field is not None and db_field.remote_field.model is Permission:
+        field.queryset = field.queryset.order_by("content_type__model", "pk")
+        field.label_from_instance = lambda permission: permission.name
+    return field

@@ -12,9 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
-from unfold.views import ChangeList
 from unfold.widgets import (
     BASE_INPUT_CLASSES,
     CHECKBOX_CLASSES,
@@ -22,12 +20,13 @@ from unfold.widgets import (
     UnfoldAdminTextareaWidget,
 )
 
-from catalogue.admin.base import ButtonsMixin
-from catalogue.admin.rendering import badge, chip, link, side_by_side
+from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
+from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from mcp_bridge.admin.workflows import tokens_by_key
 from mcp_bridge.client_configuration import HttpServer, configurations_of
+from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
 from mcp_bridge.toolset_costs import (
@@ -51,7 +50,6 @@ POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}
 """Columns of rules in which choices would be cut."""
 Group = tuple[str, int, list[SafeString], int]
-"""Heading, number, the first names, how many more there are."""
 
 
 class RuleForm(RuleModelForm):
@@ -146,7 +144,7 @@ class BudgetFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=over_budget(Toolset.objects.all()))
 
 
-class ToolsetChangeList(ChangeList):  # type: ignore[misc]
+class ToolsetChangeList(CatalogueChangeList):
     """Asks once what is exposed, and tells each row on the page what its toolset makes of it."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -244,7 +242,6 @@ class ToolsetAdmin(ButtonsMixin):
         return TemplateResponse(request, CHOICES, find_choices(request.GET.get("find_workflows", "")))
 
     def _preview(self, request: HttpRequest, key: int | None = None) -> HttpResponse:
-        """What the toolset would show and cost if it were saved as it stands in the form."""
         self._check_may_edit(request)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -276,8 +273,7 @@ class ToolsetAdmin(ButtonsMixin):
         return TemplateResponse(request, "mcp_bridge/admin/toolset_preview.html", context)
 
     def _rules_in(self, request: HttpRequest, toolset: Toolset, *, is_stored: bool) -> Any:
-        formsets, _ = self._create_formsets(request, toolset, change=is_stored)  # type: ignore[attr-defined]
-        return formsets[0]
+        return formsets_of(self, request, toolset, change=is_stored)[0]
 
     def _check_may_edit(self, request: HttpRequest) -> None:
         if not (self.has_change_permission(request) or self.has_add_permission(request)):
@@ -361,7 +357,6 @@ def _link_to_tokens(toolset: Toolset, count: int) -> SafeString:
 
 
 def _contents(toolset: Toolset, catalogue: ExposedCatalogue) -> list[Group]:
-    """What is in it and why, and what is not."""
     shown = shown_by(toolset, catalogue)
     picked = set(toolset.picked.values_list("tool_name", flat=True))
     return [
@@ -435,7 +430,7 @@ def _choices_of(workflows: list[Workflow], *, are_picked: bool) -> list[Choice]:
         Choice(
             key=workflow.pk,
             name=workflow.tool_name,
-            description=Truncator(workflow.shown_description).chars(SHOWN_DESCRIPTION),
+            description=cut_short(workflow.shown_description, SHOWN_DESCRIPTION),
             source=workflow.source.name,
             tokens=costs.get(workflow.pk),
             is_exposed=workflow.tool_name in exposed,

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
+from catalogue.describing import estimate_tokens, tokens_for
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Workflow
-from catalogue.token_estimates import estimate_tokens, tokens_for
-from mcp_bridge.tool_entries import make_of_each, serialise_tool, serialised_tools, workflow_tool
+from mcp_bridge.tool_lists import make_of_each, serialise_tool, serialised_tools, workflow_tool
 
 
 def _tell_of_tokens(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:

@@ -1,6 +1,6 @@
 """The tools of our own: find a workflow, run it, ask how far it is, talk to it, cancel it."""
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import Any
 
 from catalogue.database import run_in_database
@@ -21,17 +21,22 @@ OTHER_SPELLINGS = {"clear_cache": "ClearCache"}
 """What agents call built-in tools besides their names, where no workflow has that name."""
 
 
-async def call_tool(call: ToolCall, name: str, arguments: dict[str, Any]) -> ToolAnswer:
-    """A built-in tool or a workflow's. Raises UnknownTool."""
+def call_tool(call: ToolCall, name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:
+    """A built-in tool or a workflow's. Awaiting it raises UnknownTool."""
     if (built_in := BUILT_IN_TOOLS.get(name)) is not None:
-        return await call_built_in(built_in, call, arguments)
+        return call_built_in(built_in, call, arguments)
+    if name in OTHER_SPELLINGS:
+        return _call_by_other_spelling(call, name, arguments)
+    return run_workflow(call, name, arguments)
+
+
+async def _call_by_other_spelling(call: ToolCall, name: str, arguments: dict[str, Any]) -> ToolAnswer:
     try:
         return await run_workflow(call, name, arguments)
     except UnknownTool:
-        meant = OTHER_SPELLINGS.get(name)
-        if meant is None or await run_in_database(Workflow.objects.filter(tool_name=name).exists):
+        if await run_in_database(Workflow.objects.filter(tool_name=name).exists):
             raise
-        return await call_built_in(BUILT_IN_TOOLS[meant], call, arguments)
+    return await call_built_in(BUILT_IN_TOOLS[OTHER_SPELLINGS[name]], call, arguments)
 
 
 def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:

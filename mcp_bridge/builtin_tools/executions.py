@@ -22,14 +22,16 @@ from mcp_bridge.content import (
     Block,
     NoSuchPart,
     Part,
+    Room,
     blocks_of,
     fits_inline,
+    rest_of_block,
+    show_blocks,
     take_part,
     why_no_output,
     write_output,
 )
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
-from mcp_bridge.truncation import Room, rest_of_block, show_blocks
 
 LONGEST_WAIT_SECONDS = 50
 """Below the 60 s after which common clients give up."""

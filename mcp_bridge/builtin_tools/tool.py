@@ -22,8 +22,6 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltInTool:
-    """A tool of ours; it is seen and called with its scope only."""
-
     name: str
     title: str
     description: str
@@ -34,7 +32,6 @@ class BuiltInTool:
     required: tuple[str, ...] = ()
     read_only: bool = True
     starts: bool = False
-    """Whether it starts runs."""
     hints: ToolAnnotations | None = None
     """Where they differ from what `read_only` stands for."""
     takes_part_in: InteractionKind | None = None

@@ -15,12 +15,12 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem
 from catalogue.scopes import Scope
-from catalogue.selection import Selection, Wish, select_workflows
+from catalogue.search import Selection, WorkflowQuery, select_workflows
 from executions.refusals import InvalidArguments
 from executions.starting import exposed_workflow
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ToolCall, run_workflow
-from mcp_bridge.cursors import page_bounds, read_cursor
+from mcp_bridge.declarations import page_bounds, read_cursor
 from mcp_bridge.portability import portable_view
 from mcp_bridge.results import ToolAnswer, document_result, text_result
 
@@ -51,7 +51,7 @@ async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResul
 
 def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     catalogue, toolset = current_catalogue(), call.access.toolset
-    wish = Wish(
+    wish = WorkflowQuery(
         tags=arguments.get("tags", []),
         source=arguments.get("source", ""),
         query=arguments.get("query", ""),
@@ -88,7 +88,9 @@ def _instead(selection: Selection) -> dict[str, Any]:
     }
 
 
-def _page(found: Sequence[Workflow], wish: Wish, arguments: Arguments) -> tuple[int, int, str | None]:
+def _page(
+    found: Sequence[Workflow], wish: WorkflowQuery, arguments: Arguments
+) -> tuple[int, int, str | None]:
     """Where it begins and ends, and the cursor of the next one.
 
     Raises InvalidArguments for a cursor of another list.
@@ -103,18 +105,18 @@ def _page(found: Sequence[Workflow], wish: Wish, arguments: Arguments) -> tuple[
         raise _unknown_cursor() from None
 
 
-def _places(found: Sequence[Workflow], wish: Wish) -> list[str]:
+def _places(found: Sequence[Workflow], wish: WorkflowQuery) -> list[str]:
     """Sorted, by which cursors go on: names, or ranks where the order is another."""
     if not wish.query:
         return [workflow.tool_name for workflow in found]
     return [f"{_ranked_by(wish)}{rank:06}" for rank in range(len(found))]
 
 
-def _is_of_this_list(place: str, wish: Wish) -> bool:
+def _is_of_this_list(place: str, wish: WorkflowQuery) -> bool:
     return place.startswith(_ranked_by(wish)) if wish.query else not place.startswith(RANKED)
 
 
-def _ranked_by(wish: Wish) -> str:
+def _ranked_by(wish: WorkflowQuery) -> str:
     """The same rank means another workflow in every ranking."""
     ranking = json.dumps([wish.query, sorted(wish.tags), wish.source])
     return f"{RANKED}{zlib.crc32(ranking.encode()):08x}"

@@ -1,0 +1,32 @@
+"""`--toolset SLUG` of the commands that see what an agent sees."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catalogue.models import Toolset
+from mcp_bridge.tokens import Access
+
+
+def add_toolset_option(parser: ArgumentParser, *, what: str) -> None:
+    parser.add_argument("--toolset", metavar="SLUG", help=what)
+
+
+def chosen_toolset(options: dict[str, Any]) -> Toolset | None:
+    """Raises CommandError for a slug that no toolset has."""
+    if (slug := options["toolset"]) is None:
+        return None
+    toolset = Toolset.objects.filter(slug=slug).first()
+    if toolset is None:
+        known = ", ".join(Toolset.objects.values_list("slug", flat=True)) or "none at all"
+        raise CommandError(f"There is no toolset {slug}; there are: {known}.")
+    return toolset
+
+
+def local_access(options: dict[str, Any]) -> Access:
+    """The local user's, through the toolset if one is named. Raises CommandError also for one that is off."""
+    toolset = chosen_toolset(options)
+    if toolset is not None and not toolset.enabled:
+        raise CommandError(f"Toolset {toolset.slug} is switched off; switch it on in the admin or by REST.")
+    return Access.of_local_user(toolset=None if toolset is None else toolset.slug)

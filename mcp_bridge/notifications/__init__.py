@@ -1,1 +1,1 @@
-"""Notifier clients of changes: what they listen for, what they see of it, the streams that carry the news."""
+"""Notifications of changes: what clients listen for, what they see of it, the streams that carry the news."""

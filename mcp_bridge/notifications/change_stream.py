@@ -14,10 +14,16 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from mcp_bridge.access import Access
 from mcp_bridge.notifications.list_snapshots import ListSnapshots
-from mcp_bridge.notifications.notifier import Notifier, OpenStreams, TaskChanged, TooManyStreams
-from mcp_bridge.notifications.subscription_filter import Interests, admissible_lists
+from mcp_bridge.notifications.notifier import (
+    Interests,
+    Notifier,
+    OpenStreams,
+    TaskChanged,
+    TooManyStreams,
+    admissible_lists,
+)
+from mcp_bridge.tokens import Access
 
 EVENT_STREAM = "text/event-stream"
 PING_SECONDS = 15.0
@@ -62,8 +68,6 @@ class ChangeStreams:
 
 
 class _EventStream:
-    """The response."""
-
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send

@@ -15,17 +15,15 @@ from mcp.shared.subscriptions import (
 
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
-from mcp_bridge.access import Access
 from mcp_bridge.prompts import offered_workflows, workflow_prompt
-from mcp_bridge.resources import UnknownResource, find_kind, listed_resources
-from mcp_bridge.resources.resource import Reading
+from mcp_bridge.resources import find_kind, listed_resources
+from mcp_bridge.resources.resource import Reading, UnknownResource
+from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import ToolLists, View
 
 
 @dataclass(frozen=True, slots=True)
 class ListSnapshot:
-    """What one caller sees at one revision."""
-
     catalogue: ExposedCatalogue
     seen: Mapping[ServerEvent, Any]
     """By the event that tells of its change: something that differs when what is served differs."""

@@ -32,12 +32,19 @@ from mcp_types import (
 )
 
 from catalogue.database import run_in_database
-from mcp_bridge.access import Access
 from mcp_bridge.declarations import TASKS, Context, is_modern
 from mcp_bridge.notifications.list_snapshots import ListSnapshots
-from mcp_bridge.notifications.notifier import Notifier, OpenStreams, TaskChanged, TooManyStreams
-from mcp_bridge.notifications.subscription_filter import Interests, admissible_lists, admit_interests
-from mcp_bridge.resources.methods import RESOURCE_NOT_FOUND
+from mcp_bridge.notifications.notifier import (
+    Interests,
+    Notifier,
+    OpenStreams,
+    TaskChanged,
+    TooManyStreams,
+    admissible_lists,
+    admit_interests,
+)
+from mcp_bridge.resources import RESOURCE_NOT_FOUND
+from mcp_bridge.tokens import Access
 
 MOST_TASKS = 100
 MOST_RESOURCES = 100
@@ -91,8 +98,6 @@ class Subscriptions:
 
 
 class _Listener:
-    """The client's side of one subscription."""
-
     def __init__(self, context: Context, subscription_id: RequestId, honoured: SubscriptionFilter) -> None:
         self._context = context
         self._id = subscription_id
@@ -100,7 +105,6 @@ class _Listener:
 
     @property
     def tag(self) -> dict[str, Any]:
-        """What each message carries."""
         return {SUBSCRIPTION_ID_META_KEY: self._id}
 
     async def acknowledge(self) -> None:
@@ -165,8 +169,6 @@ def _too_many(name: str, count: int, most: int) -> MCPError:
 
 
 class PushedChanges:
-    """The handlers, for the one client of a server on standard input and output."""
-
     def __init__(
         self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
     ) -> None:

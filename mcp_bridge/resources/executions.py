@@ -14,11 +14,11 @@ from catalogue.scopes import Scope
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
-from mcp_bridge.access import Access
 from mcp_bridge.content import (
     Block,
     NoSuchPart,
     Part,
+    Room,
     blocks_of,
     content_address,
     result_address,
@@ -28,7 +28,7 @@ from mcp_bridge.content import (
 )
 from mcp_bridge.resources.resource import JSON, TEXT, Contents, Found, Reading, ResourceKind, UnknownResource
 from mcp_bridge.results import describe_within_bounds, result_text
-from mcp_bridge.truncation import Room
+from mcp_bridge.tokens import Access
 
 SUGGESTED = 200
 """Of a caller's executions, the newest that completion knows."""

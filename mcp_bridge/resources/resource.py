@@ -7,7 +7,7 @@ from mcp.shared.uri_template import UriTemplate
 from mcp_types import BlobResourceContents, ResourceTemplate, TextResourceContents
 
 from catalogue.scopes import Scope
-from mcp_bridge.access import Access
+from mcp_bridge.tokens import Access
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -19,16 +19,12 @@ class UnknownResource(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An address that somebody wants to read."""
-
     access: Access
     uri: str
-    """As it was asked for."""
     variables: Mapping[str, str]
     """Those of the template, decoded. One of the query may be missing."""
 
     def holds(self, text: str, *, mime_type: str = JSON) -> "Found":
-        """The whole resource is this text."""
         return Found([TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
 
 
@@ -48,8 +44,6 @@ Suggest = Callable[[Access, str], Iterable[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceKind:
-    """The resources of one template."""
-
     template: UriTemplate
     name: str
     title: str

@@ -5,14 +5,15 @@ from typing import Any
 
 from mcp.shared.uri_template import UriTemplate
 
-from catalogue.describing import describe_workflow, summarise_inputs, unavailable_sources
+from catalogue.describing import describe_workflow, unavailable_sources
 from catalogue.exposure import Workflows, current_catalogue, find_named
+from catalogue.inputs import summarise_inputs
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
-from catalogue.selection import Wish, select_workflows, tagged
-from mcp_bridge.access import Access
+from catalogue.search import WorkflowQuery, select_workflows, tagged
 from mcp_bridge.content import write_output
 from mcp_bridge.resources.resource import Found, Reading, ResourceKind, UnknownResource
+from mcp_bridge.tokens import Access
 
 LIST = "workflow://list"
 SCHEMAS = ("input_schema", "output_schema")
@@ -23,14 +24,10 @@ def metadata_address(workflow: Workflow) -> str:
     return f"workflow://metadata/{workflow.tool_name}"
 
 
-def schema_address(workflow: Workflow) -> str:
-    return f"workflow://schema/{workflow.tool_name}"
-
-
 def _read_list(reading: Reading) -> Found:
     """Names only (D8): whoever wants to know more of one reads its metadata."""
     catalogue, toolset = current_catalogue(), reading.access.toolset
-    wish = Wish(tags=_split(reading.variables.get("tags", "")))
+    wish = WorkflowQuery(tags=_split(reading.variables.get("tags", "")))
     selection = select_workflows(catalogue, wish, toolset=toolset)
     document: dict[str, Any] = {
         "workflows": [workflow.tool_name for workflow in selection.workflows],
@@ -48,7 +45,7 @@ def _read_metadata(reading: Reading) -> Found:
         name: told for name, told in describe_workflow(workflow).items() if name not in SCHEMAS
     }
     document["input_summary"] = summarise_inputs(workflow.offered_input_schema)
-    document["schema"] = schema_address(workflow)
+    document["schema"] = f"workflow://schema/{workflow.tool_name}"
     return reading.holds(write_output(document))
 
 

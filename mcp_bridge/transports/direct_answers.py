@@ -7,12 +7,11 @@ again. Who may ask, and for what, is looked at every time.
 
 import hashlib
 import json
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from cachetools import FIFOCache
 from mcp import MCPError
 from mcp.shared.inbound import InboundModernRoute, classify_inbound_request, find_duplicated_routing_header
 from mcp_types.methods import validate_client_request
@@ -20,11 +19,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_bridge.access import Access, OtherToolset
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import digest_of, recognise_digest
-from mcp_bridge.tool_entries import METHOD
-from mcp_bridge.tool_lists import ToolLists, View
+from mcp_bridge.tokens import Access, OtherToolset, digest_of, recognise
+from mcp_bridge.tool_lists import METHOD, ToolLists, View
 
 UNCACHED = ("cache-control", "no-store")
 UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)
@@ -37,24 +34,22 @@ LARGEST_ID = 2**63
 """Python writes no integer of more than 4,300 digits."""
 REMEMBERED_REQUESTS = 4096
 LARGEST_REMEMBERED_BODY = 4096
+METHOD_BYTES = METHOD.encode()
 
 
 @dataclass(slots=True)
 class ListingRequest:
-    """A request for a page of tools with which nothing is wrong."""
-
     id: str | int
     version: str
     cursor: str | None
     token_digest: str
     slug: str | None
-    """Of the toolset that the address names."""
     _asked_by: tuple[AccessToken, Access, View] | None = field(default=None, repr=False)
 
     @property
     def asked_by(self) -> tuple[Access, View] | None:
         """The caller, if its token was good a moment ago and may come through this address."""
-        token = recognise_digest(self.token_digest)
+        token = recognise(self.token_digest)
         if token is None:
             return None
         if self._asked_by is None or self._asked_by[0] is not token:
@@ -83,14 +78,11 @@ class DirectAnswer:
 
 
 class DirectAnswers:
-    """The requests that were found to be well-formed, and their answers."""
-
     def __init__(self, lists: ToolLists) -> None:
         self._lists = lists
-        self._known: OrderedDict[bytes, ListingRequest] = OrderedDict()
+        self._known: FIFOCache[bytes, ListingRequest] = FIFOCache(REMEMBERED_REQUESTS)
 
     def read(self, scope: Scope, body: bytes, message: dict[str, Any]) -> ListingRequest | None:
-        """The request, if it is a well-formed `tools/list`; remembered for the next one."""
         if message.get("method") != METHOD or (version := _valid_version(scope, message)) is None:
             return None
         request = ListingRequest(
@@ -102,8 +94,6 @@ class DirectAnswers:
         )
         if len(body) <= LARGEST_REMEMBERED_BODY:
             self._known[_digest(scope, body)] = request
-            if len(self._known) > REMEMBERED_REQUESTS:
-                self._known.popitem(last=False)
         return request
 
     async def answer(self, request: ListingRequest, access: Access) -> DirectAnswer | None:
@@ -139,10 +129,9 @@ class Shortcut:
             await self._app(scope, receive, send)
             return
         first: list[Message] = [await receive()]
-        if (
-            not first[0].get("more_body")
-            and len(body := first[0].get("body", b"")) <= LARGEST_REMEMBERED_BODY
-        ):
+        body = first[0].get("body", b"")
+        is_whole = not first[0].get("more_body") and len(body) <= LARGEST_REMEMBERED_BODY
+        if is_whole and METHOD_BYTES in body:
             answer = self._answers.recall(scope, body)
             if answer is not None:
                 await answer(scope, receive, send)
@@ -178,17 +167,13 @@ def _valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
     if version not in HANDSHAKE_PROTOCOL_VERSIONS:
         if find_duplicated_routing_header(pairs) is not None:
             return None
-        version = _version_of_envelope(message, headers)
+        route = classify_inbound_request(message, headers=headers)
+        version = route.protocol_version if isinstance(route, InboundModernRoute) else None
     return version if version is not None and _has_valid_params(message, version) else None
 
 
 def _is_usual(request_id: Any) -> bool:
     return type(request_id) is str or (type(request_id) is int and abs(request_id) <= LARGEST_ID)
-
-
-def _version_of_envelope(message: dict[str, Any], headers: Mapping[str, str]) -> str | None:
-    route = classify_inbound_request(message, headers=headers)
-    return route.protocol_version if isinstance(route, InboundModernRoute) else None
 
 
 def _has_valid_params(message: dict[str, Any], version: str) -> bool:

@@ -1,7 +1,6 @@
 """MCP over Streamable HTTP: who is let in, then the SDK."""
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,13 +22,12 @@ from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.scopes import Scope as AccessScope
-from mcp_bridge.access import Access, OtherToolset
+from mcp_bridge.authentication import TooManyFailures, client_address, note_wrong_token
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
 from mcp_bridge.models import AccessToken
 from mcp_bridge.notifications.change_stream import ChangeStreams
 from mcp_bridge.server import CatalogueServer
-from mcp_bridge.throttling import TooManyFailures, client_address, note_wrong_token
-from mcp_bridge.tokens import authenticate, metadata_url, recognise, resource_url
+from mcp_bridge.tokens import Access, OtherToolset, digest_of, look_up, metadata_url, recognise, resource_url
 from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
 
 NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
@@ -57,7 +55,9 @@ class McpEndpoint:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {**scope, "headers": without_padding(scope["headers"])}
+        # Blanks around a value are no part of it (RFC 9110), and not every server takes them off.
+        stripped = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        scope = {**scope, "headers": stripped}
         try:
             access = await self._admit(scope)
             if isinstance(access, Response):
@@ -73,11 +73,14 @@ class McpEndpoint:
             )
 
     async def _admit(self, scope: Scope) -> Access | Response:
-        """Who comes, or why not: hosts and origins first, then the token, then the toolset."""
         if (refused := check_headers(scope)) is not None:
             return refused
         slug, headers = _slug_of(scope), Headers(scope=scope)
-        if (token := await _find_token(headers)) is None:
+        token = None
+        if text := _bearer_token(headers):
+            digest = digest_of(text)
+            token = recognise(digest) or await run_in_database(_look_up_with_catalogue, digest)
+        if token is None:
             return await _refuse_token(scope, headers, slug)
         try:
             access = Access.by_token(token, toolset=slug)
@@ -113,8 +116,8 @@ class McpEndpoint:
         if _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
-        if (refused := _missing_scope(message, access, _slug_of(scope))) is not None:
-            return refused
+        if "id" in message and message.get("method") == "tools/call":
+            return _missing_scope(message, access, scope)
         request = self.direct_answers.read(scope, body, message)
         return None if request is None else await self.direct_answers.answer(request, access)
 
@@ -134,12 +137,6 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
     await JSONResponse(document)(scope, receive, send)
 
 
-async def _find_token(headers: Headers) -> AccessToken | None:
-    if not (text := _bearer_token(headers)):
-        return None
-    return recognise(text) or await run_in_database(_authenticate_and_look, text)
-
-
 async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Response:
     if text := _bearer_token(headers):
         peer = (scope.get("client") or (None,))[0]
@@ -157,9 +154,9 @@ def _bearer_token(headers: Headers) -> str:
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
-def _authenticate_and_look(text: str) -> AccessToken | None:
-    """One hop for both: whoever is let in looks at the catalogue next."""
-    token = authenticate(text)
+def _look_up_with_catalogue(digest: str) -> AccessToken | None:
+    """One hop for both: the catalogue is read next."""
+    token = look_up(digest)
     if token is not None:
         current_catalogue()
     return token
@@ -182,12 +179,10 @@ def _is_malformed(message: Any) -> bool:
     return "id" in message and "method" in message and type(message["id"]) not in (int, str)
 
 
-def _missing_scope(message: dict[str, Any], access: Access, slug: str | None) -> Response | None:
+def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:
     """The refusal of a call that the token's scopes do not allow (RFC 6750)."""
     params = message.get("params")
-    if message.get("method") != "tools/call" or "id" not in message or not isinstance(params, dict):
-        return None
-    name = params.get("name")
+    name = params.get("name") if isinstance(params, dict) else None
     if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
         return None
     return refusal(
@@ -195,7 +190,7 @@ def _missing_scope(message: dict[str, Any], access: Access, slug: str | None) ->
         describe_missing_scope(name, needed),
         code=INVALID_PARAMS,
         request_id=message["id"],
-        headers={"WWW-Authenticate": _challenge(slug, "insufficient_scope", scope=needed.value)},
+        headers={"WWW-Authenticate": _challenge(_slug_of(scope), "insufficient_scope", scope=needed.value)},
     )
 
 
@@ -225,7 +220,6 @@ def _unknown_toolset(slug: str | None) -> Response:
 
 
 def _slug_of(scope: Scope) -> str | None:
-    """Of the toolset that the address names."""
     slug: str | None = scope.get("path_params", {}).get("slug")
     return slug
 
@@ -246,7 +240,6 @@ def _uncached(send: Send) -> Send:
     return send_uncached
 
 
-RawHeaders = list[tuple[bytes, bytes]]
 ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
 """Whoever stands before us may have read the first of several, and we the last."""
 LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
@@ -274,17 +267,15 @@ def refusal(
     return JSONResponse(document, status_code=status, headers=headers)
 
 
-def without_padding(headers: RawHeaders) -> RawHeaders:
-    """Blanks around a header's value are no part of it (RFC 9110), and not every server takes them off."""
-    return [(name, value.strip(b" \t")) for name, value in headers]
-
-
 def check_headers(scope: Scope) -> Response | None:
     """The refusal; None where nothing is wrong. Hosts and origins are looked at against DNS rebinding."""
     present = [header for header in scope["headers"] if header[0] in ONCE]
     if len(present) > len(headers := dict(present)):
-        return refusal(400, f"The header {_first_repeated(present)} may be sent only once.")
-    host, origin = _text(headers.get(b"host")), _text(headers.get(b"origin"))
+        names = [name for name, _ in present]
+        repeated = next(name.decode() for name in names if names.count(name) > 1)
+        return refusal(400, f"The header {repeated} may be sent only once.")
+    host = headers.get(b"host", b"").decode("latin-1")
+    origin = headers.get(b"origin", b"").decode("latin-1")
     if len(host) > LONGEST_HOST or not _is_one_of(tuple(settings.ALLOWED_HOSTS), host):
         logger.warning(
             "Refused a request for the host {!r}, which is not one of ours.", host[:SHOWN_CHARACTERS]
@@ -297,10 +288,10 @@ def check_headers(scope: Scope) -> Response | None:
 
 
 def _check_body_type(headers: dict[bytes, bytes]) -> Response | None:
-    media_type = _text(headers.get(b"content-type")).partition(";")[0]
-    if media_type.strip().lower() != "application/json":
+    media_type = headers.get(b"content-type", b"").partition(b";")[0]
+    if media_type.strip().lower() != b"application/json":
         return refusal(415, NOT_JSON)
-    if _text(headers.get(b"content-encoding")).strip().lower() not in ("", "identity"):
+    if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
         return refusal(415, ENCODED)
     return None
 
@@ -315,12 +306,3 @@ def _is_one_of(served: tuple[str, ...], host: str) -> bool:
 def _is_our_origin(origin: str) -> bool:
     public: Any = urlsplit(settings.PUBLIC_URL)
     return origin == f"{public.scheme}://{public.netloc}".lower() or bool(LOCAL_ORIGIN.fullmatch(origin))
-
-
-def _first_repeated(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    names = [name for name, _ in headers]
-    return next(name.decode() for name in names if names.count(name) > 1)
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("latin-1")

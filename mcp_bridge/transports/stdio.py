@@ -8,8 +8,8 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from executions.local_worker import LocalWorker
-from mcp_bridge.access import Access
 from mcp_bridge.server import CatalogueServer
+from mcp_bridge.tokens import Access
 
 
 async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> None:
@@ -26,7 +26,9 @@ async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> N
                 await server.run(read_stream, write_stream, server.create_initialization_options())
                 tasks.cancel_scope.cancel()
             if received:
-                _end_by(received[0])
+                # The thread that reads standard input cannot be ended, and would keep the process alive.
+                signal.signal(received[0], signal.SIG_DFL)
+                os.kill(os.getpid(), received[0])
     except* BrokenPipeError:
         """Nobody reads our answers any more."""
     finally:
@@ -40,9 +42,3 @@ async def _note_signal(received: list[signal.Signals], scope: anyio.CancelScope)
         async for number in signals:
             received.append(number)
             scope.cancel()
-
-
-def _end_by(number: signal.Signals) -> None:
-    """The thread that reads standard input cannot be called back, and would keep the process alive."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -1,5 +1,5 @@
-"""The admin of natural-language requests, a file for each kind of page."""
+"""The admin of natural-language requests."""
 
 from orchestration.admin import workflow_requests
 
-__all__ = ["overview", "workflow_requests"]
+__all__ = ["workflow_requests"]

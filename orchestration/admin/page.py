@@ -29,16 +29,14 @@ from catalogue.admin.rendering import (
     text_block,
 )
 from catalogue.exposure import current_catalogue
-from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
-from executions.admin.callers import caller_of
-from executions.admin.content import show_content
-from executions.admin.http_exchange import show_request, show_response
+from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
+from executions.admin.filters import caller_of
 from executions.admin.page import state_badge
+from executions.admin.payloads import show_content, show_request, show_response
 from executions.models import Execution, ExecutionPayload
-from orchestration.models import WorkflowRequest
+from orchestration.models import Stage, StageState, WorkflowRequest
 from orchestration.pipeline import can_be_replayed
 from orchestration.records import raw_response_of
-from orchestration.stages import Stage, StageState
 
 STATUS_BADGES = {
     WorkflowRequest.Status.RUNNING: "info",
@@ -51,14 +49,13 @@ Titled = tuple[str, Any]
 
 
 class SendForm(forms.Form):
-    """The button below a dry run."""
-
     id = forms.UUIDField(widget=forms.HiddenInput)
     """The new request's."""
 
 
 def outcome_badge(record: WorkflowRequest) -> SafeString:
-    if is_lost(record):
+    deadline = record.deadline_at
+    if record.is_running and deadline is not None and deadline < timezone.now():
         return badge("lost", "warning", title="Its process ended before the request did.")
     status = WorkflowRequest.Status(record.status)
     shown = [badge(status.label, STATUS_BADGES[status])]
@@ -69,20 +66,14 @@ def outcome_badge(record: WorkflowRequest) -> SafeString:
     return side_by_side(shown)
 
 
-def is_lost(record: WorkflowRequest) -> bool:
-    """Whether its process ended before it did."""
-    deadline = record.deadline_at
-    return record.is_running and deadline is not None and deadline < timezone.now()
-
-
 def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:
-    """The template's context: outcome, facts, stages and texts."""
+    can_be_sent = may_run(request) and can_be_replayed(record, caller=caller_of(request))
     return {
         "record": record,
         "headline": _headline(record),
         "facts": [*_origin_facts(record), *_choice_facts(record), *_model_facts(record)],
         "stages": stage_lines(record),
-        "send_form": _send_form(request, record),
+        "send_form": SendForm(initial={"id": uuid.uuid4()}, auto_id=False) if can_be_sent else None,
         "cards": [(title, shown) for title, shown in _cards(request, record) if shown],
     }
 
@@ -101,12 +92,6 @@ def describe_input(record: WorkflowRequest) -> list[Titled]:
 
 def may_run(request: HttpRequest) -> bool:
     return request.user.has_perms(["orchestration.add_workflowrequest", "executions.add_execution"])
-
-
-def _send_form(request: HttpRequest, record: WorkflowRequest) -> SendForm | None:
-    if not (may_run(request) and can_be_replayed(record, caller=caller_of(request))):
-        return None
-    return SendForm(initial={"id": uuid.uuid4()}, auto_id=False)
 
 
 def _headline(record: WorkflowRequest) -> list[Any]:
@@ -146,7 +131,6 @@ def _model_facts(record: WorkflowRequest) -> Facts:
 
 
 def _cards(request: HttpRequest, record: WorkflowRequest) -> list[Titled]:
-    """The results first."""
     arguments = record.arguments
     return [
         ("Answer in words", _as_text(record.formatted_response)),
@@ -195,7 +179,6 @@ def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeStri
 
 
 def _show_result(execution: Execution, payload: ExecutionPayload | None) -> SafeString:
-    """The state and output of a run that has no HTTP response."""
     shown: list[Any] = [state_badge(execution)]
     if execution.error:
         shown.append(paragraphs(execution.error))
@@ -230,14 +213,12 @@ class StageLine:
 
 
 def stage_lines(record: WorkflowRequest) -> list[StageLine]:
-    """All four stages in their order, including those not reached."""
     known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
     end = record.finished_at or max(timezone.now(), record.created_at)
     return [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values]
 
 
 def progress_sentence(record: WorkflowRequest) -> str:
-    """The progress in one sentence, for screen readers."""
     if record.status != WorkflowRequest.Status.RUNNING:
         return f"Ended: {record.get_status_display()}."
     reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]

@@ -1,24 +1,212 @@
 """The language model: one server that speaks the API of chat completions, and the one way to ask it (C9)."""
 
 import asyncio
+import atexit
+import logging
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
+import httpcore2
 import httpx2
+from django.conf import settings
 from loguru import logger
+from pydantic import SecretStr
 
+from connectors.background import finish_in_background_loop
 from connectors.backoff import backoff_seconds, spread
 from connectors.errors import Misconfigured
-from connectors.network.exchange import TRANSPORT_ERRORS, failure_reason, retry_after
+from connectors.network.client import USER_AGENT
+from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import Redactor, shorten, words_of
-from orchestration.model.connection import ModelSettings, UnusableAnswer, connect_to_model
-from orchestration.model.dialects import ABOUT_LENGTH, Dialect, Fallback, known_dialect, remember_dialect
+from connectors.network.transport import (
+    TRANSPORT_ERRORS,
+    GuardedTransport,
+    HttpLimits,
+    failure_reason,
+    for_pool,
+    retry_after,
+    tls_context,
+)
+from orchestration.model.dialects import ABOUT_LENGTH, Dialect, Fallback, known_dialects
 from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage, read_completion
-from orchestration.stages import Failure, StageFailed
+from orchestration.models import Failure, StageFailed
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+SENT_HEADERS = ("host", "accept", "content-type", "content-length")
+CONNECT_SECONDS = 5.0
+CLOSING_SECONDS = 2.0
+NO_KEY = "the transport has it"
+"""The SDK does not send without one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """Which model, where, and what an answer of it may cost."""
+
+    base_url: str
+    api_key: SecretStr
+    model: str
+    seconds: float
+    """For one answer, with all attempts and waits."""
+    retries: int
+    answer_tokens: int
+
+    @classmethod
+    def configured(cls) -> Self:
+        """Raises ModelError where there is nothing to be asked."""
+        configured = settings.CATALOGUE
+        if not configured["openai_model"]:
+            raise _not_configured(
+                "No model is configured. Set OPENAI_MODEL, and OPENAI_BASE_URL for a server."
+            )
+        return cls(
+            base_url=_base_url(configured["openai_base_url"]),
+            api_key=_sendable(configured["openai_api_key"]),
+            model=configured["openai_model"],
+            seconds=configured["model_timeout"],
+            retries=configured["model_retries"],
+            answer_tokens=configured["model_answer_tokens"],
+        )
+
+    @property
+    def limits(self) -> HttpLimits:
+        connect = min(CONNECT_SECONDS, self.seconds)
+        return HttpLimits(connect_seconds=connect, read_seconds=self.seconds, total_seconds=self.seconds)
+
+
+class UnusableAnswer(Exception):
+    """An answer that is not read; the message is the end of a sentence about it."""
+
+
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, "AsyncOpenAI"]] = (
+    WeakKeyDictionary()
+)
+
+
+async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
+    """The running loop's client, made anew when the settings have changed. It never retries by itself."""
+    loop = asyncio.get_running_loop()
+    known = _clients.get(loop)
+    if known is not None and known[0] == wanted:
+        return known[1]
+    # The import takes half a second, which neither the start of a process nor its other requests shall pay.
+    await asyncio.to_thread(_import_sdk)
+    _clients[loop] = (wanted, _make_client(wanted))
+    if known is not None:
+        await known[1].close()
+    return _clients[loop][1]
+
+
+async def close_model_connection() -> None:
+    """What lives on the running loop."""
+    _, client = _clients.pop(asyncio.get_running_loop(), (None, None))
+    if client is not None:
+        await client.close()
+
+
+def close_background_model_connection() -> None:
+    """What lives on the background loop, before the process ends."""
+    finish_in_background_loop(close_model_connection, seconds=CLOSING_SECONDS)
+
+
+atexit.register(close_background_model_connection)
+
+
+def _import_sdk() -> None:
+    import openai.resources.chat.completions  # noqa: F401
+
+    # OPENAI_LOG would switch on logging of its own, which the product's settings know nothing of.
+    logging.getLogger("openai").setLevel(logging.WARNING)
+
+
+def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
+    from openai import AsyncOpenAI
+
+    seconds = wanted.limits.connect_seconds
+    # `ask_model` limits the whole time of a request, retries included.
+    timeout = httpx2.Timeout(None, connect=seconds, pool=seconds)
+    return AsyncOpenAI(
+        base_url=wanted.base_url,
+        api_key=NO_KEY,
+        max_retries=0,
+        timeout=timeout,
+        http_client=httpx2.AsyncClient(transport=_ModelTransport(wanted), trust_env=False, timeout=timeout),
+    )
+
+
+class _ModelTransport(GuardedTransport):
+    """Adds the key and drops whatever else the SDK would say; bounds what comes back."""
+
+    def __init__(self, wanted: ModelSettings) -> None:
+        is_https = wanted.base_url.startswith("https:")
+        tls = tls_context(verify=True, ca_file="") if is_https else None
+        super().__init__(limits=wanted.limits, tls=tls)
+        self._most_bytes = wanted.limits.max_response_bytes
+        self._key = wanted.api_key
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        headers = {name: request.headers[name] for name in SENT_HEADERS if name in request.headers}
+        headers |= {"user-agent": USER_AGENT, "accept-encoding": "identity"}
+        if key := self._key.get_secret_value():
+            headers["authorization"] = f"Bearer {key}"
+        sent = httpx2.Request(
+            request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
+        )
+        received = await self.pool.handle_async_request(for_pool(sent))
+        response = httpx2.Response(
+            received.status,
+            headers=received.headers,
+            stream=_BoundedBody(received, self._most_bytes),
+            extensions=received.extensions,
+        )
+        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            await response.aclose()
+            raise UnusableAnswer("is compressed although we asked for a plain one")
+        return response
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    def __init__(self, received: httpcore2.Response, most_bytes: int) -> None:
+        self._received = received
+        self._most_bytes = most_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for chunk in self._received.aiter_stream():
+            length += len(chunk)
+            if length > self._most_bytes:
+                raise UnusableAnswer(f"is larger than {self._most_bytes:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._received.aclose()
+
+
+def _base_url(text: str) -> str:
+    try:
+        return normalise_base_url(text)
+    except ValueError as error:
+        raise _not_configured(f"OPENAI_BASE_URL cannot be used. {error}") from None
+
+
+def _sendable(key: SecretStr) -> SecretStr:
+    stripped = key.get_secret_value().strip()
+    if not (stripped.isascii() and stripped.isprintable()):
+        raise _not_configured("OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters.")
+    return SecretStr(stripped)
+
+
+def _not_configured(sentence: str) -> ModelError:
+    return ModelError(sentence, problem=ModelProblem.NOT_CONFIGURED)
+
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
 """Seconds before a request is repeated, where the server does not say; doubled each time."""
@@ -53,8 +241,6 @@ async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | Non
 
 @dataclass(slots=True)
 class _Answer:
-    """Of one attempt."""
-
     status: int
     body: bytes = b""
     headers: httpx2.Headers | None = None
@@ -77,7 +263,8 @@ class _Question:
     """By the loop's clock."""
 
     async def until_answered(self) -> Reply:
-        dialect = known = known_dialect(self.wanted.base_url, self.wanted.model)
+        server = self.wanted.base_url, self.wanted.model
+        dialect = known = known_dialects.get(server, Dialect())
         repeated, asked_the_same_again = 0, False
         while True:
             answer = await self._attempt(dialect)
@@ -93,7 +280,7 @@ class _Question:
             repeated += 1
         if dialect != known:
             logger.info("The model server takes less than was sent; from now on it gets {}", dialect)
-            remember_dialect(self.wanted.base_url, self.wanted.model, dialect)
+            known_dialects[server] = dialect
         wanted = self.wanted
         return read_completion(answer.body, model=wanted.model, answer_tokens=wanted.answer_tokens)
 
@@ -124,9 +311,10 @@ class _Question:
 
     async def _wait_or_give_up(self, answer: _Answer, repeated: int) -> None:
         """Raises ModelError where asking again is of no use, or would come too late."""
-        lost = answer.status == NOT_CONNECTED
-        if not lost and not may_be_retried(answer.status, answer.body):
-            raise refusal(answer.status, answer.body, self.wanted)
+        status = answer.status
+        is_passing = status in (NOT_CONNECTED, 408, 409, 429) or (status >= 500 and status != 501)
+        if not is_passing or NO_QUOTA.encode() in answer.body:
+            raise refusal(status, answer.body, self.wanted)
         seconds = answer.wait
         if seconds is None:
             seconds = spread(backoff_seconds(repeated, first=FIRST_WAIT, longest=LONGEST_WAIT))
@@ -164,13 +352,7 @@ def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
     return shorten(" ".join(words.split()), WORDS_LIMIT)
 
 
-def may_be_retried(status: int, body: bytes) -> bool:
-    """Whether the same request may succeed a moment later."""
-    return (status in (408, 409, 429) or (status >= 500 and status != 501)) and NO_QUOTA.encode() not in body
-
-
 def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:
-    """The error for a status that is no success."""
     words = words_of_refusal(body, wanted)
     has_quota = NO_QUOTA.encode() not in body
     problem, sentence = _meaning(status, words, wanted) if has_quota else (ModelProblem.UNUSABLE, USED_UP)

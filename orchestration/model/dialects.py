@@ -73,25 +73,14 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A dialect with fewer parameters."""
-
     dialect: Dialect
     is_named: bool
     """The refusal says that it is about what is left out here; otherwise that is a guess."""
 
 
-_known: dict[tuple[str, str], Dialect] = {}
-"""By base URL and model."""
-
-
-def known_dialect(base_url: str, model: str) -> Dialect:
-    return _known.get((base_url, model), Dialect())
-
-
-def remember_dialect(base_url: str, model: str, dialect: Dialect) -> None:
-    """For the life of this process."""
-    _known[base_url, model] = dialect
+known_dialects: dict[tuple[str, str], Dialect] = {}
+"""By base URL and model, for the life of this process."""
 
 
 def forget_dialects() -> None:
-    _known.clear()
+    known_dialects.clear()

@@ -32,8 +32,6 @@ NO_TOKENS = TokenUsage()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """One answer of the model."""
-
     text: str
     model: str
     """The name that the server gives it."""

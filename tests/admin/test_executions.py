@@ -16,10 +16,10 @@ from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
+from executions.advancing import advance_due_executions
 from executions.callers import Caller
 from executions.creating import StartRequest
 from executions.models import Execution, ExecutionPayload, Retention, State
-from executions.polling import advance_due_executions
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
@@ -203,7 +203,7 @@ def test_what_waits_in_the_queue_is_shown_as_such_and_found_apart(admin_client: 
     """B7: it is not the same as being about to start."""
     queued, starting = make_queued(), make_execution(state=State.PENDING)
     assert "waiting in the queue" in text_of(admin_client.get(page_url(queued)))
-    assert "as soon as the limits have room for it" in text_of(admin_client.get(page_url(queued)))
+    assert "as soon as the limits allow" in text_of(admin_client.get(page_url(queued)))
     assert "waiting to be started" in text_of(admin_client.get(page_url(starting)))
     assert found(admin_client, state__exact="queued") == [queued]
     assert found(admin_client, state__exact="pending") == [starting]
@@ -233,7 +233,7 @@ def test_the_page_tells_who_asked_for_what_version_and_when_there_was_room(admin
 
 @pytest.mark.parametrize(
     ("ahead", "told_of"),
-    [(20, "a request waits for it"), (-20, "its caller is gone without an answer")],
+    [(20, "a request waits for it"), (-20, "its caller left without an answer")],
 )
 def test_the_page_tells_whether_anybody_waits(admin_client: Client, ahead: int, told_of: str) -> None:
     """A7.1: an operator sees whose result nobody has got."""
@@ -251,8 +251,8 @@ ASKED: dict[str, Any] = {"cancel_requested_at": NOW, "cancel_requested_by": "Bob
 @pytest.mark.parametrize(
     ("fields", "outcome"),
     [
-        ({"state": "running"} | ASKED, "asked for; the engine has not been told yet"),
-        ({"state": "running", "cancel_sent_at": NOW} | ASKED, "has not confirmed it yet"),
+        ({"state": "running"} | ASKED, "requested; not sent to the engine yet"),
+        ({"state": "running", "cancel_sent_at": NOW} | ASKED, "not confirmed yet"),
         (
             {"state": "running", "cancel_sent_at": NOW, "cancel_refusal": "No way."} | ASKED,
             "the engine refused: No way.",
@@ -280,7 +280,7 @@ def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Clie
 # The retention
 
 
-@pytest.mark.databases("executions.admin.retention")
+@pytest.mark.databases("executions.admin.policies")
 def test_the_retention_is_one_page_that_is_edited(admin_client: Client) -> None:
     """B7, E6: without a restart, and within bounds."""
     page = admin_client.get(list_url(Retention), follow=True)
@@ -428,13 +428,13 @@ def test_an_admin_says_that_a_lost_request_was_carried_out(
     assert (execution.state, execution.error, execution.payload.output) == (State.COMPLETED, "", output)
     assert "admin: it ran." in text_of(admin_client.get(page_url(execution)))
     assert HistoryEntry.objects.get(object_id=execution.pk).actor_name == "admin"
-    assert "nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
+    assert "Nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
 
 
 @pytest.mark.parametrize(
     ("form", "why"),
     [
-        ({"output": "{id: 7}"}, "no JSON"),
+        ({"output": "{id: 7}"}, "not valid JSON"),
         ({"run_id": "7"}, "keeps no runs"),
         ({"run_id": ""}, "Name the run"),
     ],
@@ -456,7 +456,7 @@ def test_an_admin_resolves_it_as_not_started(admin_client: Client) -> None:
     execution.refresh_from_db()
     assert (execution.state, execution.error) == (State.FAILED, "admin: the engine did not start it.")
     assert HistoryEntry.objects.get(object_id=execution.pk).actor_name == "admin"
-    assert "nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
+    assert "Nothing to resolve" in told(resolve(admin_client, execution, "it_did_not_run"))
 
 
 @pytest.mark.parametrize("what", ["it_ran", "it_did_not_run"])
@@ -538,7 +538,7 @@ def test_only_people_who_may_change_executions_can_cancel(staff_with: StaffWith)
 # The way to other pages, and to all of what is cut
 
 
-@pytest.mark.databases("executions.admin.filters", "executions.querysets")
+@pytest.mark.databases("executions.admin.filters", "executions.models.record")
 def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: Client) -> None:
     """A1.3, A8.2: the record keeps the name."""
     workflow = make_workflow(make_source("gone"))

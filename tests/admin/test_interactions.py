@@ -48,7 +48,7 @@ def test_the_page_of_a_run_that_goes_on_has_a_form_for_each_query_and_signal(
     assert forms_of(admin_client, ended) == ["progress", "count"]
     queued = make_execution(review, state=State.PENDING)
     assert forms_of(admin_client, queued) == []
-    assert "Talk to the run" not in text_of(admin_client.get(page_url(make_execution())))
+    assert "Queries and signals" not in text_of(admin_client.get(page_url(make_execution())))
 
 
 def test_an_answer_is_shown_with_the_form_to_ask_again(
@@ -75,7 +75,7 @@ def test_a_signal_leads_back_to_the_execution_and_is_logged(
     page = press(admin_client, running, "signal", "approve", '{"text": "yes"}')
     assert page.status_code == 302 and page["location"] == page_url(running)
     shown = text_of(admin_client.get(page_url(running)))
-    assert "The run was told approve." in shown and "admin told it approve." in shown
+    assert "The signal approve was sent to the run." in shown and "admin sent approve." in shown
     assert "approve" in HistoryEntry.objects.get(actor=f"user:{User.objects.get().pk}").message
     assert talker.heard == [("run-1", "approve", {"text": "yes"})]
 
@@ -85,8 +85,8 @@ def test_what_cannot_be_sent_is_told_with_the_form_as_it_was(
 ):
     """B5, E5."""
     for arguments, words in (
-        ('{"text": ', "This is no JSON."),
-        ("[1]", "This has to be a JSON object"),
+        ('{"text": ', "This is not valid JSON."),
+        ("[1]", "Enter a JSON object"),
         ('{"text": 3}', "/text"),
     ):
         page = press(admin_client, running, "signal", "approve", arguments)

@@ -192,7 +192,7 @@ def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_50_rows(a
     "catalogue.admin.sources",
     "mcp_bridge.admin.tokens",
     "mcp_bridge.admin.toolsets",
-    "executions.admin.result_cache",
+    "executions.admin.policies",
 )
 def test_lists_are_searched_in_any_case_of_letters(admin_client: Client) -> None:
     """B8"""

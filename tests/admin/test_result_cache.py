@@ -45,7 +45,7 @@ def test_the_page_tells_how_the_cache_does(admin_client: Client, report: Workflo
     assert "xxx" not in shown
 
 
-@pytest.mark.databases("executions.admin.result_cache")
+@pytest.mark.databases("executions.admin.policies")
 def test_an_administrator_changes_what_holds_while_the_product_runs(
     admin_client: Client, report: Workflow
 ) -> None:
@@ -80,14 +80,14 @@ def test_everything_is_cleared_by_a_button(admin_client: Client, report: Workflo
 # By workflow, and by result
 
 
-@pytest.mark.databases("executions.admin.result_cache")
+@pytest.mark.databases("executions.admin.policies")
 def test_a_line_for_each_workflow_with_its_figures(admin_client: Client, report: Workflow) -> None:
     """E9."""
     shown = text_of(admin_client.get(list_url(CacheUse)))
     assert "report 600 s 1 4.9 KB 1 1 50 % 0 0 -" in shown
 
 
-@pytest.mark.databases("executions.admin.result_cache")
+@pytest.mark.databases("executions.admin.policies")
 def test_the_results_of_chosen_workflows_are_cleared(admin_client: Client, report: Workflow) -> None:
     """E4."""
     other = make_workflow(cache_seconds=60)
@@ -117,7 +117,7 @@ def test_the_lists_cost_the_same_however_long_they_are(admin_client: Client, rep
     assert [queries(CachedResult), queries(CacheUse)] == few
 
 
-@pytest.mark.databases("executions.admin.result_cache")
+@pytest.mark.databases("executions.admin.policies")
 def test_chosen_results_are_forgotten(admin_client: Client, report: Workflow) -> None:
     """E4: and no longer counted as there."""
     finish_run(report, digest="more", output=2)

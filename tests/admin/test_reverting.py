@@ -17,7 +17,7 @@ from catalogue.curation import disable_workflows
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.history import command, values_of
 from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
-from catalogue.models.history_entry import HistoryIsKept
+from catalogue.models.history import HistoryIsKept
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith

@@ -118,7 +118,7 @@ def test_arguments_can_be_written_as_json_and_go_there_and_back(admin_client: Cl
     sent = {"key": sent["key"], "mode": "json", "json": '{"note": "a", "count": 4, "else": null}'}
     refused = admin_client.post(run_url(workflow), sent | {"to": "form"})
     assert "The form has no field for else." in text_of(refused)
-    for broken, problem in (("{", "This cannot be read."), ("[]", "This has to be a JSON object")):
+    for broken, problem in (("{", "This cannot be read."), ("[]", "Enter a JSON object")):
         assert problem in text_of(admin_client.post(run_url(workflow), sent | {"json": broken}))
     admin_client.post(run_url(workflow), sent)
     assert Execution.objects.get().payload.input == {"note": "a", "count": 4, "else": None}
@@ -136,7 +136,7 @@ def test_a_form_that_is_sent_twice_runs_once(admin_client: Client) -> None:
 
 def test_what_may_delete_is_run_only_by_somebody_who_says_so(admin_client: Client) -> None:
     workflow = make_workflow(destructive_hint=True)
-    assert "say that it shall" in text_of(run(admin_client, workflow))
+    assert "confirm that it should" in text_of(run(admin_client, workflow))
     assert not Execution.objects.exists()
     assert run(admin_client, workflow, sure="on").status_code == 302
 

@@ -15,12 +15,12 @@ from django.utils import timezone
 from loguru import logger
 from pytest_django import Settings
 
-from mcp_bridge import throttling
+from mcp_bridge import authentication
+from mcp_bridge.authentication import SIGN_INS, SIGN_INS_TO_ONE_ACCOUNT
 from mcp_bridge.models import FailureCount
-from mcp_bridge.throttling import SIGN_INS, SIGN_INS_TO_ONE_ACCOUNT
 from tests.admin.pages import text_of
 
-pytestmark = pytest.mark.databases("mcp_bridge.throttling", "mcp_bridge.models")
+pytestmark = pytest.mark.databases("mcp_bridge.authentication", "mcp_bridge.models")
 
 PASSWORD = "correct horse battery"
 TRIES = SIGN_INS_TO_ONE_ACCOUNT.failures
@@ -138,7 +138,7 @@ def test_passwords_are_checked_one_at_a_time(settings: Settings, monkeypatch: py
     settings.PASSWORD_HASHERS = [f"{__name__}.WaitingHasher"]
     User.objects.filter(username="ada").delete()
     User.objects.create_superuser("ada", password=PASSWORD)
-    monkeypatch.setattr(throttling, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(authentication, "PATIENCE_SECONDS", 0)
 
     def sign_in_elsewhere() -> int:
         try:

@@ -347,10 +347,10 @@ def test_sources_are_switched_off_and_on_in_bulk(admin_client: Client) -> None:
     """A4.1: discovery is switched per source; agents notice, and what is switched on is listed at once."""
     sources = [make_source(next_refresh_at=None) for _ in range(3)]
     revision = Revision.current()
-    assert "Switched off: 3" in told(run_action(admin_client, "disable_selected", *sources))
+    assert "Disabled: 3" in told(run_action(admin_client, "disable_selected", *sources))
     assert not Source.objects.filter(enabled=True).exists()
     assert Revision.current() == revision + 1
-    assert "Switched on: 3" in told(run_action(admin_client, "enable_selected", *sources))
+    assert "Enabled: 3" in told(run_action(admin_client, "enable_selected", *sources))
     assert Source.objects.filter(enabled=True).exclude(next_refresh_at=None).count() == 3
 
 
@@ -477,7 +477,7 @@ def test_a_refused_save_leaves_what_holds_on_the_page(admin_client: Client) -> N
     given.pop("enabled")
     page = admin_client.post(page_url(source), given)
     assert errors_of(page)
-    assert "none, switched off" not in text_of(page)
+    assert "none while disabled" not in text_of(page)
     assert "orders" in page.context["subtitle"]
     assert "Sources chevron_right orders" in text_of(page)
     assert 'value="bills"' in page.content.decode()

@@ -10,7 +10,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
-from catalogue.declared_workflows import ImportRequest, import_file
+from catalogue.imports.temporal import TemporalImportRequest, import_file
 from catalogue.models import Source, Workflow
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, page_url, text_of, told
@@ -51,7 +51,7 @@ def test_the_example_is_looked_at_and_then_imported(admin_client: Client) -> Non
     done = confirm(admin_client, page)
     source = Source.objects.get()
     assert done.headers["location"] == page_url(source)
-    assert "temporal: 5 added." in told(done) and "once somebody enables them" in told(done)
+    assert "temporal: 5 added." in told(done) and "once a curator enables them" in told(done)
     assert Workflow.objects.filter(source=source).count() == 5
     history = text_of(admin_client.get(reverse("admin:catalogue_source_history", args=[source.pk])))
     assert "Imported a Temporal file: 5 added." in history
@@ -60,7 +60,7 @@ def test_the_example_is_looked_at_and_then_imported(admin_client: Client) -> Non
 
 def test_what_is_imported_is_what_was_looked_at(admin_client: Client) -> None:
     """E1: with all that was chosen, though the second form has none of it; its secrets are never shown."""
-    import_file(ImportRequest(content=TEXT.replace("A", "B").encode(), source="orders"))
+    import_file(TemporalImportRequest(content=TEXT.replace("A", "B").encode(), source="orders"))
     auth = "  auth: {clientID: me, oauth2URL: 'https://auth.example.com/token'}\n"
     text = f"temporal:\n  hostPort: 127.0.0.1:9\n{auth}workflows: {{A: {{purpose: Does A., taskQueue: q}}}}"
 
@@ -115,7 +115,7 @@ def test_who_may_not_change_sources_imports_nothing(staff_with: StaffWith) -> No
     """B4: adding and changing are told apart, also between the two steps."""
     client = staff_with("add_source", "view_source")
     page = upload(client)
-    import_file(ImportRequest(content=TEXT.encode(), source="temporal"))
+    import_file(TemporalImportRequest(content=TEXT.encode(), source="temporal"))
     assert "You may not change the source temporal." in text_of(confirm(client, page))
     assert "You may not change the source temporal." in text_of(upload(client))
     assert "1 added" in text_of(upload(client, source="another"))
@@ -123,7 +123,7 @@ def test_who_may_not_change_sources_imports_nothing(staff_with: StaffWith) -> No
 
 def test_who_may_only_look_does_not_find_the_page(staff_with: StaffWith) -> None:
     """B4."""
-    import_file(ImportRequest(content=TEXT.encode(), source="temporal"))
+    import_file(TemporalImportRequest(content=TEXT.encode(), source="temporal"))
     client = staff_with("view_source")
     assert client.get(url()).status_code == upload(client).status_code == 403
     assert "Import Temporal file" not in text_of(client.get(list_url(Source)))
@@ -132,7 +132,7 @@ def test_who_may_only_look_does_not_find_the_page(staff_with: StaffWith) -> None
 
 def test_the_way_to_the_page(admin_client: Client) -> None:
     """B4: from the list, and from a source that is to get more."""
-    import_file(ImportRequest(content=TEXT.encode(), source="orders"))
+    import_file(TemporalImportRequest(content=TEXT.encode(), source="orders"))
     assert "Import Temporal file" in text_of(admin_client.get(list_url(Source)))
     shown = admin_client.get(page_url(Source.objects.get())).content.decode()
     assert f"{url()}?source=orders" in shown

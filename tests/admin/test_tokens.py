@@ -16,11 +16,10 @@ from django.utils import timezone
 from catalogue.models import HistoryEntry
 from catalogue.scopes import Scope
 from executions.models import Execution
-from mcp_bridge.access import Access
 from mcp_bridge.calls import patience_of
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import authenticate, create_token, forget_tokens, note_given_up
+from mcp_bridge.tokens import Access, authenticate, create_token, forget_tokens, note_given_up
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
 from tests.factories import make_execution

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from catalogue.http_tools.registry import store_tools
+from catalogue.imports.tools import store_tools
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from tests.admin.conftest import StaffWith

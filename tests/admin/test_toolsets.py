@@ -178,7 +178,7 @@ def test_a_workflows_page_names_its_toolsets(admin_client: Client) -> None:
     make_toolset("without", rules=["b"])
     shown = text_of(admin_client.get(page_url(workflow)))
     assert "by-hand (picked by hand)" in shown
-    assert "by-rule (by its rules, switched off)" in shown
+    assert "by-rule (by its rules, disabled)" in shown
     assert "without" not in shown
 
 

@@ -27,7 +27,7 @@ from tests.factories import (
     make_workflow_request,
 )
 
-pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.admin.workflow_usage")]
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.admin.usage")]
 
 USAGE, UNCALLED = "/admin/executions/execution/usage/", "/admin/executions/execution/usage/uncalled/"
 LONG_AGO = {
@@ -268,7 +268,7 @@ def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: C
     assert [title.split()[0] for title in to_do()] == ["Make", "Call"]
     create_token(name="agent")
     shown = text_of(admin_client.get("/admin/"))
-    assert "First steps" in shown and "Nothing at present." in shown
+    assert "First steps" in shown and "Nothing." in shown
     make_execution(workflow)
     assert to_do() == [] and "First steps" not in text_of(admin_client.get("/admin/"))
 

@@ -54,7 +54,7 @@ def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(adm
     assert found(admin_client, visibility="exposed") == set(load_exposed_catalogue().workflows)
 
 
-@pytest.mark.databases("catalogue.querysets")
+@pytest.mark.databases("catalogue.models.workflow")
 def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client: Client, subtests: Any) -> None:
     """A4.2, B4: tags, hints, toolsets and curation count as they are shown, whoever said so."""
     source, long_ago = make_source(), timezone.now() - timedelta(days=10)
@@ -86,7 +86,7 @@ def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client: Client
             assert found(admin_client, **{name: value}) == expected
 
 
-@pytest.mark.databases("catalogue.querysets")
+@pytest.mark.databases("catalogue.models.workflow")
 def test_the_filter_by_hint_agrees_with_what_clients_are_told(admin_client: Client) -> None:
     """B4: for every combination of the engine's and the curator's word."""
     source, words = make_source(), (None, True, False)

@@ -14,8 +14,8 @@ from catalogue.exposure import confirmed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
 from catalogue.scopes import Scope
 from executions.callers import Caller
-from mcp_bridge.access import Access
-from mcp_bridge.tool_entries import serialise_tool, visible_tools
+from mcp_bridge.tokens import Access
+from mcp_bridge.tool_lists import serialise_tool, visible_tools
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, text_of, told
 from tests.factories import make_filter, make_workflow

@@ -11,8 +11,7 @@ from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
 from executions.models import Execution
-from orchestration.models import WorkflowRequest
-from orchestration.stages import Stage, StageState
+from orchestration.models import Stage, StageState, WorkflowRequest
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.factories import make_execution, make_workflow, make_workflow_request, stage_entry

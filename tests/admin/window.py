@@ -12,14 +12,12 @@ from django.test import Client
 from django.utils import timezone
 
 from catalogue.history import command, record_change
-from catalogue.http_tools.registry import store_tools
-from catalogue.http_tools.submissions import read_tool
+from catalogue.imports.tools import read_tool, store_tools
 from catalogue.models import DiscoveryRun, HistoryEntry, ProductSettings, Review, Workflow
 from catalogue.reconciliation import layer_of
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, Retention
 from mcp_bridge.tokens import create_token
-from orchestration.models import WorkflowRequest
-from orchestration.stages import Stage
+from orchestration.models import Stage, WorkflowRequest
 from tests.e2e.webdriver import RealBrowser, real_browser
 from tests.factories import (
     make_discovery_run,

@@ -136,7 +136,7 @@ def test_the_slash_at_the_end_may_be_left_out():
     assert client.get("/api/sources/orders").json()["name"] == "orders"
 
 
-@pytest.mark.databases("catalogue.rest.errors")
+@pytest.mark.databases("catalogue.rest.base")
 def test_what_nobody_expected_is_answered_in_json_too():
     """A row that is broken in the database stands for any bug of ours."""
     _source()

@@ -27,6 +27,10 @@ def test_the_kinds_are_listed_with_their_settings(ledger_kind: str) -> None:
     assert listed["ledger"]["label"] == "Ledger"
     assert listed["ledger"]["summary"] == "Keeps the books; knows no workflows."
     assert listed["ledger"]["problem"] == ""
+    without_summary = {kind for kind, told in listed.items() if not told["summary"]}
+    assert not without_summary, (
+        "the admin and add_source show the first paragraph of the connector's docstring"
+    )
     assert listed["ledger"] == described("ledger")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from catalogue.models import Source
+from executions.advancing import advance_due_executions
 from executions.models import Execution
-from executions.polling import advance_due_executions
 from tests.api.clients import TokenClient, administrator
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, second_namespace, temporal_server

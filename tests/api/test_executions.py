@@ -8,10 +8,9 @@ from django.utils import timezone
 
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
-from executions import querysets
-from executions.models import Execution, State
-from executions.polling import advance_due_executions
-from executions.rest.waits import MOST_OF_ONE, waiting_places
+from executions.advancing import advance_due_executions
+from executions.models import Execution, State, record
+from executions.rest.parameters import MOST_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
 from tests.api.clients import administrator, agent, problem_paths, staff_session
@@ -109,7 +108,7 @@ def test_a_running_execution_shows_its_progress_and_no_verdict():
     assert (shown["success"], shown["finished_at"], shown["duration_ms"]) == (None, None, None)
 
 
-@pytest.mark.databases("executions.rest.filters")
+@pytest.mark.databases("executions.rest.parameters")
 def test_a_caller_sees_only_what_it_started():
     """404, not 403: that there is such an execution is nobody else's business."""
     client, other = agent(), agent()
@@ -147,7 +146,7 @@ def test_administrators_see_everything():
         ("", "cba"),
     ],
 )
-@pytest.mark.databases("executions.rest.filters")
+@pytest.mark.databases("executions.rest.parameters")
 def test_the_list_is_filtered_and_ordered(query, expected):
     days = [timezone.datetime(2026, 1, day, tzinfo=timezone.get_default_timezone()) for day in (1, 2, 3)]
     a = make_execution(tool_name="alpha", source_name="east", created_at=days[0])
@@ -180,7 +179,7 @@ def test_the_list_is_filtered_and_ordered(query, expected):
         ("", "abc"),
     ],
 )
-@pytest.mark.databases("executions.rest.filters", "executions.querysets")
+@pytest.mark.databases("executions.rest.parameters", "executions.models.record")
 def test_runs_are_found_by_text(text, expected):
     """E10: by names, ids, keys and what went wrong, together with the other filters."""
     a = make_execution(tool_name="alpha", source_name="east", idempotency_key="order-4")
@@ -195,11 +194,11 @@ def test_runs_are_found_by_text(text, expected):
     assert sorted(letters[row["id"]] for row in response.json()["results"]) == sorted(expected)
 
 
-@pytest.mark.databases("executions.querysets")
+@pytest.mark.databases("executions.models.record")
 def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeypatch):
     """E10: so that it takes no longer, the more there are; `created_before` leads to older ones."""
-    monkeypatch.setattr(querysets, "SEARCHED", 3)
-    monkeypatch.setattr(querysets, "MOST_FOUND", 2)
+    monkeypatch.setattr(record, "SEARCHED", 3)
+    monkeypatch.setattr(record, "MOST_FOUND", 2)
     days = [timezone.now() - timedelta(days=day) for day in range(5)]
     made = [
         make_execution(tool_name="same", run_id=f"run-{day}", created_at=at) for day, at in enumerate(days)
@@ -593,7 +592,7 @@ def test_a_record_tells_of_the_queue_the_key_the_waiting_caller_and_what_ran():
 @pytest.mark.parametrize(
     ("query", "expected"), [("queued=true", "q"), ("queued=false", "p"), ("idempotency_key=order-7", "q")]
 )
-@pytest.mark.databases("executions.rest.filters")
+@pytest.mark.databases("executions.rest.parameters")
 def test_the_list_is_filtered_by_queue_and_key(query, expected):
     """B7"""
     queued = make_queued(idempotency_key="order-7")

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from catalogue.exposure import forget_catalogue
 from catalogue.history import command, record_change
-from catalogue.http_tools.registry import store_tools
+from catalogue.imports.tools import store_tools
 from mcp_bridge.tokens import forget_tokens
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.declared_tools import tool
@@ -23,7 +23,7 @@ from tests.factories import (
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.rest.lists"),
+    pytest.mark.databases("catalogue.rest.base"),
 ]
 
 LISTS = ["sources", "tools", "workflows", "toolsets", "discovery-runs", "executions", "history"]

@@ -168,7 +168,7 @@ def test_deleting_a_source_takes_its_workflows_and_leaves_the_record():
     assert client.get(f"/api/sources/{workflow.source.name}/").status_code == 404
 
 
-@pytest.mark.databases("catalogue.rest.catalogue", "catalogue.querysets")
+@pytest.mark.databases("catalogue.rest.sources")
 def test_sources_are_filtered_by_state():
     make_source("working", health_state="ok")
     make_source("broken", health_state="failing", enabled=False)
@@ -183,7 +183,7 @@ def test_sources_are_filtered_by_state():
     assert names("kind=mcp") == []
 
 
-@pytest.mark.databases("catalogue.rest.catalogue", "catalogue.querysets")
+@pytest.mark.databases("catalogue.rest.sources")
 def test_the_workflows_of_a_source_are_counted_without_the_missing_ones():
     source = make_source()
     make_workflow(source)

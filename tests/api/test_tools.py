@@ -152,7 +152,7 @@ def test_many_are_stored_at_once_in_their_order(form):
     assert Source.objects.count() == 1
 
 
-@pytest.mark.databases("catalogue.http_tools.api")
+@pytest.mark.databases("catalogue.rest.tools")
 def test_tools_are_retrieved_by_a_list_of_ids():
     """C1.2: at both addresses, whatever else there is."""
     client = administrator()
@@ -456,7 +456,7 @@ def test_a_removed_tool_is_gone_its_history_stays_and_it_comes_back_with_its_id(
 # Lists
 
 
-@pytest.mark.databases("catalogue.http_tools.api")
+@pytest.mark.databases("catalogue.rest.tools")
 def test_the_list_is_filtered_and_has_only_declared_tools():
     client = administrator()
     stored([declared("a"), declared("b", description="Finds a needle.")], client)

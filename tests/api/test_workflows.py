@@ -123,7 +123,7 @@ def test_a_reader_sees_what_agents_see_and_nothing_behind_it():
         ("source=east&enabled=true", ["a"]),
     ],
 )
-@pytest.mark.databases("catalogue.querysets", "catalogue.rest.filters")
+@pytest.mark.databases("catalogue.models.workflow", "catalogue.rest.workflows")
 def test_the_list_is_filtered_and_ordered(query, expected):
     east, west = make_source("east"), make_source("west")
     make_workflow(east, tool_name="a", tags=["blue", "green"], title_override="The first", max_concurrent=5)

@@ -15,15 +15,18 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from catalogue.configuration import fields
-from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
-from catalogue.configuration.exporting import export_catalogue
-from catalogue.configuration.fields import SECTIONS
-from catalogue.configuration.importing import ImportRequest, import_catalogue, plan_import
-from catalogue.configuration.plan import Plan
+from catalogue import configuration
+from catalogue.configuration import (
+    LIMITS,
+    SECTIONS,
+    CatalogueFile,
+    export_catalogue,
+)
 from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.history import command
+from catalogue.imports.configuration import CatalogueImportRequest, Plan, import_catalogue
+from catalogue.imports.pipeline import ImportRefused
 from catalogue.models import HistoryEntry, Review, Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.reconciliation import UPSTREAM_FIELDS, read_listing
 from catalogue.schemas import GENERIC_SCHEMA
@@ -35,18 +38,18 @@ pytestmark = pytest.mark.django_db
 BY = command("import_catalogue")
 
 
-def request(text: str, **options: Any) -> ImportRequest:
-    return ImportRequest(file=CatalogueFile.read(text.encode()), **options)
+def request(text: str, **options: Any) -> CatalogueImportRequest:
+    return CatalogueImportRequest(file=CatalogueFile.read(text.encode()), by=BY, **options)
 
 
 def load(text: str, **options: Any) -> Plan:
-    return import_catalogue(request(text, **options), by=BY)
+    return import_catalogue(request(text, **options))
 
 
 def problems(text: str, **options: Any) -> list[str]:
     """What an import refuses; nothing has changed then."""
     before = export_catalogue()
-    with pytest.raises(ConfigurationRefused) as refused:
+    with pytest.raises(ImportRefused) as refused:
         load(text, **options)
     assert export_catalogue() == before
     return refused.value.reasons
@@ -56,8 +59,10 @@ def told(plan: Plan) -> list[str]:
     return [f"{change.verb} {change.kind} {change.name}" for change in plan.changes]
 
 
-@pytest.mark.parametrize("curated", fields.ALL, ids=lambda curated: curated.model.__name__)
-def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(curated: fields.Curated) -> None:
+@pytest.mark.parametrize("curated", configuration.ALL, ids=lambda curated: curated.model.__name__)
+def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(
+    curated: configuration.Curated,
+) -> None:
     """A field that is added to a model has to be put into one of the lists."""
     meta = curated.model._meta
     known = {field.name for field in (*meta.concrete_fields, *meta.many_to_many)}
@@ -67,9 +72,9 @@ def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(curated:
 
 def test_everything_that_engines_say_is_in_the_section_listed() -> None:
     """So that a workflow can be made from the file as from a listing."""
-    assert {*fields.LISTED} | {"id"} == {*WorkflowDefinition.model_fields}
+    assert {*configuration.LISTED} | {"id"} == {*WorkflowDefinition.model_fields}
     derived = {"content_hash", "changed_at", "missing_since"}
-    assert {*fields.LISTED.values(), *fields.LISTED_BESIDES} | derived == {*UPSTREAM_FIELDS}
+    assert {*configuration.LISTED.values(), *configuration.LISTED_BESIDES} | derived == {*UPSTREAM_FIELDS}
 
 
 def test_the_file_is_the_same_whatever_order_the_rows_were_made_in() -> None:
@@ -153,7 +158,7 @@ def test_a_plan_writes_nothing_and_an_import_moves_the_revision_once() -> None:
         "{version: 1, toolsets: {a: {}, b: {rules: [{pattern: x}]}}, filters: [{pattern: y}], groups: {c: }}"
     )
     before = export_catalogue(), Revision.current()
-    assert len(plan_import(request(text), by=BY).changes) == 4
+    assert len(load(text, dry_run=True).changes) == 4
     assert (export_catalogue(), Revision.current()) == before
     assert not HistoryEntry.objects.exists()
     load(text)
@@ -353,7 +358,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
+@pytest.mark.databases("catalogue.imports.configuration", "catalogue.imports.configuration")
 def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -> None:
     """They take turns, so that neither plans with what the other is about to change."""
     source = make_source("orders")
@@ -367,7 +372,7 @@ def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.databases("catalogue.configuration.importing")
+@pytest.mark.databases("catalogue.imports.configuration")
 def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any) -> None:
     """Reconciliation writes the engine's words, the import the curator's."""
     address, key = example_engine.base_url, example_engine.api_key
@@ -384,7 +389,7 @@ def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any)
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
+@pytest.mark.databases("catalogue.imports.configuration", "catalogue.imports.configuration")
 def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
     """It waits for them before it looks, so that the name that they gave away is refused in words."""
     source = make_source("orders")
@@ -398,7 +403,7 @@ def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
         importing.start()
         importing.join(1)
     importing.join(60)
-    assert isinstance(outcomes[0], ConfigurationRefused)
+    assert isinstance(outcomes[0], ImportRefused)
     assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])
 
 

@@ -173,14 +173,14 @@ HARMLESS = {
 def test_what_agents_would_notice_is_held(changed: dict[str, Any], told: str) -> None:
     before = {"queries": [{"name": "state", "description": "", "inputSchema": {}}]} if not changed else {}
     differences = find_differences(layer(**before), layer(**changed))
-    assert any(difference.told.startswith(told) for difference in differences), differences
+    assert any(difference.text.startswith(told) for difference in differences), differences
     assert not is_harmless(differences)
 
 
 @pytest.mark.parametrize(("changed", "told"), HARMLESS.values(), ids=HARMLESS)
 def test_what_breaks_no_call_and_says_nothing_new_is_harmless(changed: dict[str, Any], told: str) -> None:
     (difference,) = find_differences(layer(), layer(**changed))
-    assert difference.told.startswith(told) and difference.harmless and not difference.warning
+    assert difference.text.startswith(told) and difference.harmless and not difference.warning
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.sources import configure_source, create_source, disable_sources, enable_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 
-pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.revision", "catalogue.curation")
+pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.history", "catalogue.curation")
 
 Moved = Callable[[Callable[[], object]], int]
 

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
+from catalogue.imports.openapi import OpenApiImportRequest, import_document
 from catalogue.models import Workflow
-from catalogue.openapi.importing import ImportRequest, import_document
 from catalogue.schemas import find_argument_problems
 from connectors.errors import Rejected
 from connectors.http_tools.config import HttpConfig
@@ -32,7 +32,7 @@ async def test_an_api_that_validates_requests_accepts_every_call_that_is_sent() 
     documented = DocumentedApi(raw)
     with running_target_api(answer=documented.answer) as api, http_tool_hosts("127.0.0.1"):
         raw["servers"] = [{"url": api.base_url}]
-        request = ImportRequest(content=json.dumps(raw).encode(), secrets={"api_key": SECRET})
+        request = OpenApiImportRequest(content=json.dumps(raw).encode(), secrets={"api_key": SECRET})
         outcome = await in_database(import_document)(request)
         assert not outcome.refused and not any(tool.notes for tool in outcome.tools)
         workflows = await in_database(lambda: list(Workflow.objects.order_by("name")))()

@@ -80,7 +80,7 @@ def test_a_document_becomes_a_source_with_its_tools(write):
         "      POST /upload (upload) at /paths/~1upload/post/requestBody/content",
         "Deprecated, and so not imported without --deprecated: 1",
         "In tools/list: about 308 characters, 77 tokens",
-        "Agents see the added tools once somebody enables them (enable_workflows, or --expose).",
+        "Agents see the added tools once a curator enables them (enable_workflows, or --expose).",
     ]
     workflow = Workflow.objects.get(name="addOrder")
     assert workflow.source.config == {"base_url": BASE, "authentication": "none"}
@@ -141,7 +141,7 @@ def test_imported_again_only_what_changed_is_changed(write):
 def test_what_is_chosen_is_imported_and_exposed_on_request(write):
     """C1.4."""
     told = run(write(), "--only", "add*", "/old", "--tag", "orders", "--expose")
-    assert "Tools: 1 added" in told and "Not chosen: 3" in told and "once somebody enables" not in told
+    assert "Tools: 1 added" in told and "Not chosen: 3" in told and "once a curator enables" not in told
     assert Workflow.objects.get().enabled
 
 

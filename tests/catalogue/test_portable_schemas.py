@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.portable_names import alias_keys, alias_tools, limit_for_tools
-from catalogue.portable_schemas import find_refusals, make_portable
+from catalogue.portable_schemas import alias_keys, alias_tools, find_refusals, limit_for_tools, make_portable
 from catalogue.schemas import check_arguments, check_input_schema
 from catalogue.served_schemas import serve_schema
 from tests.schema_catalogue import NASTY_SCHEMAS, Schema

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.describing import current_outages
 from catalogue.discovery import refresh_source
 from catalogue.drift import tell_differences
 from catalogue.exposure import load_exposed_catalogue
@@ -22,7 +23,6 @@ from catalogue.models import (
     Workflow,
     WorkflowFilter,
 )
-from catalogue.outages import current_outages
 from catalogue.reconciliation import layer_of
 from catalogue.review import (
     Decided,

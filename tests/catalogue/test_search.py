@@ -6,8 +6,7 @@ import pytest
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Toolset
-from catalogue.search import search_workflows
-from catalogue.words import split_name, split_words
+from catalogue.search import search_workflows, split_name, split_words
 from tests.factories import make_filter, make_workflow
 
 

@@ -81,7 +81,7 @@ def test_the_example_of_the_specification_is_imported_as_it_stands():
         "Workflows: 5 added",
         "Result cache, cleanup interval: 3,600 s instead of 300 s.",
         "cache.databasePath has no effect: results are kept in the product's own database.",
-        "Agents see the added workflows once somebody enables them.",
+        "Agents see the added workflows once a curator enables them.",
     ]
     assert present() == set(NAMES)
     source = Source.objects.get()
@@ -124,7 +124,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(write: Write):
         "  C  added",
         "Would be: 1 added, 1 updated, 1 kept",
         "Result cache, cleanup interval: 60 s instead of 300 s.",
-        "Agents see the added workflows once somebody enables them.",
+        "Agents see the added workflows once a curator enables them.",
         "Could not connect to Temporal at 127.0.0.1:9: connection refused.",
     ]
     assert done.replace("Workflows: ", "Would be: ").startswith(planned)
@@ -143,12 +143,12 @@ def test_a_dry_run_asks_temporal_by_the_settings_that_the_source_would_have(writ
 
 def test_who_asks_for_agents_to_see_the_new_at_once_hears_what_becomes_of_that(write: Write):
     """A4.2, E1: a source that is there has a setting of its own."""
-    hidden = "once somebody enables them"
+    hidden = "once a curator enables them"
     assert hidden not in run(write("A"), "--expose-new", "--dry-run")
     run(write("A"))
     for words in (["--dry-run"], []):
         told = run(write("A", "B"), "--expose-new", *words)
-        assert f"{hidden}: that they are enabled at once can be asked for with a new source only" in told
+        assert f"{hidden}: only a new source can enable them at once" in told
     assert not Workflow.objects.get(name="B").enabled
 
 
@@ -201,7 +201,7 @@ def test_of_very_many_mistakes_the_number_of_the_others_is_told(write: Write):
 
 def test_a_source_is_created_as_somebody_wants_it(write: Write):
     """E1."""
-    assert "once somebody enables them" not in run(write("A"), "--source", "orders", "--expose-new")
+    assert "once a curator enables them" not in run(write("A"), "--source", "orders", "--expose-new")
     assert Workflow.objects.get().enabled and Source.objects.get().name == "orders"
 
 

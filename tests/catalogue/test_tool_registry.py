@@ -11,20 +11,19 @@ from django.core.management import call_command
 from django.db import connection
 
 from catalogue.admin.discovery_runs import describe_counts
-from catalogue.changes import Change
 from catalogue.connections import close_connectors
+from catalogue.describing import current_outages
 from catalogue.discovery import refresh_source
-from catalogue.http_tools.configs import write_tool_config
-from catalogue.http_tools.registry import (
+from catalogue.http_tools import tool_config_of, write_tool_config
+from catalogue.imports.pipeline import ToolsRefused
+from catalogue.imports.tools import (
     StoredTools,
-    ToolsRefused,
     remove_tool,
     replace_tool,
     store_tools,
-    tool_config_of,
 )
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.outages import current_outages
+from catalogue.reconciliation import Change
 from catalogue.sources import configure_source, create_source, disable_sources
 from connectors.background import run_in_background_loop
 from tests.connectors.http_tool_hosts import http_tool_hosts
@@ -34,9 +33,7 @@ from tests.factories import NOWHERE, make_source, make_workflow
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases(
-        "catalogue.http_tools.registry", "catalogue.http_tools.sources", "catalogue.http_tools.moves"
-    ),
+    pytest.mark.databases("catalogue.imports.tools", "catalogue.imports.targets"),
 ]
 
 

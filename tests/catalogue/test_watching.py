@@ -10,17 +10,16 @@ import pytest
 from django.db import connection, transaction
 from loguru import logger
 
-from catalogue import watching as rooms
-from catalogue.exposure import fresh_catalogue
+from catalogue import exposure
+from catalogue.exposure import RevisionWatch, fresh_catalogue, watching_revisions
 from catalogue.models import Revision
-from catalogue.watching import RevisionWatch, watching_revisions
 from tests.executions.engines import until
 from tests.factories import make_workflow
 from tests.mcp_bridge.database import in_database
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("catalogue.watching"),
+    pytest.mark.databases("catalogue.exposure"),
 ]
 
 PATIENCE_SECONDS = 20
@@ -86,8 +85,8 @@ async def test_while_nobody_watches_there_is_no_look() -> None:
     with watching_revisions(asyncio.Event()):
         with watching_revisions(asyncio.Event()) as second:
             await news_of(second)
-        assert rooms._watchers, "the first still watches"
-    assert not rooms._watchers
+        assert exposure._watchers, "the first still watches"
+    assert not exposure._watchers
 
 
 async def test_a_database_that_cannot_be_asked_is_asked_again(logged: list[str]) -> None:
@@ -123,7 +122,7 @@ async def test_fifty_watchers_share_one_query_per_look(
         asked = _selects(caplog)
     for watch in watches:
         watch.__exit__(None, None, None)
-    assert len(asked) <= took / rooms.LOOK_SECONDS + 2
+    assert len(asked) <= took / exposure.LOOK_SECONDS + 2
 
 
 def _selects(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -16,7 +16,7 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from pytest_django import Settings
 
-from config.django_handler import BYTES_IN_MEMORY, ThreadHandler
+from config.web_server import BYTES_IN_MEMORY, ThreadHandler
 from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
@@ -93,7 +93,7 @@ def test_requests_that_wait_do_not_wait_for_each_other(base_url: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.databases("config.django_handler")
+@pytest.mark.databases("config.web_server")
 def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> None:
     """On PostgreSQL the connection comes from a pool, on SQLite it is the thread's."""
     first, second = get(f"{base_url}/where").json(), get(f"{base_url}/where").json()
@@ -148,4 +148,4 @@ def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Setting
         answer = asked.result(20)
         released.set()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert "What was begun is on record" in answer.text
+    assert "Running work is on record" in answer.text

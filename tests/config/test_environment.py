@@ -2,13 +2,15 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 from pydantic import SecretStr
 
 from config.environment import Environment, read_environment, variable_names
 from tests.processes import ROOT
+from tests.warm_starts import run_warm
+
+pytestmark = pytest.mark.usefixtures("warm_starts")
 
 TABLE_START, TABLE_END = "<!-- settings: begin -->\n", "<!-- settings: end -->"
 
@@ -34,15 +36,7 @@ def shown(name: str, default: object) -> str:
 
 def start_with(**variables: str) -> subprocess.CompletedProcess[str]:
     """Start the product with these variables and no others of ours."""
-    return subprocess.run(
-        [sys.executable, "manage.py", "check"],
-        cwd=ROOT,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_warm(["manage.py", "check"], environment=os.environ | variables)
 
 
 def test_the_readme_shows_every_setting_with_its_default_and_meaning():
@@ -141,15 +135,7 @@ def test_a_debug_page_shows_no_password_of_the_settings():
         "OPENAI_API_KEY": "hunter5",
     }
     variables = passwords | {"CATALOGUE_DEBUG": "true", "DJANGO_SETTINGS_MODULE": "config.settings"}
-    outcome = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    outcome = run_warm(["-c", program], environment=os.environ | variables)
     assert outcome.stdout.startswith("400 ")
     assert "CELERY_BROKER_URL" in outcome.stdout
     assert "hunter" not in outcome.stdout

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,7 +11,7 @@ from tests.api.clients import administrator
 from tests.factories import make_source
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
-from tests.processes import ROOT
+from tests.warm_starts import run_warm
 
 pytestmark = pytest.mark.django_db
 
@@ -43,6 +41,7 @@ def test_answers_of_the_api_are_kept_by_no_cache(address: str) -> None:
         assert answer["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize(
     ("public_url", "told"),
     [("https://catalogue.example.com", "max-age=31536000"), ("http://localhost", None)],
@@ -56,15 +55,11 @@ def test_browsers_that_came_by_https_go_on_so(public_url: str, told: str | None)
         "answer = Client(raise_request_exception=False).get('/nowhere', headers=headers)\n"
         "print(json.dumps(answer.get('Strict-Transport-Security')))\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"CATALOGUE_PUBLIC_URL": public_url, "DJANGO_SETTINGS_MODULE": "config.settings"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    environment = os.environ | {
+        "CATALOGUE_PUBLIC_URL": public_url,
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+    }
+    outcome = run_warm(["-c", program], environment=environment)
     assert json.loads(outcome.stdout.splitlines()[-1]) == told
 
 

@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 from connectors.http_tools.checks import operation_of
-from connectors.http_tools.openapi.document import Document, RefusedOperation
+from connectors.http_tools.openapi.document import Document, RefusedOperation, base_url_of
 from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools
 from connectors.http_tools.openapi.security import settings_for
-from connectors.http_tools.openapi.servers import base_url_of
 from connectors.http_tools.request import build_request
-from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.tool import HTTPRequestSpec
 
 BASE = "https://api.example.com/v1"
 

@@ -26,7 +26,7 @@ MARK = "tests.engines.hostile_program"
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeConnector]:
     """A connector to a program that does what is said, and is not waited for long."""
-    monkeypatch.setattr(stdio_transport, "SECONDS_TO_LEAVE", 0.3)
+    monkeypatch.setattr(stdio_transport, "EXIT_SECONDS", 0.3)
 
     def make(what: str, **config: Any) -> McpSourceConnector:
         line = [sys.executable, "-m", MARK, what, str(tmp_path)]

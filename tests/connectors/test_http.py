@@ -26,10 +26,9 @@ from connectors.errors import (
     Unreachable,
 )
 from connectors.network.client import EngineClient
-from connectors.network.exchange import retry_after
 from connectors.network.policy import address_objection, normalise_base_url
 from connectors.network.redaction import Redactor, words_of
-from connectors.network.transport import HttpLimits
+from connectors.network.transport import HttpLimits, retry_after
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import ScriptedEngine, replies, sends_and_hangs_up, stays_silent_after
 

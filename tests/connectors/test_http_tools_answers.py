@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown, Unreachable
-from connectors.http_tools.specs import HTTPRequestSpec, HTTPResponseSpec
+from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from connectors.protocol import RunState
 from tests.connectors.calling import run
 from tests.connectors.declared_tools import TEXT, tool

@@ -230,7 +230,7 @@ def test_what_may_be_repeated_or_broken_off_follows_from_the_method(
     """C5.3: nothing is sent twice that could happen twice."""
     declared = tool(method, **more)
     promised = capabilities_for(connector_of(declared), workflow_of(declared))
-    assert (promised.idempotent_start, promised.starts_can_be_broken_off) == (idempotent, breakable)
+    assert (promised.idempotent_start, promised.cancellable_start) == (idempotent, breakable)
     assert (promised.lists_workflows, promised.keeps_runs, promised.can_cancel) == (False, False, False)
 
 

@@ -7,8 +7,7 @@ import pytest
 from connectors.http_tools.checks import definition_of
 from connectors.http_tools.comparison import difference_between
 from connectors.http_tools.request import build_request
-from connectors.http_tools.specs import HTTPRequestSpec
-from connectors.http_tools.tool import HttpOperation, ToolConfig
+from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec, ToolConfig
 from tests.connectors.declared_tools import TEXT, WHOLE, tool
 
 BASE = "https://api.example.com"

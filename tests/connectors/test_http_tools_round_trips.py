@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from connectors.errors import Rejected
 from connectors.http_tools.comparison import difference_between
-from connectors.http_tools.path_template import fill, parameters_in
 from connectors.http_tools.request import build_request, content_of, query_of
-from connectors.http_tools.specs import HTTPRequestSpec
+from connectors.http_tools.tool import HTTPRequestSpec, fill_template, parameters_in
 from tests.connectors.random_tools import JSON, NAMES, RandomCall, random_calls
 from tests.thoroughness import examples
 
@@ -111,7 +110,7 @@ def test_a_value_in_the_path_stays_one_step_of_it_for_whoever_decodes_it_how_oft
     path = "/orders/{id}/lines"
     assert parameters_in(path) == ["id"]
     try:
-        filled = fill(path, {"id": value})
+        filled = fill_template(path, {"id": value})
     except Rejected:
         return
     for _ in range(4):

@@ -84,8 +84,8 @@ async def test_a_workflow_and_a_tool_of_one_name_are_both_there_and_run_each_in_
         )
         started = await connector.start(listed, {"message": "as a workflow"}, key=uuid4())
         answered = await connector.start(tool, {"message": "as a tool"}, key=uuid4())
-        assert not capabilities_for(connector, listed).starts_can_be_broken_off
-        assert capabilities_for(connector, tool).starts_can_be_broken_off
+        assert not capabilities_for(connector, listed).cancellable_start
+        assert capabilities_for(connector, tool).cancellable_start
     assert (listed.id, tool.id) == ("workflow:echo", "echo")
     assert server.runs[started.run_id].arguments == {"message": "as a workflow"}
     assert answered.snapshot and answered.snapshot.output == {"message": "as a tool"}

@@ -49,7 +49,7 @@ async def listening(*streams: Stream) -> AsyncIterator[tuple[Told, ScriptedEngin
         connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
         async with closing(connector):
             told = Told()
-            connector.tell_of_changes(told)
+            connector.on_listing_changed(told)
             yield told, engine
 
 

@@ -23,6 +23,7 @@ import psycopg
 from connectors.testing import free_port
 from tests import plain_http
 from tests.processes import ROOT, running, web_command
+from tests.warm_starts import run_warm
 
 START_SECONDS = 90.0
 STOP_SECONDS = 25.0
@@ -97,15 +98,8 @@ class Product:
 
     def manage(self, *arguments: str) -> str:
         """What a management command prints, on the same data."""
-        outcome = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=environment(self.variables),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        )
+        outcome = run_warm(["manage.py", *arguments], environment=environment(self.variables))
+        assert outcome.returncode == 0, outcome.stderr
         return outcome.stdout.strip()
 
     def stop(self, number: int = signal.SIGINT, *, group: bool = True) -> float:

@@ -159,7 +159,7 @@ class HoldingConnector(_PatientConnector):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(starts_can_be_broken_off=True)
+        return Capabilities(cancellable_start=True)
 
     async def start(
         self,

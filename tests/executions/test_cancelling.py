@@ -8,10 +8,10 @@ import pytest
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
+from executions.advancing import advance_due_executions
 from executions.cancelling import Cancellation, CancelOutcome
 from executions.creating import StartRequest
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.reading import UnknownExecution
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution
@@ -264,7 +264,7 @@ def test_a_run_that_was_lost_with_its_source_cannot_be_cancelled(
     advance_due_executions()
     cancellation = cancel_now(running)
     assert cancellation.outcome == CancelOutcome.ALREADY_FINISHED
-    assert "the run may go on, and nobody can ask the engine any more" in cancellation.message
+    assert "the run may go on, and the engine can no longer be asked" in cancellation.message
     assert engine.requests == []
 
 

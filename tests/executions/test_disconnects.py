@@ -16,8 +16,8 @@ from catalogue.connections import close_connectors
 from catalogue.database import THREADS
 from catalogue.models import Workflow
 from executions import advancing
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.waiting import start_and_wait
 from tests.connectors.scripted import replies
 from tests.executions.engines import (
@@ -252,7 +252,7 @@ async def test_a_caller_that_goes_while_it_waits_in_the_queue_leaves_the_queue(
     await until(lambda: read(queued).state == State.CANCELLED)
     assert engine.count("start") == 0
     assert (await in_database(read, queued)).error == (
-        "The on_disconnect policy of report cancelled it before there was room for it."
+        "The on_disconnect policy of report cancelled it in the queue."
     )
 
 

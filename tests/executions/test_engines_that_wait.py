@@ -12,8 +12,8 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from connectors.errors import Rejected, Unreachable
 from connectors.registry import BUILT_IN
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
 from tests.executions.steps import (
@@ -125,7 +125,7 @@ def test_a_run_that_does_not_follow_its_cancellation_is_terminated_once(
 
     assert patient.count("terminate") == 1
     assert told(execution, "terminate_sent") == [
-        "It went on after it was to be cancelled, so the engine was told to terminate it."
+        "It went on after its cancellation: the engine was asked to terminate it."
     ]
 
 

@@ -14,9 +14,8 @@ from pytest_django import DjangoAssertNumQueries
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
-from executions.advancing import advance
+from executions.advancing import advance, advance_due_executions, poll_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions, poll_due_executions
 from executions.reading import UnknownExecution, describe_execution, find_execution
 from executions.runner.follow import CANCELLATION_GRACE
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
@@ -295,7 +294,7 @@ def test_a_run_of_an_engine_that_tells_of_none_is_left_to_a_human_and_says_not_s
     engine.on_status = answer
     for _ in range(3):
         assert tick(running).state == State.RUNNING
-        assert "did not tell how the run is" in read(running).doubt
+        assert "did not return the run's state" in read(running).doubt
     record = tick(running)
     assert (record.state, record.error_kind) == (State.UNCONFIRMED, "execution")
     assert record.error.startswith(f"Status is not supported: the engine behind {record.source_name}")

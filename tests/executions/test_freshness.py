@@ -10,10 +10,10 @@ from django.db import connection
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from executions.dispatch import want_fresh
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.reading import find_execution
+from executions.wakeups import request_poll_if_stale
 from tests.api.clients import administrator
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, status
@@ -21,7 +21,7 @@ from tests.executions.steps import ALICE, make_active, read
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.dispatch", "executions.dispatch"),
+    pytest.mark.databases("executions.wakeups", "executions.wakeups"),
 ]
 
 LATER = timedelta(minutes=10)
@@ -41,7 +41,7 @@ def plan(execution: Execution, **fields: Any) -> Execution:
 
 
 def look(execution: Execution) -> None:
-    want_fresh(find_execution(str(execution.pk), caller=ALICE))
+    request_poll_if_stale(find_execution(str(execution.pk), caller=ALICE))
 
 
 def at_once(readers: int, look: Callable[[], Any]) -> None:

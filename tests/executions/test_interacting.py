@@ -11,7 +11,7 @@ from connectors.protocol import Capabilities
 from executions.callers import Caller
 from executions.interacting import (
     EngineRefused,
-    EngineSilent,
+    EngineUnavailable,
     InteractionRefused,
     NotNow,
     NotSupported,
@@ -70,7 +70,7 @@ async def test_a_signal_reaches_the_run_and_the_timeline_says_who_sent_it(
     """E10."""
     await tell(running, "approve", {"text": "yes, secretly"})
     assert talker.heard == [("run-1", "approve", {"text": "yes, secretly"})]
-    assert await in_database(told, running, "signalled") == ["Alice told it approve."]
+    assert await in_database(told, running, "signalled") == ["Alice sent approve."]
 
 
 @pytest.mark.parametrize("talk", [ask, tell])
@@ -194,8 +194,8 @@ ERRORS: dict[str, tuple[Exception, type[InteractionRefused]]] = {
     "rejected": (Rejected("The kettle is cold."), EngineRefused),
     "not found": (NotFound("The kettle is cold."), EngineRefused),
     "unreadable": (InvalidAnswer("The kettle is cold."), EngineRefused),
-    "unreachable": (Unreachable("The kettle is cold."), EngineSilent),
-    "misconfigured": (Misconfigured("The kettle is cold."), EngineSilent),
+    "unreachable": (Unreachable("The kettle is cold."), EngineUnavailable),
+    "misconfigured": (Misconfigured("The kettle is cold."), EngineUnavailable),
 }
 
 
@@ -229,7 +229,7 @@ async def test_a_bug_of_a_connector_is_none_of_the_callers_business(
 ) -> None:
     """B6."""
     talker.answer = KeyError("a bug")
-    with pytest.raises(EngineSilent, match="the log has the details"):
+    with pytest.raises(EngineUnavailable, match="the log has the details"):
         await ask(running, "progress")
 
 
@@ -239,7 +239,7 @@ async def test_an_engine_that_never_answers_is_not_waited_for(
     """A7.2, E10."""
     monkeypatch.setattr("executions.interacting.READ_SECONDS", 0.05)
     talker.answer = asyncio.Event().wait
-    with pytest.raises(EngineSilent, match="did not answer within"):
+    with pytest.raises(EngineUnavailable, match="did not answer within"):
         await ask(running, "progress")
     with pytest.raises(SignalUncertain):
         await tell(running, "approve", {"text": "yes"})
@@ -255,7 +255,7 @@ async def test_an_answer_is_no_larger_than_a_result_and_is_json(
         await ask(running, "progress")
     for no_json in (b"bytes", float("inf"), object()):
         talker.answer = no_json
-        with pytest.raises(EngineRefused, match="no JSON"):
+        with pytest.raises(EngineRefused, match="not JSON"):
             await ask(running, "progress")
 
 

@@ -10,8 +10,8 @@ from django.utils import timezone
 from catalogue.models import Source, Workflow
 from connectors.errors import OutcomeUnknown, Rejected
 from connectors.registry import BUILT_IN
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
 from tests.executions.steps import (
@@ -116,7 +116,7 @@ async def test_a_deadline_breaks_the_start_off_as_timed_out(held: Workflow, pati
     execution = await call("report")
 
     assert execution.state == State.TIMED_OUT
-    assert execution.error_kind == "timeout" and "the engine was told to cancel it" in execution.error
+    assert execution.error_kind == "timeout" and "the engine was asked to cancel it" in execution.error
     assert patient.count("broken off") == 1
 
 

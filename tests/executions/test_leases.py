@@ -10,9 +10,8 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions.advancing import advance_and_let_go
+from executions.advancing import advance_and_release, advance_due_executions, poll_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions, poll_due_executions
 from executions.runner import lease
 from executions.runner.lease import claim_due_executions, keep
 from tests.connectors.scripted import replies
@@ -191,7 +190,7 @@ async def begin_step(execution: Execution, gate: Gate) -> "asyncio.Task[None]":
     """A worker claims it and asks the engine, which keeps it waiting."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     assert claimed.pk == execution.pk
-    step = asyncio.create_task(advance_and_let_go(claimed))
+    step = asyncio.create_task(advance_and_release(claimed))
     await gate.request()
     return step
 
@@ -202,7 +201,7 @@ async def test_an_old_answer_does_not_overwrite_a_newer_one(engine: WireEngine, 
     engine.on_status = in_turn(gate, replies(200, status(progress=60)))
     late = await begin_step(running, gate)
     taken = await in_database(take_over, running)
-    await advance_and_let_go(taken)
+    await advance_and_release(taken)
     await in_database(let_pass, running, 60)
     (holding,) = await in_database(claim_due_executions, limit=1)
 
@@ -241,7 +240,7 @@ async def test_who_lost_the_lease_ends_no_run_that_others_still_follow(
     gate = Gate(replies(404, {"error": "no such run"}))
     engine.on_status = in_turn(gate, replies(200, status(progress=60)))
     late = await begin_step(running, gate)
-    await advance_and_let_go(await in_database(take_over, running))
+    await advance_and_release(await in_database(take_over, running))
 
     gate.open()
     await late
@@ -278,7 +277,7 @@ async def test_a_start_that_is_refused_late_does_not_end_the_run_that_another_st
     engine.on_start = in_turn(first, second)
     late = await begin_step(pending, first)
     taken = await in_database(take_over, pending)
-    other = asyncio.create_task(advance_and_let_go(taken))
+    other = asyncio.create_task(advance_and_release(taken))
     await second.request()
 
     first.open()
@@ -299,9 +298,9 @@ async def test_who_lost_the_lease_before_the_start_does_not_start(
     pending = await in_database(make_active, workflow, State.PENDING)
     (stopped,) = await in_database(claim_due_executions, limit=1)
     taken = await in_database(take_over, pending)
-    await advance_and_let_go(taken)
+    await advance_and_release(taken)
 
-    await advance_and_let_go(stopped)
+    await advance_and_release(stopped)
 
     assert engine.count("start") == 1
     assert (await in_database(read, pending)).state == State.RUNNING
@@ -314,7 +313,7 @@ async def test_a_cancel_that_is_answered_late_changes_nothing(engine: WireEngine
     engine.on_cancel = in_turn(gate, replies(200, status("CANCELLED")))
     engine.on_status = replies(200, status("CANCELLED"))
     late = await begin_step(running, gate)
-    await advance_and_let_go(await in_database(take_over, running))
+    await advance_and_release(await in_database(take_over, running))
     before = await in_database(timeline, running)
 
     gate.open()

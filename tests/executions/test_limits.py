@@ -14,13 +14,11 @@ from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
-from executions import admission
-from executions.admission import forget_admissions
-from executions.limits import Place, Room, expected
+from executions import starting
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
-from executions.queue import admit_queued
-from executions.starting import create_execution
+from executions.queue import Place, Room, admit_queued, expected
+from executions.starting import create_execution, forget_admissions
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, receipt, until
 from tests.executions.held import HeldRuns
@@ -49,7 +47,7 @@ __all__ = ["other_workflow", "runs"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.admission", "executions.limits"),
+    pytest.mark.databases("executions.starting", "executions.queue"),
 ]
 
 
@@ -205,7 +203,7 @@ def test_only_near_a_limit_is_anything_counted(
     workflow: Workflow, configured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E7: half of the limit away, a call costs nothing more; nearer, it takes its turn and counts."""
-    for remembering in (admission, product_settings):
+    for remembering in (starting, product_settings):
         monkeypatch.setattr(remembering, "MAX_AGE_SECONDS", 3600)
     configured(max_concurrent_per_caller=206)
     for _ in range(100):
@@ -244,7 +242,7 @@ async def test_ends_far_from_any_limit_do_not_look_at_the_queue(
 
 def forget_admissions_of_calls() -> None:
     """What this process remembers of what runs; what it knows of the queue stays."""
-    admission.remembered.forget()
+    starting.remembered.forget()
 
 
 def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow: Workflow, configured: Any) -> None:
@@ -258,7 +256,7 @@ def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow: Workf
 
 def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, workflow: Workflow) -> None:
     """The look at everything and the count of one agree, for every kind of room."""
-    from executions.limits import _number_in, read_occupancy
+    from executions.queue import _number_in, read_occupancy
 
     update_source(source, max_concurrent=50)
     other = make_workflow(make_source(), name="elsewhere")
@@ -267,7 +265,7 @@ def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, 
         make_execution(one, caller=caller, state=state)
     occupancy = read_occupancy()
     place = Place.of(Workflow.objects.select_related("source").get(pk=workflow.pk), "token:1")
-    assert {room: occupancy.number_in(room) for room in place.rooms} == {
+    assert {room: occupancy[room] for room in place.rooms} == {
         room: _number_in(room, at_most=1000) for room in place.rooms
     }
-    assert [occupancy.number_in(room) for room in place.rooms] == [12, 6, 6, 6]
+    assert [occupancy[room] for room in place.rooms] == [12, 6, 6, 6]

@@ -13,8 +13,8 @@ from django.conf import settings
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.queue import admit_queued
 from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns

@@ -8,8 +8,8 @@ import pytest
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState, Started
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.reading import describe_execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, receipt, status

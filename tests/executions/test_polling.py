@@ -10,12 +10,12 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
-from executions import polling
+from executions import advancing
+from executions.advancing import advance_due_executions, finish_polling, poll_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions, finish_polling, poll_due_executions
 from executions.runner.batch import record
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
-from executions.tasks import finish_what_is_under_way
+from executions.tasks import finish_steps_of_worker
 from tests.connectors.scripted import replies
 from tests.executions.engines import (
     WORKFLOW_ID,
@@ -32,7 +32,7 @@ from tests.factories import make_source, make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.polling", "executions.runner.lease", "executions.runner.follow"),
+    pytest.mark.databases("executions.advancing", "executions.runner.lease", "executions.runner.follow"),
 ]
 
 
@@ -118,9 +118,9 @@ def test_a_worker_that_is_stopped_claims_no_more_and_finishes_what_it_has(
     poll_due_executions()
     wait_until(lambda: engine.count("status") == LANE_ROOM)
 
-    stopping = threading.Thread(target=finish_what_is_under_way)
+    stopping = threading.Thread(target=finish_steps_of_worker)
     stopping.start()
-    wait_until(lambda: polling._drain._running is None or polling._drain._running.done())
+    wait_until(lambda: advancing._drain._running is None or advancing._drain._running.done())
     gate.open()
     stopping.join()
 
@@ -141,7 +141,7 @@ def test_a_claim_that_fails_is_made_again_by_the_next_tick(engine: WireEngine, w
     make_due(1, workflow)
     with wrapping_statements(failing(lambda sql: "lease_holder" in sql)):
         poll_due_executions()
-        wait_until(lambda: polling._drain._running is not None and polling._drain._running.done())
+        wait_until(lambda: advancing._drain._running is not None and advancing._drain._running.done())
     assert engine.requests == []
 
     poll_due_executions()

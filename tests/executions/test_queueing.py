@@ -8,9 +8,8 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions.limits import CALLER, PRODUCT, Occupancy, Place, Room
 from executions.models import Execution
-from executions.queue import Waiting, choose
+from executions.queue import CALLER, PRODUCT, Occupancy, Place, Room, Waiting, choose
 from executions.refusals import Busy
 from executions.starting import create_execution
 from tests.executions.held import HeldRuns

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from catalogue.models import Workflow
+from executions.advancing import poll_due_executions
 from executions.models import Execution, State
-from executions.polling import poll_due_executions
 from executions.runner.batch import record, record_together
 from tests.connectors.scripted import Received, response
 from tests.executions.engines import Gate, WireEngine, status, wait_until

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.reading import UnknownExecution
 from executions.resolving import (
     EngineSilent,
@@ -148,7 +148,7 @@ def test_a_run_of_another_execution_is_refused(engine: WireEngine, unconfirmed: 
 def test_only_what_is_unconfirmed_can_be_resolved(workflow: Workflow, state: State) -> None:
     execution = make_execution(workflow, state=state, run_id="run-1")
     for resolve in (it_ran, it_did_not_run):
-        with pytest.raises(NotUnconfirmed, match="Only what is unconfirmed"):
+        with pytest.raises(NotUnconfirmed, match="Only unconfirmed executions"):
             resolve(execution)
     assert (read(execution).state, read(execution).run_id) == (state, "run-1")
 

@@ -11,8 +11,8 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from catalogue.sources import configure_source
 from connectors.background import run_in_background_loop
+from executions.advancing import advance_due_executions
 from executions.models import CachedOutput, CachedResult, CachePolicy, CacheUse, ExecutionPayload, State
-from executions.polling import advance_due_executions
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, UnknownTool
 from executions.result_cache import answer_from_cache, cache_figures
 from executions.starting import create_execution, exposed_workflow

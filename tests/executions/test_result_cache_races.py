@@ -16,8 +16,7 @@ from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState
 from executions.models import CachedResult, Execution, State
-from executions.models.cache_store import evict_excess
-from executions.models.result_cache import FIND, cache_key
+from executions.models.result_cache import FIND, cache_key, evict_excess
 from executions.result_cache import clean, clear_results
 from executions.starting import create_execution
 from tests.executions.caching import (
@@ -39,7 +38,7 @@ from tests.factories import make_workflow
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.databases(
-        "executions.result_cache", "executions.models.cache_store", "executions.models.result_cache"
+        "executions.result_cache", "executions.models.result_cache", "executions.models.result_cache"
     ),
 ]
 

@@ -40,7 +40,7 @@ from tests.factories import make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.result_cache", "executions.models.cache_store"),
+    pytest.mark.databases("executions.result_cache", "executions.models.result_cache"),
 ]
 
 DIGEST = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
@@ -109,7 +109,7 @@ def test_the_command_clears(report: Workflow, arguments: tuple[str, ...], told: 
 
 
 def test_the_command_names_a_workflow_that_there_is_not(report: Workflow) -> None:
-    with pytest.raises(CommandError, match="no workflow with the tool name reprot"):
+    with pytest.raises(CommandError, match="No workflow has the tool name reprot"):
         call_command("clear_result_cache", "reprot")
     assert len(cached_outputs()) == 1
 

@@ -15,8 +15,8 @@ from temporalio.client import WorkflowExecutionStatus
 from catalogue.models import Source
 from connectors.testing import free_port
 from connectors.testing.harness import eventually
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from tests.engines.guarding import end_group
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.proxy import gateway_to

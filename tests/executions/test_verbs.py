@@ -58,7 +58,7 @@ class Verb:
 
 VERBS = {
     "hold": Verb(lambda e: e.hold(holder=HOLDER, until=SOON), ACTIVE),
-    "let_go": Verb(lambda e: e.let_go(holder=HOLDER), ACTIVE),
+    "release_lease": Verb(lambda e: e.release_lease(holder=HOLDER), ACTIVE),
     "begin_start": Verb(lambda e: e.begin_start(), (State.PENDING,), State.STARTING),
     "postpone_start": Verb(
         lambda e: e.postpone_start(next_attempt_at=SOON, why="busy"),
@@ -367,9 +367,9 @@ def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests: 
     workflow = make_workflow()
     for name, caller in itertools.product(IN_HAND, CALLERS):
         with table_row(subtests, f"{name}: {caller}"):
-            in_hand, awaited_until, left = CALLERS[caller]
+            awaited_here, awaited_until, left = CALLERS[caller]
             execution = in_state(VERBS[name].allowed[0], of=workflow, awaited_until=awaited_until)
-            execution.in_hand = in_hand
+            execution.awaited_here = awaited_here
             assert VERBS[name].say(execution)
             assert read(execution).awaited_until == left
 
@@ -379,7 +379,7 @@ def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
     completed = "finish_as_reported (completed)"
     for first, second in (("mark_unanswered", completed), (completed, "mark_unanswered")):
         execution = in_state(State.RUNNING, awaited_until=SOON)
-        execution.in_hand = True
+        execution.awaited_here = True
         assert VERBS[first].say(execution) and VERBS[second].say(execution)
         assert read(execution).awaited_until < timezone.now() - timedelta(seconds=20)
 
@@ -405,7 +405,7 @@ def test_a_holder_renews_its_own_lease_and_gives_back_no_other() -> None:
     theirs = lease_held_by_another(SOON)
 
     assert ours.hold(holder=HOLDER, until=SOON) and read(ours).lease_expires_at == SOON
-    assert not theirs.let_go(holder=HOLDER) and read(theirs).lease_expires_at == SOON
+    assert not theirs.release_lease(holder=HOLDER) and read(theirs).lease_expires_at == SOON
 
 
 def test_a_process_that_lost_its_lease_may_not_begin_a_start() -> None:

@@ -16,9 +16,9 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
-from executions import admission, advancing
+from executions import advancing, starting
+from executions.advancing import advance_due_executions
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
-from executions.polling import advance_due_executions
 from executions.reading import describe_execution
 from executions.refusals import InvalidArguments, UnknownTool
 from tests.connectors.scripted import replies
@@ -216,7 +216,7 @@ async def test_numbers_that_json_does_not_have_are_refused(
     engine: WireEngine, workflow: Workflow, number: float
 ) -> None:
     """A2.5: Python's parsers let them through, and no engine or reader of the record could take them."""
-    with pytest.raises(InvalidArguments, match="JSON has no numbers"):
+    with pytest.raises(InvalidArguments, match="JSON has no infinite numbers"):
         await call("report", {"number": number})
     assert await in_database(Execution.objects.count) == 0
 
@@ -563,7 +563,7 @@ def test_a_synchronous_call_costs_few_statements(
     """E7: record, engine, result; no look-up, no lease that nobody needs, no count far from a limit."""
     engine.on_start = replies(200, completed() | receipt())
     # What a process remembers for a moment, it remembers for the whole test.
-    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 3600)
+    monkeypatch.setattr(starting, "MAX_AGE_SECONDS", 3600)
     run_in_background_loop(call("report"))
     current_catalogue()
     statements.clear()

@@ -12,8 +12,8 @@ from catalogue.curation import disable_workflows, override_workflow
 from catalogue.models import Source, Workflow
 from catalogue.sources import disable_sources, update_source
 from executions import waiting
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from executions.queue import admit_queued
 from executions.reading import describe_execution
 from executions.tasks import poll_due_executions

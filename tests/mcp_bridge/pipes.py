@@ -14,8 +14,8 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from mcp_bridge.access import Access
 from mcp_bridge.server import CatalogueServer
+from mcp_bridge.tokens import Access
 
 
 @asynccontextmanager

@@ -8,11 +8,10 @@ import pytest
 from django.contrib.auth.models import Group, Permission
 from django.core.management import call_command
 
-from catalogue.configuration.exporting import export_catalogue
+from catalogue.configuration import export_catalogue
 from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
-from catalogue.http_tools.registry import store_tools
-from catalogue.http_tools.submissions import read_tool
+from catalogue.imports.tools import read_tool, store_tools
 from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import change_settings
 from mcp_bridge.models import AccessToken
@@ -21,7 +20,7 @@ from tests.factories import make_filter, make_toolset
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
 
-pytestmark = pytest.mark.databases("catalogue.configuration.importing", "catalogue.configuration.workflows")
+pytestmark = pytest.mark.databases("catalogue.imports.configuration", "catalogue.imports.configuration")
 
 ODD = "Two lines,\n  the second: with #, 'quotes' and \"more\"\n\nno: yes\ttab \N{NO-BREAK SPACE}é\u2028 end"
 TOOL = {

@@ -21,10 +21,9 @@ from starlette.routing import Mount
 
 from catalogue.exposure import confirmed_catalogue, forget_catalogue
 from catalogue.models import Source, Workflow
-from mcp_bridge.access import Access
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tool_entries import visible_tools
-from mcp_bridge.tool_lists import forget_tool_lists
+from mcp_bridge.tokens import Access
+from mcp_bridge.tool_lists import forget_tool_lists, visible_tools
 from tests import plain_http
 from tests.factories import make_source, make_workflow
 from tests.mcp_bridge.conftest import McpServer

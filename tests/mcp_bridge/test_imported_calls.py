@@ -12,8 +12,8 @@ from django.test import Client as Browser
 from mcp.types import Tool
 
 from catalogue.connections import close_connectors
+from catalogue.imports.openapi import OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.models import Source, Workflow
-from catalogue.openapi.importing import ImportRequest, OpenApiImport, import_document
 from connectors.background import run_in_background_loop
 from executions.models import Execution
 from tests.connectors.http_tool_hosts import http_tool_hosts
@@ -50,7 +50,7 @@ def bring(api: TargetApi) -> Import:
         paths: dict[str, Any], *, settings: Any = None, secrets: Any = None, **further: Any
     ) -> OpenApiImport:
         raw = document(paths, servers=[{"url": api.base_url}], **further)
-        request = ImportRequest(
+        request = OpenApiImportRequest(
             content=json.dumps(raw).encode(), settings=settings or {}, secrets=secrets or {}, expose=True
         )
         outcome = import_document(request)
@@ -100,7 +100,7 @@ async def test_an_answer_unlike_its_documentation_is_delivered_and_curators_are_
 
     assert not result.is_error and result.structured_content == {"id": "1", "status": "success"}
     page = await in_database(_page_of_execution)()
-    assert "unlike the output schema that its API documents" in page and "/id: " in page
+    assert "violates the output schema that its API documents" in page and "/id: " in page
 
 
 async def test_a_curator_may_have_documented_answers_promised(
@@ -465,7 +465,7 @@ async def test_agents_are_told_of_which_api_a_tool_is(
     )
     other = document({"/ping": {"get": operation("ping", **alike)}}, servers=[{"url": f"{api.base_url}/two"}])
     other["info"] = {"title": "Stock API", "version": "1"}
-    await in_database(import_document)(ImportRequest(content=json.dumps(other).encode(), expose=True))
+    await in_database(import_document)(OpenApiImportRequest(content=json.dumps(other).encode(), expose=True))
 
     names = await in_database(lambda: set(Workflow.objects.values_list("tool_name", flat=True)))()
     tools = await tools_of(connect)

@@ -10,9 +10,10 @@ import temporalio
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catalogue.changes import Change
+from catalogue.imports.openapi import OpenApiImport, OpenApiImportRequest, import_document
+from catalogue.imports.pipeline import ImportRefused
 from catalogue.models import Workflow
-from catalogue.openapi.importing import ImportRefused, ImportRequest, OpenApiImport, import_document
+from catalogue.reconciliation import Change
 from connectors.http_tools.request import build_request
 from connectors.http_tools.tool import HttpOperation
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
@@ -33,7 +34,7 @@ SECRET = "hunter2-hunter2"
 
 def import_temporal() -> OpenApiImport:
     content = (FOLDER / "openapiv3.yaml").read_bytes()
-    return import_document(ImportRequest(content=content, base_url=BASE, expose=True))
+    return import_document(OpenApiImportRequest(content=content, base_url=BASE, expose=True))
 
 
 def test_every_operation_of_a_large_document_is_imported_or_refused():
@@ -99,7 +100,7 @@ def test_its_older_version_2_says_how_to_convert_it():
     """C1.4."""
     content = (FOLDER / "openapiv2.json").read_bytes()
     with pytest.raises(ImportRefused, match=r"This is a Swagger 2.0 document. Convert it to OpenAPI 3 first"):
-        import_document(ImportRequest(content=content))
+        import_document(OpenApiImportRequest(content=content))
 
 
 async def test_agents_see_all_of_its_tools(connect: Connect):
@@ -132,7 +133,9 @@ async def test_an_imported_tool_is_called_with_the_sources_key(connect: Connect)
             components={"securitySchemes": {"key": KEY}},
             security=[{"key": []}],
         )
-        request = ImportRequest(content=json.dumps(raw).encode(), secrets={"api_key": SECRET}, expose=True)
+        request = OpenApiImportRequest(
+            content=json.dumps(raw).encode(), secrets={"api_key": SECRET}, expose=True
+        )
         await in_database(import_document)(request)
         async with connect() as client:
             result = await client.call_tool("putOrder", {"id": "a b", "sku": "S-1"})

@@ -9,12 +9,11 @@ import pytest
 from mcp import Client
 from pytest_django import Settings
 
+from catalogue.describing import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset
-from catalogue.outages import forget_outages
-from mcp_bridge.access import Access
 from mcp_bridge.server import instructions_for
-from mcp_bridge.tokens import create_token
+from mcp_bridge.tokens import Access, create_token
 from tests.factories import make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database

@@ -66,7 +66,7 @@ async def test_an_agent_asks_and_tells_a_run_that_it_started(
         ("progress", {}),
         ("approve", {"text": "yes"}),
     ]
-    assert await in_database(told)(execution, "signalled") == ["agent told it approve."]
+    assert await in_database(told)(execution, "signalled") == ["agent sent approve."]
 
 
 async def test_get_workflow_info_shows_what_runs_can_be_asked_and_told(

@@ -13,15 +13,14 @@ from mcp import Client, MCPError
 
 from benchmarks._workflows import fill_catalogue, realistic_definitions
 from benchmarks.context import GOALS, MODES, TYPICAL
+from catalogue.describing import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
-from catalogue.outages import forget_outages
 from catalogue.scopes import Scope
-from mcp_bridge.access import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.builtin_tools.workflows import MOST_AT_A_TIME, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall
-from mcp_bridge.tokens import create_token
+from mcp_bridge.tokens import Access, create_token
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database

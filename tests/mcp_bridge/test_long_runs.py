@@ -13,7 +13,7 @@ from mcp import Client, MCPError
 from catalogue.models import Workflow
 from executions import change_feed
 from executions.models import Execution, State
-from mcp_bridge import cancellation
+from mcp_bridge import calls
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token, forget_tokens
 from tests import plain_http
@@ -178,7 +178,7 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
 
 @pytest.fixture
 def _two_seconds_are_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancellation, "USUAL_PATIENCE_STEP", 2)
+    monkeypatch.setattr(calls, "USUAL_PATIENCE_STEP", 2)
 
 
 async def patience_seconds() -> int | None:

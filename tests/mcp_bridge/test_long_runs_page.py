@@ -13,8 +13,8 @@ from mcp import Client
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from config.environment import Environment
+from executions.advancing import advance_due_executions
 from executions.models import Execution
-from executions.polling import advance_due_executions
 from mcp_bridge.builtin_tools.executions import LONGEST_WAIT_SECONDS
 from mcp_bridge.notifications.notifier import MOST_STREAMS
 from mcp_bridge.notifications.subscriptions import MOST_TASKS

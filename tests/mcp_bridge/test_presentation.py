@@ -17,7 +17,7 @@ from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
-pytestmark = pytest.mark.databases("mcp_bridge.tool_entries")
+pytestmark = pytest.mark.databases("mcp_bridge.tool_lists")
 
 
 @pytest.fixture

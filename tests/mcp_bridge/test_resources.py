@@ -11,15 +11,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from mcp import Client, MCPError
 
+from catalogue.describing import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
-from catalogue.outages import forget_outages
 from catalogue.scopes import Scope
 from executions.models import Execution, State
-from mcp_bridge.access import Access
 from mcp_bridge.resources import find_kind
 from mcp_bridge.resources.resource import Reading
-from mcp_bridge.tokens import create_token
+from mcp_bridge.tokens import Access, create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect, McpServer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from catalogue import watching as catalogue_watching
+from catalogue import exposure
 from catalogue.models import Workflow
 from executions import change_feed as executions_watching
 from executions.models import State
@@ -99,7 +99,7 @@ async def test_a_caller_has_a_bounded_number_of_streams_of_either_kind(
             answer = await _answer(stream)
             assert (stream.response.status_code, answer["error"]["code"]) == (429, -32600)
             assert int(stream.response.headers["retry-after"]) > 0
-    await until(lambda: not catalogue_watching._watchers, "that they were closed is noticed")
+    await until(lambda: not exposure._watchers, "that they were closed is noticed")
     async with opened(mcp_server, token):
         pass
 
@@ -117,9 +117,9 @@ async def test_whoever_disconnects_leaves_nothing_behind(mcp_server: McpServer, 
     async with opened(mcp_server, token), listening(mcp_server, token, str(execution.pk)) as stream:
         await stream.honoured()
         await until(lambda: executions_watching._watchers, "the execution is watched")
-        await until(lambda: catalogue_watching._watchers, "the catalogue is watched")
+        await until(lambda: exposure._watchers, "the catalogue is watched")
     await until(lambda: not executions_watching._watchers, "no execution is watched any more")
-    await until(lambda: not catalogue_watching._watchers, "nor is the catalogue")
+    await until(lambda: not exposure._watchers, "nor is the catalogue")
 
 
 async def test_many_who_listen_share_one_query_per_look(

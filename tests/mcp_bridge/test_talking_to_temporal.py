@@ -9,8 +9,8 @@ from django.utils import timezone
 from mcp import Client
 
 from catalogue.models import Source, Workflow
+from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.polling import advance_due_executions
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import agent
@@ -87,7 +87,7 @@ async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(conn
         assert "It is completed" in gone
     execution = await in_database(Execution.objects.get)()
     assert await in_database(told)(execution, "signalled") == [
-        f"agent told it {name}." for name in ("note", "note", "finish")
+        f"agent sent {name}." for name in ("note", "note", "finish")
     ]
 
 
@@ -157,7 +157,7 @@ async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(
             await asyncio.sleep(PROBE_SECONDS)
         await tell(client, run, "anything")
         await handle.terminate()
-    assert await in_database(told)(execution, "signalled") == ["agent told it anything."]
+    assert await in_database(told)(execution, "signalled") == ["agent sent anything."]
 
 
 def test_rest_asks_and_tells_the_same_run(source: Source):
@@ -179,13 +179,13 @@ def test_a_person_asks_and_tells_a_run_on_its_page(source: Source, admin_client:
     started = agent().post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
     execution = Execution.objects.get(pk=started["id"])
     page = admin_client.get(page_url(execution))
-    assert "Talk to the run" in text_of(page)
+    assert "Queries and signals" in text_of(page)
     assert re.search(r"a \(integer, required\), b \(integer, required\)", text_of(page))
     address = page_url(execution).removesuffix("change/")
     answer = admin_client.post(f"{address}query/", {"name": "add", "arguments": '{"a": 2, "b": 3}'})
     assert answer.status_code == 200 and "The run's answer 5" in text_of(answer)
     told_it = admin_client.post(f"{address}signal/", {"name": "finish", "arguments": "{}"}, follow=True)
-    assert "The run was told finish." in text_of(told_it)
+    assert "The signal finish was sent to the run." in text_of(told_it)
     settle(execution.pk)
     shown = text_of(admin_client.get(page_url(execution)))
-    assert "admin told it finish." in shown and "progress (query)" in shown and "(signal)" not in shown
+    assert "admin sent finish." in shown and "progress (query)" in shown and "(signal)" not in shown

@@ -13,8 +13,8 @@ from mcp_types import CallToolRequest, CallToolRequestParams
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
+from executions.advancing import advance_due_executions
 from executions.models import Execution, Retention, State
-from executions.polling import advance_due_executions
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import replies
@@ -54,7 +54,11 @@ def is_free() -> bool:
 
 
 def work_on() -> None:
-    """What a worker does with an execution whose next step is due."""
+    """What a worker does with an execution whose next step is due, and which no request holds any more.
+
+    A handle may arrive a moment before its request lets go of the run.
+    """
+    wait_until(lambda: not only().lease_holder, "the request has let go of the run")
     let_pass(only(), 10)
     advance_due_executions()
 

@@ -13,8 +13,8 @@ from catalogue.curation import override_workflow
 from catalogue.exposure import ExposedCatalogue, confirmed_catalogue
 from catalogue.models import Revision, Toolset
 from executions.callers import Caller
-from mcp_bridge.access import Access
 from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import MOST_VIEWS, ToolLists
 from tests import plain_http
 from tests.factories import make_workflow

@@ -11,7 +11,7 @@ from mcp import MCPError
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.cursors import make_cursor
+from mcp_bridge.declarations import make_cursor
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.factories import make_workflow, make_workflows
@@ -64,7 +64,7 @@ def test_a_list_that_fits_one_page_has_no_cursor(mcp_server: McpServer, token: s
     assert "nextCursor" not in listed(mcp_server, token)["result"]
 
 
-@pytest.mark.databases("mcp_bridge.tool_entries")
+@pytest.mark.databases("mcp_bridge.tool_lists")
 def test_what_comes_and_goes_between_two_pages_moves_nothing_else(
     mcp_server: McpServer, token: str, pages_of
 ):
@@ -81,7 +81,7 @@ def test_what_comes_and_goes_between_two_pages_moves_nothing_else(
     assert names_in(second) == ["e", "f", "h"]
 
 
-@pytest.mark.databases("mcp_bridge.tool_entries")
+@pytest.mark.databases("mcp_bridge.tool_lists")
 def test_the_order_does_not_depend_on_the_databases_alphabet(mcp_server: McpServer, token: str, pages_of):
     pages_of(BUILT_IN + 1)
     names = ["Zebra", "a-b", "a.c", "a_d", "aB", "ab", "b"]

@@ -6,13 +6,13 @@ import httpx2
 import pytest
 from loguru import logger
 
-from mcp_bridge.throttling import TOKENS, forget_pauses
+from mcp_bridge.authentication import TOKENS, forget_pauses
 from mcp_bridge.tokens import create_token, forget_tokens
 from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
 
-pytestmark = pytest.mark.databases("mcp_bridge.throttling", "mcp_bridge.tokens")
+pytestmark = pytest.mark.databases("mcp_bridge.authentication", "mcp_bridge.tokens")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from catalogue.token_estimates import estimate_tokens
+from catalogue.describing import estimate_tokens
 from orchestration.formatting import cut_to_tokens, format_response
 from orchestration.model.replies import ModelError, ModelProblem, Reply
 from tests.engines import model_answers as wire

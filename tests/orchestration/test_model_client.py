@@ -12,8 +12,7 @@ from loguru import logger
 from pydantic import SecretStr
 from pytest_django import Settings
 
-from orchestration.model.client import ask_model
-from orchestration.model.connection import ModelSettings, connect_to_model
+from orchestration.model.client import ModelSettings, ask_model, connect_to_model
 from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage
 from tests.engines import model_answers as wire
 from tests.engines.model_server import KEY, MODEL, ModelServer

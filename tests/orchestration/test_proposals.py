@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from connectors.http_tools.specs import HTTPRequestSpec
-from orchestration.proposals import Proposal, UnreadableProposal, proposal_schema, read_proposal
+from connectors.http_tools.tool import HTTPRequestSpec
+from orchestration.guard import Proposal, UnreadableProposal, proposal_schema, read_proposal
 from tests.engines.model_answers import fenced, proposes, wordy
 
 PROPOSED = proposes("get_order", {"order_id": "A-7"}, reason="They ask for one order.")

@@ -284,7 +284,7 @@ def test_an_error_of_the_api_comes_back_with_its_response(
     for told in (answer["request_id"], "caller=token:", "stage=api_execution", "tool=get_order"):
         assert told in line
     assert line.startswith("WARNING")
-    assert "Traceback (most recent call last)" in line and "orchestration.stages.StageFailed" in line
+    assert "Traceback (most recent call last)" in line and "orchestration.models.StageFailed" in line
     assert not [other for other in logged if "/workflow" in other]
     assert answer["execution_state"] == "failed"
     assert len(model_server.asked) == 1

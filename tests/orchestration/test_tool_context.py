@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from catalogue.describing import estimate_tokens
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
-from catalogue.token_estimates import estimate_tokens
 from orchestration.retrieval import Detail, ToolContext, describe_tools, schema_lines
 
 SHOP = Source(

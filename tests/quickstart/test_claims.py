@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError
 
-from config.quickstart import HOST, ExampleEngine, chosen_engine, claimed, claimed_port
+from config.management.commands.quickstart import HOST, ExampleEngine, chosen_engine, claimed, claimed_port
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
-from catalogue import embedded_database
-from config import quickstart
+from catalogue import database
+from config.management.commands import quickstart
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.embedded_database", "config.quickstart"),
+    pytest.mark.databases("catalogue.database", "config.management.commands.quickstart"),
 ]
 
 
@@ -26,6 +26,6 @@ def test_a_database_that_cannot_be_reached_ends_the_start_with_a_sentence(
     unreachable = connection.copy()
     unreachable.settings_dict |= {"HOST": "127.0.0.1", "PORT": "9", "NAME": "/missing/database"}
     unreachable.settings_dict["OPTIONS"].pop("pool", None)
-    monkeypatch.setattr(embedded_database, "connection", unreachable)
+    monkeypatch.setattr(database, "connection", unreachable)
     with pytest.raises(CommandError, match="The database cannot be used: "):
         quickstart.migrate()

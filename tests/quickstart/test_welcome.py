@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from django.contrib.auth import authenticate
 
+from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Source, Workflow
-from config.quickstart import (
+from config.management.commands.quickstart import (
     SOURCE_NAME,
     ExampleEngine,
     Welcome,
     banner,
     connect_engine,
-    count_tools,
     is_first_start,
     make_admin,
     quickstart_token,
@@ -38,7 +38,7 @@ def engine(example_engine: RunningEngine) -> ExampleEngine:
 @pytest.mark.django_db(transaction=True)
 def test_first_start_connects_the_engine_and_enables_what_it_lists(engine: ExampleEngine) -> None:
     connect_engine(engine, before=None, first=True)
-    assert count_tools() == Workflow.objects.count() >= 6
+    assert len(load_exposed_catalogue().workflows) == Workflow.objects.count() >= 6
     assert Source.objects.get().health_state == Source.HealthState.OK
 
 
@@ -108,7 +108,7 @@ def test_token_of_another_database_is_not_shown(tmp_path: Path) -> None:
 def test_tools_are_counted_as_agents_see_them() -> None:
     make_workflow()
     make_workflow(enabled=False)
-    assert count_tools() == 1
+    assert len(load_exposed_catalogue().workflows) == 1
 
 
 def test_banner_shows_client_configurations_that_can_be_pasted() -> None:

@@ -1,20 +1,80 @@
 """`manage.py add_source`"""
 
-from argparse import ArgumentParser
-from typing import Any
+import json
+import sys
+from argparse import Action, ArgumentError, ArgumentParser, Namespace
+from collections.abc import Iterator
+from enum import Enum
+from textwrap import fill
+from typing import Any, Literal, get_args, get_origin
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
 from django.db import transaction
+from pydantic import SecretStr
 
 from catalogue.history import command, record_change
-from catalogue.management.base import CatalogueCommand
-from catalogue.management.kind_help import KindHelp
-from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
+from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
+from catalogue.management.base import CatalogueCommand, add_secret_options, json_object, read_secrets
 from catalogue.models import Source
 from catalogue.models.source import TOLERATED_LOSS
 from catalogue.sources import create_source
-from connectors.registry import connector_kinds
+from connectors.errors import Misconfigured
+from connectors.registry import connector_class, connector_kinds
+
+WIDTH = 100
+INDENT = " " * 6
+TYPES = {str: "text", SecretStr: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+class KindHelp(Action):
+    """An option that explains a kind and exits, like `--help`."""
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        try:
+            text = describe_kind(str(values))
+        except Misconfigured as error:
+            raise ArgumentError(self, error.message) from None
+        sys.stdout.write(text)
+        parser.exit()
+
+
+def describe_kind(kind: str) -> str:
+    """Raises Misconfigured for an unknown or unusable kind."""
+    connector = connector_class(kind)
+    settings = list(settings_of(kind).values())
+    paragraphs = [f"{kind}: {connector.label}", fill(summary_of(connector), WIDTH)]
+    for heading, secret in (("In --config, as JSON:", False), ("Secrets:", True)):
+        if lines := [line for setting in settings if setting.secret is secret for line in _lines(setting)]:
+            paragraphs.append("\n".join([heading, *lines]))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _lines(setting: Setting) -> Iterator[str]:
+    yield f"  {setting.name} ({', '.join(filter(None, _facts(setting)))})"
+    text = f"{setting.title}. {setting.help}"
+    yield fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def _facts(setting: Setting) -> Iterator[str]:
+    yield _type_in_words(setting.type)
+    yield str(setting.bounds)
+    if setting.required:
+        yield "required"
+    elif setting.default not in EMPTY:
+        yield f"default {json.dumps(setting.default)}"
+
+
+def _type_in_words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(json.dumps, get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " or ".join(json.dumps(member.value) for member in kind)
+    if get_origin(kind) is list:
+        return "list"
+    return "object" if get_origin(kind) is dict else TYPES.get(kind, "text")
 
 
 class Command(CatalogueCommand):
@@ -55,7 +115,7 @@ class Command(CatalogueCommand):
             type=int,
             default=TOLERATED_LOSS,
             metavar="PERCENT",
-            help="a listing that loses more is held until somebody confirms it (default: %(default)s)",
+            help="a listing that loses more is held until it is confirmed (default: %(default)s)",
         )
 
     @transaction.atomic
@@ -77,7 +137,7 @@ class Command(CatalogueCommand):
             )
         except ValidationError as error:
             raise CommandError(
-                "\n".join(f"{field}: {' '.join(told)}" for field, told in error.message_dict.items())
+                "\n".join(f"{field}: {' '.join(messages)}" for field, messages in error.message_dict.items())
             ) from None
         record_change(command("add_source"), [source], "Added.")
         self.stdout.write(f"Added source {source.name} ({source.kind}).")

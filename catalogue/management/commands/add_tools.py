@@ -1,19 +1,25 @@
 """`manage.py add_tools`"""
 
-import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from catalogue.history import command
-from catalogue.http_tools.refusals import ToolsRefused
-from catalogue.http_tools.registry import StoredTools, store_tools
-from catalogue.http_tools.submissions import MOST_BYTES, name_of, place_of, read_submission, read_text
-from catalogue.management.base import CatalogueCommand
+from catalogue.imports.pipeline import ToolsRefused
+from catalogue.imports.tools import (
+    MOST_BYTES,
+    StoredTools,
+    name_of,
+    place_of,
+    read_submission,
+    read_text,
+    store_tools,
+)
+from catalogue.management.imports import ImportCommand
 
 
-class Command(CatalogueCommand):
+class Command(ImportCommand):
     help = (
         "Store HTTP tools as a file declares them: one ToolConfig, a list of them, or an object with "
         "`tools`, in JSON or YAML. It is checked as a whole before anything is written."
@@ -32,7 +38,7 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         raw: Any = None
         try:
-            raw = read_text(_read(options["file"]))
+            raw = read_text(self.read(options["file"], MOST_BYTES))
             asked = read_submission(raw)
             stored = store_tools(
                 asked.tools,
@@ -42,11 +48,11 @@ class Command(CatalogueCommand):
                 by=command("add_tools"),
             )
         except ToolsRefused as refused:
-            told = [
+            lines = [
                 ": ".join(filter(None, [name_of(fault, raw), place_of(fault, raw), fault.message]))
                 for fault in refused.problems
             ]
-            raise CommandError("\n".join(["Nothing was stored.", *told])) from None
+            raise CommandError("\n".join(["Nothing was stored.", *lines])) from None
         self._tell(stored)
 
     def _tell(self, stored: StoredTools) -> None:
@@ -62,13 +68,3 @@ class Command(CatalogueCommand):
             self.stdout.write(note)
         if stored.dry_run:
             self.stdout.write("Nothing was stored.")
-
-
-def _read(path: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(MOST_BYTES + 1)
-        with open(path, "rb") as file:
-            return file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}") from None

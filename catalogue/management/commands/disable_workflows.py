@@ -4,7 +4,7 @@ from typing import Any
 
 from catalogue.curation import disable_workflows
 from catalogue.history import command
-from catalogue.management.workflow_selection import WorkflowSelectionCommand
+from catalogue.management.base import WorkflowSelectionCommand
 
 
 class Command(WorkflowSelectionCommand):

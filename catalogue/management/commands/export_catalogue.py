@@ -4,8 +4,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catalogue.configuration.exporting import export_catalogue
-from catalogue.configuration.fields import SECTIONS
+from catalogue.configuration import SECTIONS, export_catalogue
 from catalogue.management.base import CatalogueCommand
 
 

@@ -5,22 +5,19 @@ import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from catalogue.configuration.document import LIMITS, CatalogueFile, ConfigurationRefused
-from catalogue.configuration.importing import ImportRequest, import_catalogue, plan_import
-from catalogue.configuration.plan import Plan
+from catalogue.configuration import LIMITS, CatalogueFile
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import command
-from catalogue.http_tools.configs import KIND as DECLARED_HERE
-from catalogue.management.base import CatalogueCommand
+from catalogue.http_tools import KIND as DECLARED_HERE
+from catalogue.imports.configuration import CatalogueImportRequest, import_catalogue
+from catalogue.management.imports import ImportCommand
 from catalogue.models import DiscoveryRun, Source
 
 DIFFERS = 2
-BY = command("import_catalogue")
 
 
 def variable_of(source: str, secret: str) -> str:
@@ -28,7 +25,7 @@ def variable_of(source: str, secret: str) -> str:
     return "CATALOGUE_SECRET_" + re.sub(r"[^A-Z0-9]+", "_", f"{source}_{secret}".upper())
 
 
-class Command(CatalogueCommand):
+class Command(ImportCommand):
     help = (
         "Make the catalogue what a file of export_catalogue says: all of it, or nothing. Secrets come from "
         "environment variables CATALOGUE_SECRET_<SOURCE>_<SETTING>, or stay as they are stored."
@@ -56,27 +53,23 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["refresh"] and options["plan"]:
             raise CommandError("--plan writes nothing, and a listing does: leave one of them out.")
-        content = _read(options["file"])
-        try:
+        content = self.read(options["file"], LIMITS.bytes)
+        self.refused = "Nothing was changed."
+        with self.refusals_as_errors():
             if options["refresh"]:
+                self.refused = (
+                    "Nothing was changed, except that the sources may be new or changed, and were listed."
+                )
                 self._list_sources(content)
-            plan = self._carry_out(content, options)
-        except ConfigurationRefused as refused:
-            kept = "Nothing was changed."
-            if options["refresh"]:
-                kept = "Nothing was changed, except that the sources may be new or changed, and were listed."
-            raise CommandError("\n".join([kept, *refused.reasons])) from None
+            plan = import_catalogue(_request(content, prune=options["prune"], dry_run=options["plan"]))
         self.stdout.write(str(plan))
         if options["plan"] and plan:
             sys.exit(DIFFERS)
 
     def _list_sources(self, content: bytes) -> None:
-        """As the file has them; an engine that does not answer is told, as the rest may not need it."""
+        """Engines that do not answer are reported; the rest of the import may not need them."""
         file = CatalogueFile.read(content)
-        request = ImportRequest(
-            file=file, secrets=_secrets_for(file), tell_where=_tell_where, sources_only=True
-        )
-        if plan := import_catalogue(request, by=BY):
+        if plan := import_catalogue(_request(content, sources_only=True)):
             self.stdout.write(str(plan))
         named = {name for section in ("sources", "workflows", "listed") for name in file.mapping((section,))}
         listing = Source.objects.filter(name__in=named, enabled=True).exclude(kind=DECLARED_HERE)
@@ -91,30 +84,23 @@ class Command(CatalogueCommand):
             else:
                 self.stderr.write(f"{source.name}: {run.error}")
 
-    def _carry_out(self, content: bytes, options: dict[str, Any]) -> Plan:
-        file = CatalogueFile.read(content)
-        request = ImportRequest(
-            file=file, secrets=_secrets_for(file), prune=options["prune"], tell_where=_tell_where
-        )
-        return (plan_import if options["plan"] else import_catalogue)(request, by=BY)
+
+def _request(content: bytes, **options: Any) -> CatalogueImportRequest:
+    file = CatalogueFile.read(content)
+    return CatalogueImportRequest(
+        file=file,
+        secrets=_secrets_for(file),
+        tell_where=_tell_where,
+        by=command("import_catalogue"),
+        **options,
+    )
 
 
 def _tell_where(source: str, secret: str) -> str:
     return f"set the environment variable {variable_of(source, secret)}"
 
 
-def _read(path: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(LIMITS.bytes + 1)
-        with Path(path).open("rb") as file:
-            return file.read(LIMITS.bytes + 1)
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}") from None
-
-
 def _secrets_for(file: CatalogueFile) -> dict[str, dict[str, str]]:
-    """Those of the file's sources that the environment has."""
     found: dict[str, dict[str, str]] = {}
     for source, secret in _named_secrets(file):
         if value := os.environ.get(variable_of(source, secret)):

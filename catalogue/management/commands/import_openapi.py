@@ -2,21 +2,31 @@
 
 import json
 from argparse import ArgumentParser
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from catalogue.history import command
-from catalogue.management.base import CatalogueCommand
-from catalogue.management.openapi_report import report_lines
-from catalogue.management.secret_options import add_secret_options, json_object, read_secrets
-from catalogue.openapi.importing import ImportRefused, ImportRequest, Selection, import_document
-from catalogue.openapi.serializers import OpenApiImportSerializer
+from catalogue.imports.openapi import (
+    OpenApiImport,
+    OpenApiImportRequest,
+    group_notes,
+    group_refusals,
+    import_document,
+    tools_by_tag,
+)
+from catalogue.management.base import add_secret_options, json_object, read_secrets
+from catalogue.management.imports import ImportCommand
+from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
+from connectors.http_tools.openapi.operations import Selection
+
+SHOWN = 3
+"""Entries per group, unless -v 2."""
 
 
-class Command(CatalogueCommand):
+class Command(ImportCommand):
     help = (
         "Import an OpenAPI 3 document (JSON or YAML): each chosen operation becomes an HTTP tool, each that "
         "cannot is refused with its reason. Ends with 1 if there is not one tool."
@@ -50,17 +60,33 @@ class Command(CatalogueCommand):
         parser.add_argument("--json", action="store_true", help="tell it all as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            outcome = import_document(_request(options))
-        except ImportRefused as refused:
-            raise CommandError(f"Nothing was imported.\n{refused}") from None
+        with self.refusals_as_errors():
+            outcome = import_document(self._request(options))
         if options["json"]:
+            from catalogue.rest.import_outcomes import OpenApiImportSerializer
+
             self.stdout.write(json.dumps(OpenApiImportSerializer(outcome).data, indent=2))
         else:
             for line in report_lines(outcome, all_names=options["verbosity"] > 1):
                 self.stdout.write(line)
         if not outcome.tools:
             raise CommandError("Nothing was imported.")
+
+    def _request(self, options: dict[str, Any]) -> OpenApiImportRequest:
+        return OpenApiImportRequest(
+            content=self.read(options["file"], MAX_BYTES),
+            source=options["source"],
+            base_url=options["base_url"],
+            settings=options["config"],
+            secrets=read_secrets(options),
+            selection=Selection(
+                only=tuple(options["only"]), tags=tuple(options["tag"]), deprecated=options["deprecated"]
+            ),
+            expose=options["expose"],
+            prune=options["prune"],
+            dry_run=options["dry_run"],
+            by=command("import_openapi"),
+        )
 
 
 def _add_selection(parser: ArgumentParser) -> None:
@@ -85,26 +111,63 @@ def _add_selection(parser: ArgumentParser) -> None:
     )
 
 
-def _request(options: dict[str, Any]) -> ImportRequest:
-    return ImportRequest(
-        content=_read(Path(options["file"])),
-        source=options["source"],
-        base_url=options["base_url"],
-        settings=options["config"],
-        secrets=read_secrets(options),
-        selection=Selection(
-            only=tuple(options["only"]), tags=tuple(options["tag"]), deprecated=options["deprecated"]
-        ),
-        expose=options["expose"],
-        prune=options["prune"],
-        dry_run=options["dry_run"],
-        by=command("import_openapi"),
-    )
+def report_lines(outcome: OpenApiImport, *, all_names: bool) -> Iterator[str]:
+    """`all_names` shows every tool and refusal instead of the first few."""
+    shown = None if all_names else SHOWN
+    # An import without tools adds no source.
+    known = "there already" if outcome.tools or outcome.removed else "no tool for it"
+    state = "new" if outcome.is_new else known
+    yield f"Source {outcome.source}: {state}, {outcome.base_url}, authentication {outcome.authentication}"
+    yield from _tools(outcome, shown)
+    yield from _refusals(outcome, shown)
+    yield from _notes(outcome, shown)
+    if outcome.deprecated:
+        yield f"Deprecated, and so not imported without --deprecated: {outcome.deprecated}"
+    if outcome.not_chosen:
+        yield f"Not chosen: {outcome.not_chosen}"
+    if outcome.tools:
+        yield f"In tools/list: about {outcome.characters:,} characters, {outcome.tokens:,} tokens"
+    yield from outcome.notes
+    if outcome.count(Change.ADDED) and not any(tool.stored.exposed for tool in outcome.tools):
+        yield "Agents see the added tools once a curator enables them (enable_workflows, or --expose)."
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
+def _tools(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
+    yield f"{'Tools that would be' if outcome.dry_run else 'Tools'}: {outcome.counts or 'none'}"
+    groups = tools_by_tag(outcome)
+    width = max(map(len, groups), default=0)
+    for tag, names in groups.items():
+        yield f"  {tag:<{width}}  {len(names):>4}  {_some(names, shown)}"
+    if outcome.removed:
+        yield f"  removed: {_some([tool.tool_id for tool in outcome.removed], shown)}"
+
+
+def _refusals(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
+    if outcome.refused:
+        yield f"Refused: {len(outcome.refused)}"
+    for group in group_refusals(outcome.refused):
+        yield f"  {len(group.operations)} x {group.reason}"
+        for one in group.operations[:shown]:
+            name = f" ({one.operation_id})" if one.operation_id else ""
+            yield f"      {one.method} {one.path}{name} at {one.pointer}"
+        if more := len(group.operations) - len(group.operations[:shown]):
+            yield f"      and {more} more (-v 2 shows all)"
+
+
+def _notes(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
+    groups = group_notes(outcome)
+    if groups:
+        yield f"Left out of tools: {sum(len(group.tools) for group in groups)}"
+    for group in groups[:shown]:
+        yield f"  {len(group.tools)} x {group.note}"
+        for one in group.tools[:shown]:
+            yield f"      {one.method} {one.path} ({one.stored.name})"
+        if more := len(group.tools) - len(group.tools[:shown]):
+            yield f"      and {more} more (-v 2 shows all)"
+    if more := len(groups) - len(groups[:shown]):
+        yield f"  and {more} more of other kinds (-v 2 shows all)"
+
+
+def _some(names: list[str], shown: int | None) -> str:
+    more = len(names) - len(names[:shown])
+    return ", ".join(names[:shown]) + (f" and {more} more" if more else "")

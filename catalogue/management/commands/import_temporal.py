@@ -4,20 +4,9 @@ import os
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import CommandError
-
-from catalogue.changes import Change
-from catalogue.declared_workflows import (
-    USUAL_NAME,
-    Import,
-    ImportRefused,
-    ImportRequest,
-    import_file,
-    plan_import,
-)
 from catalogue.history import command
-from catalogue.management.base import CatalogueCommand
-from connectors.errors import Misconfigured
+from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
+from catalogue.management.imports import ImportCommand
 from connectors.temporal.config import read_file
 
 
@@ -35,7 +24,7 @@ def _key_and_variable(text: str) -> tuple[str, str]:
     return key, os.environ[variable]
 
 
-class Command(CatalogueCommand):
+class Command(ImportCommand):
     help = (
         "Import a YAML file that declares a Temporal service and its workflows. It is checked as a whole "
         "before anything is written; workflows of earlier files stay."
@@ -78,31 +67,25 @@ class Command(CatalogueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         path = os.path.abspath(options["file"])
-        carry_out = plan_import if options["dry_run"] else import_file
-        try:
-            outcome = carry_out(
-                ImportRequest(
+        with self.refusals_as_errors():
+            outcome = import_file(
+                TemporalImportRequest(
                     content=read_file(path),
                     source=options["source"],
                     path=path if options["by_path"] else "",
                     secrets=dict([*options["secret"], *options["secret_from"]]),
                     prune=options["prune"],
-                    expose_new=options["expose_new"],
+                    expose=options["expose_new"],
+                    dry_run=options["dry_run"],
                     by=command("import_temporal"),
                 )
             )
-        except (ImportRefused, Misconfigured) as error:
-            raise CommandError(f"Nothing was imported.\n{error}") from None
-        self._tell(outcome)
-
-    def _tell(self, outcome: Import) -> None:
         state = "new" if outcome.is_new else ", ".join(outcome.settings) or "unchanged"
         self.stdout.write(f"Source {outcome.source}: {state}")
         width = max(map(len, outcome.changes), default=0)
         for name, change in outcome.changes.items():
             self.stdout.write(f"  {name:<{width}}  {change}")
-        counts = ", ".join(f"{outcome.count(change)} {change}" for change in Change if outcome.count(change))
-        self.stdout.write(f"{'Would be' if outcome.run is None else 'Workflows'}: {counts or 'none'}")
+        self.stdout.write(f"{'Would be' if outcome.dry_run else 'Workflows'}: {outcome.counts or 'none'}")
         for note in outcome.notes:
             self.stdout.write(note)
         if outcome.health is not None:

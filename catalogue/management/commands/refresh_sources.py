@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.discovery import BeingRefreshed, RefreshRefused, refresh_source
-from catalogue.http_tools.configs import KIND
+from catalogue.http_tools import KIND
 from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Source
 

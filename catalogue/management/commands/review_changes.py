@@ -86,8 +86,8 @@ class Command(CatalogueCommand):
             for name, decide, done in (("accept", accept, "Accepted"), ("keep", keep_accepted, "Kept"))
             if options[name]
         ]
-        if told := " ".join(filter(None, refused)):
-            raise CommandError(told)
+        if message := " ".join(filter(None, refused)):
+            raise CommandError(message)
 
     def _show(self, awaiting: Any, source: Source | None) -> None:
         held = DiscoveryRun.objects.held().for_lists().select_related("source")
@@ -102,7 +102,7 @@ class Command(CatalogueCommand):
             )
             for difference in differences_of(review, placement):
                 warning = difference.warning and f"; may be meant to command agents: {difference.warning}"
-                self.stdout.write(f"  {difference.field}: {difference.told}{warning}")
+                self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
         self.stdout.write(f"To review: {awaiting.count()}.")
 
     def _tell(self, decided: Decided, done: str) -> str:
@@ -121,8 +121,8 @@ class Command(CatalogueCommand):
             raise CommandError(str(refused)) from None
         if run is not None and run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
             raise CommandError(run.error)
-        told = "its next listing counts" if run is None else f"{run.missing} missing, {run.found} found"
-        self.stdout.write(f"Confirmed; {told}.")
+        outcome = "its next listing counts" if run is None else f"{run.missing} missing, {run.found} found"
+        self.stdout.write(f"Confirmed; {outcome}.")
 
 
 def _source(name: str | None) -> Source | None:
@@ -135,7 +135,7 @@ def _source(name: str | None) -> Source | None:
 
 
 def _seen(given: Iterable[str], known: Offers) -> Offers:
-    """By key the whole hash of each offer; what was given where it is none of those that there are."""
+    """The full offer hash by workflow key; an offer that matches none stays as given."""
     if EVERYTHING in given:
         return known
     named = dict(_split(one) for one in given)

@@ -1,13 +1,410 @@
-"""`python manage.py quickstart`, which is what `make run` starts."""
+"""`manage.py quickstart`, the command of `make run`."""
 
+import errno
+import fcntl
+import json
+import os
+import secrets
 import signal
-from types import FrameType
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
+import httpx2
 from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError
+from django.db import OperationalError, connections
+from loguru import logger
 
+from catalogue.database import bring_up_to_date
+from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.exposure import load_exposed_catalogue
 from catalogue.management.base import CatalogueCommand
-from config.quickstart import run_everything
+from catalogue.models import DiscoveryRun, Source
+from catalogue.secrets import CredentialsUnreadable
+from catalogue.sources import configure_source, create_source
+from config.environment import BASE_DIR
+from config.private_files import write_secret
+from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token
+
+HOST = "127.0.0.1"
+USUAL_ENGINE_PORT = 8090
+STOP_SECONDS = 9.5
+"""supervisord needs less: it kills programs that do not stop."""
+SOURCE_NAME = "example-engine"
+TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
+ADMIN_NAME = "admin"
+_EXAMPLE_CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "text_statistics", "arguments": {"text": "Hello, catalogue."}},
+}
+START_SECONDS = 60.0
+PROBE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExampleEngine:
+    """The example engine's address and key."""
+
+    port: int
+    api_key: str
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+@contextmanager
+def claimed(data_dir: Path, *, port: int) -> Iterator[None]:
+    """Lock the data folder against a second start."""
+    with (data_dir / "quickstart.lock").open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise CommandError(
+                f"It is running already, at {lock.read().strip()}, with the data in {data_dir}. "
+                "Stop it first (Ctrl-C), or set CATALOGUE_DATA_DIR to start another one beside it."
+            ) from None
+        lock.truncate(0)
+        lock.write(f"http://localhost:{port} (process {os.getpid()})")
+        lock.flush()
+        yield
+
+
+@contextmanager
+def reserved(port: int) -> Iterator[str | None]:
+    """Reserve a port until its program listens. Yields why it is unusable, or None."""
+    path = Path(tempfile.gettempdir()) / f"workflow-catalogue-port-{port}.lock"
+    problem: str | None
+    with ExitStack() as kept:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            kept.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # Another start holds it, or another user's start has made it.
+            problem = "is taken"
+        else:
+            problem = _why_not(port)
+        yield problem
+
+
+@contextmanager
+def claimed_port(port: int) -> Iterator[None]:
+    """Reserve the web server's port. Raises CommandError."""
+    with reserved(port) as problem:
+        if problem:
+            another = port + 1 if port < 65535 else port - 1
+            raise CommandError(
+                f"Port {port} {problem}. Choose another one, for example: PORT={another} make run"
+            )
+        yield
+
+
+@contextmanager
+def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, ExampleEngine]]:
+    """The previous start's engine, if any, and this one's.
+
+    The key never changes, the port only when it is taken; it is reserved for the length of the block.
+    """
+    path = data_dir / "example-engine.json"
+    try:
+        before = ExampleEngine(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        before = None
+    api_key = before.api_key if before else secrets.token_urlsafe(24)
+    wanted = (before.port if before else USUAL_ENGINE_PORT, USUAL_ENGINE_PORT)
+    for port in chain(wanted, iter(_free_port, None)):
+        with reserved(port) as problem:
+            if problem:
+                continue
+            now = ExampleEngine(port=port, api_key=api_key)
+            if now != before:
+                write_secret(path, json.dumps(asdict(now)))
+            yield before, now
+            return
+
+
+def _why_not(port: int) -> str | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+    return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Supervisor:
+    """The running programs and their output."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        self._printing = Lock()
+        self.process = subprocess.Popen(
+            _supervisord_command(),
+            cwd=BASE_DIR,
+            env=os.environ | variables | {"PYTHONUNBUFFERED": "1", "QUICKSTART_PYTHON": sys.executable},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C reaches all of a terminal's processes at once; these are stopped in order instead.
+            start_new_session=True,
+        )
+        Thread(target=self._copy_output, name="output", daemon=True).start()
+
+    def say(self, text: str) -> None:
+        """Print between lines of the programs."""
+        with self._printing:
+            print(text, flush=True)
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            # The programs are tethered to it, so they end as well.
+            self.process.kill()
+            self.process.wait()
+
+    def _copy_output(self) -> None:
+        """Through our own pipe, as supervisord cannot write to every kind of standard output."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._printing:
+                try:
+                    sys.stdout.buffer.write(line)
+                    sys.stdout.buffer.flush()
+                except OSError:
+                    # The reader is gone; the programs must still be able to write.
+                    continue
+
+
+@contextmanager
+def supervised(variables: dict[str, str]) -> Iterator[Supervisor]:
+    supervisor = Supervisor(variables)
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def _supervisord_command() -> list[str]:
+    deploy = Path(BASE_DIR) / "deploy"
+    options = ["-m", "supervisor.supervisord", "--configuration", str(deploy / "supervisord.conf")]
+    # Without a user it prints a warning when run as root.
+    as_root = ["--user", "0"] if os.geteuid() == 0 else []
+    return [sys.executable, str(deploy / "tethered.py"), *options, *as_root]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Welcome:
+    """The banner's content."""
+
+    address: str
+    """Base URL without a trailing slash."""
+    password: str | None
+    """The admin's, known only to the start that made it."""
+    token: str | None
+    """For MCP and REST; None if it may no longer be shown."""
+    tools: int
+
+
+def is_first_start() -> bool:
+    """The admin is made last, so that an interrupted first start is repeated."""
+    return not get_user_model().objects.filter(is_superuser=True).exists()
+
+
+def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first: bool) -> None:
+    """Add the example engine at the first start; later only update its address."""
+    source = Source.objects.filter(name=SOURCE_NAME).first()
+    if source is None and first:
+        _add_source(engine)
+    elif source and before and source.config.get("base_url") == before.base_url:
+        _follow(source, engine)
+
+
+def make_admin() -> str:
+    """The new admin's password, which is not stored."""
+    password = secrets.token_urlsafe(12)
+    get_user_model().objects.create_superuser(username=ADMIN_NAME, email="", password=password)
+    return password
+
+
+def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
+    """The first start's token, kept in a file so that later starts can show it."""
+    path = data_dir / "quickstart-token"
+    known = AccessToken.objects.filter(name=TOKEN_NAME).first()
+    if known is None and first:
+        _, token = create_token(name=TOKEN_NAME)
+        write_secret(path, token)
+        return token
+    token = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    usable = known is not None and AccessToken.objects.usable().filter(pk=known.pk).exists()
+    return token if usable and known is not None and token.startswith(known.prefix) else None
+
+
+def banner(welcome: Welcome) -> str:
+    url = f"{welcome.address}/mcp"
+    token = welcome.token or TOKEN_HERE
+    server = HttpServer(token=token)
+    shown_token = welcome.token or "make one: .venv/bin/python manage.py create_mcp_token NAME"
+    if welcome.password:
+        login = f"{ADMIN_NAME} / {welcome.password}   (shown only now: write it down)"
+    else:
+        login = f"{ADMIN_NAME} / unchanged; forgotten? .venv/bin/python manage.py changepassword {ADMIN_NAME}"
+    return "\n".join(
+        [
+            "",
+            "=" * 78,
+            f"  Workflow Catalogue is up, with {welcome.tools} workflows as tools. Ctrl-C stops it.",
+            "",
+            f"  Admin   {welcome.address}/admin/",
+            f"  Login   {login}",
+            f"  REST    {welcome.address}/api/",
+            f"  MCP     {url}",
+            f"  Token   {shown_token}",
+            "",
+            "  Claude Code:",
+            "",
+            server.configure(McpClient.CLAUDE_CODE),
+            "",
+            "  Most other MCP clients:",
+            "",
+            server.configure(McpClient.GENERIC),
+            "",
+            "  For VS Code, Cursor and Claude Desktop, or without a token over stdio:",
+            "  .venv/bin/python manage.py client_config [--stdio]",
+            "",
+            "  Or from another terminal:",
+            "",
+            f"curl -s {url} -H 'Authorization: Bearer {token}' \\",
+            "  -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' \\",
+            f"  -d '{json.dumps(_EXAMPLE_CALL)}'",
+            "=" * 78,
+            "",
+        ]
+    )
+
+
+def _add_source(engine: ExampleEngine) -> None:
+    source = create_source(
+        name=SOURCE_NAME,
+        kind="simplified",
+        config=_config(engine),
+        credentials={"api_key": engine.api_key},
+        # Enabled as they are found, by this start or by the worker.
+        new_workflows=Source.NewWorkflows.EXPOSED,
+    )
+    try:
+        run = refresh_source(source)
+    except RefreshRefused:
+        return
+    if run.outcome == DiscoveryRun.Outcome.FAILED:
+        logger.warning("The example engine could not be listed: {}", run.error)
+
+
+def _follow(source: Source, engine: ExampleEngine) -> None:
+    config = source.config | {"base_url": engine.base_url}
+    credentials = {"api_key": engine.api_key}
+    try:
+        unchanged = config == source.config and credentials == source.credentials
+    except CredentialsUnreadable:
+        unchanged = False
+    if not unchanged:
+        configure_source(source, config=config, credentials=credentials)
+
+
+def _config(engine: ExampleEngine) -> dict[str, str]:
+    return {"base_url": engine.base_url, "idempotency_header": "Idempotency-Key"}
+
+
+def run_everything(*, data_dir: Path, port: int) -> None:
+    """Runs until interrupted. Raises CommandError if it cannot start or ends by itself."""
+    with claimed(data_dir, port=port), claimed_port(port), chosen_engine(data_dir) as (before, engine):
+        print(f"Starting on port {port}, with the data in {data_dir} ...", flush=True)
+        migrate()
+        with supervised(_variables(data_dir, port, engine)) as supervisor:
+            first = is_first_start()
+            wait_for(supervisor, f"{engine.base_url}/healthz", "the example engine")
+            connect_engine(engine, before=before, first=first)
+            wait_for(supervisor, f"http://{HOST}:{port}/admin/login/", "the web server")
+            supervisor.say(banner(_welcome(data_dir, first=first)))
+            disconnect()
+            code = supervisor.wait()
+        raise CommandError(f"The supervisor ended by itself, with code {code}.")
+
+
+def migrate() -> None:
+    try:
+        bring_up_to_date(partial(print, flush=True))
+    except OperationalError as error:
+        raise CommandError(f"The database cannot be used: {error}") from None
+
+
+def disconnect() -> None:
+    """Waiting needs no database."""
+    for database in connections.all(initialized_only=True):
+        database.close()
+        if close_pool := getattr(database, "close_pool", None):
+            close_pool()
+
+
+def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
+    """Returns once it answers."""
+    deadline = time.monotonic() + START_SECONDS
+    with httpx2.Client(timeout=5, trust_env=False) as client:
+        while time.monotonic() < deadline and supervisor.process.poll() is None:
+            try:
+                if client.get(url).is_success:
+                    return
+            except httpx2.TransportError:
+                pass
+            time.sleep(PROBE_SECONDS)
+    raise CommandError(f"{what.capitalize()} does not answer at {url}; see what was printed above.")
+
+
+def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, str]:
+    return {
+        "CATALOGUE_DATA_DIR": str(data_dir),
+        "PORT": str(port),
+        "QUICKSTART_ENGINE_PORT": str(engine.port),
+        "EXAMPLE_ENGINE_API_KEY": engine.api_key,
+    }
+
+
+def _welcome(data_dir: Path, *, first: bool) -> Welcome:
+    return Welcome(
+        address=settings.PUBLIC_URL,
+        token=quickstart_token(data_dir, first=first),
+        # Last, because its existence says that the first start got this far.
+        password=make_admin() if first else None,
+        tools=len(load_exposed_catalogue().workflows),
+    )
 
 
 class Command(CatalogueCommand):
@@ -19,15 +416,10 @@ class Command(CatalogueCommand):
     makes_database = False
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # SIGINT too: shells have it ignored by what they start in the background.
+        # SIGINT too: shells make background programs ignore it.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
         try:
             run_everything(data_dir=settings.DATA_DIR.absolute(), port=settings.ENVIRONMENT.port)
         except KeyboardInterrupt:
             self.stdout.write("Stopped.")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """A closed terminal and a service manager mean the same as Ctrl-C."""
-    raise KeyboardInterrupt

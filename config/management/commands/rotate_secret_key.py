@@ -1,5 +1,3 @@
-"""`python manage.py rotate_secret_key`"""
-
 import secrets
 from typing import Any
 

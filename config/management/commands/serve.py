@@ -1,5 +1,3 @@
-"""`python manage.py serve`: a web process."""
-
 from typing import Any
 
 from django.conf import settings

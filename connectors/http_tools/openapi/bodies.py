@@ -1,4 +1,4 @@
-"""Request bodies: an object's fields become arguments, any other body is one argument."""
+"""Request bodies: an object's fields become arguments, any other body one argument."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,51 +12,23 @@ from connectors.formats.json_schema import (
     pointer_of,
     types_of,
 )
-from connectors.http_tools.openapi.arguments import Argument, Demand, convert_as_text, with_an_item
 from connectors.http_tools.openapi.document import (
+    JSON,
     LONGEST_ARGUMENT_DESCRIPTION,
     Ambiguous,
     Document,
     NoTool,
+    choose_media_type,
+    is_form,
+    is_json,
+    is_multipart,
+    plain_name,
     plain_text,
     quoted,
 )
+from connectors.http_tools.openapi.parameters import Argument, Demand, convert_as_text, with_an_item
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out
 from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant
-
-FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
-JSON = frozenset({"application/json", "*/*", "application/*"})
-"""Where the usual name of JSON will do."""
-SHOWN = 3
-
-
-def is_json(media_type: str) -> bool:
-    plain = plain_name(media_type)
-    return plain in JSON or plain.endswith(("+json", "/json"))
-
-
-def choose_media_type(offered: Iterable[str], pointer: str) -> str:
-    """The one that says most: JSON, else a form, else one with files. Raises NoTool where there is none."""
-    names = list(offered)
-    for fits in (lambda name: plain_name(name) == "application/json", is_json, is_form, is_multipart):
-        if chosen := next((name for name in names if fits(name)), None):
-            return chosen
-    listed = ", ".join(quoted(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-    raise NoTool(f"Its body is {listed}; only JSON and forms can be sent.", pointer)
-
-
-def is_form(media_type: str) -> bool:
-    return plain_name(media_type) == FORM
-
-
-def is_multipart(media_type: str) -> bool:
-    return plain_name(media_type) == MULTIPART
-
-
-def plain_name(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()
-
 
 DEEPEST = 8
 """`allOf` within `allOf`."""
@@ -64,8 +36,17 @@ MAX_FIELDS = 1_000
 OPEN = frozenset(
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
-"""Keywords of objects of which a list of fields does not say everything."""
+"""Keywords of objects that a list of fields cannot express."""
 CHOICES = ("oneOf", "anyOf")
+COMPOSITIONS = ("allOf", "anyOf", "oneOf")
+WHOLE = "body"
+DEEP = "deepObject"
+"""The style with brackets."""
+ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
+HOW_TO_GIVE = (
+    "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
+    "data:image/png;name=photo.png;base64,..."
+)
 
 
 @dataclass(slots=True)
@@ -73,7 +54,7 @@ class Field:
     name: str
     required: bool = False
     schemas: list[tuple[Any, str]] = field(default_factory=list)
-    """All of which it has to fit, each with its pointer."""
+    """All have to match; each with its pointer."""
 
     @property
     def pointer(self) -> str:
@@ -82,15 +63,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What an object that is a body has."""
-
     fields: dict[str, Field]
-    """By name."""
     demands: list[Demand]
 
 
 def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
-    """None for a body that only makes sense as a whole. Raises NoTool."""
+    """None for a body that makes sense only as a whole. Raises NoTool."""
     gathered = _Gathered(document)
     if not isinstance(raw, dict) or not gathered.take(raw, pointer) or not gathered.fields:
         return None
@@ -112,17 +90,16 @@ class _Gathered:
     left_out: set[str] = field(default_factory=set)
     demands: list[Demand] = field(default_factory=list)
     at_least: int = 0
-    """How many fields have to be given, whichever."""
+    """How many fields are required, whichever."""
     parts: int = 0
 
     def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
-        """Whether everything that the schema says is in the fields now."""
+        """Whether the fields express the whole schema."""
         schema, pointer = self.document.object_at(raw, pointer)
         self.parts += 1
         if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
-        if isinstance(names := schema.get("required"), list):
-            self.required |= {name for name in names if isinstance(name, str)}
+        self.required |= _required_by(schema)
         self._take_demands(schema)
         self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
         return len(self.fields) <= MAX_FIELDS and all(
@@ -140,7 +117,7 @@ class _Gathered:
                 self.demands.append(Demand(of=tuple(groups), only_one=word == "oneOf"))
 
     def needed(self) -> Iterator[Demand]:
-        """Those that are not fulfilled by what always has to be given, nor by nothing that can be given."""
+        """Demands that required fields do not meet, without impossible alternatives."""
         known = self.fields.keys()
         for demand in self.demands:
             possible = tuple(dict.fromkeys(group for group in demand.of if group <= known))
@@ -177,15 +154,15 @@ def _is_plain(schema: dict[str, Any]) -> bool:
     return all(_only_requires(schema.get(word)) for word in CHOICES)
 
 
-def _required_by(choice: dict[str, Any]) -> frozenset[str]:
-    names = choice.get("required")
+def _required_by(schema: dict[str, Any]) -> frozenset[str]:
+    names = schema.get("required")
     return (
         frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
     )
 
 
 def _only_requires(choices: Any) -> bool:
-    """Whether they only say which fields go together."""
+    """Whether they say only which fields go together."""
     return choices is None or (
         isinstance(choices, list)
         and all(
@@ -194,11 +171,8 @@ def _only_requires(choices: Any) -> bool:
     )
 
 
-COMPOSITIONS = ("allOf", "anyOf", "oneOf")
-
-
 def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
-    """Whether a list that may hold texts is anywhere below the schema's outermost value. Raises NoTool."""
+    """Whether a list that may hold texts is below the outermost value. Raises NoTool."""
     waiting, seen = [(raw, pointer, False)], set[tuple[str, bool]]()
     while waiting:
         raw, pointer, is_inner = waiting.pop()
@@ -225,28 +199,18 @@ def _holds_texts(document: Document, raw: dict[str, Any], pointer: str) -> bool:
     return is_list and not (items and items <= NESTED)
 
 
-WHOLE = "body"
-DEEP = "deepObject"
-"""The style with brackets."""
-ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
-HOW_TO_GIVE = (
-    "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
-    "data:image/png;name=photo.png;base64,..."
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Body:
     arguments: list[Argument] = field(default_factory=list)
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
-    """Which of the fields have to be given, beyond those that always have to."""
+    """Which fields are needed, beyond the required ones."""
 
 
 @dataclass(slots=True)
 class Bodies:
-    """Reads the body of one operation."""
+    """Reads one operation's body."""
 
     document: Document
     schemas: Schemas
@@ -268,11 +232,12 @@ class Bodies:
         if is_form(media_type) or is_multipart(media_type):
             if described.get("required") is not True and self._says_nothing(schema, at_schema):
                 return Body()
+            if not fields:
+                raise NoTool("Its body is a form whose fields the document does not list.", at_schema)
+            given, encoding = fields.values(), media.get("encoding")
             if is_multipart(media_type):
-                return Body(
-                    self._multipart(fields, media, at_schema), body_format="multipart", demands=demands
-                )
-            return Body(self._form(fields, media, at_schema), body_format="form", demands=demands)
+                return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
+            return Body(self._form(given, encoding), body_format="form", demands=demands)
         # A body that may be left out, but not in part, can only be said as a whole.
         needed = bool(demands) or any(one.required for one in (fields or {}).values())
         if not fields or (needed and described.get("required") is False):
@@ -281,7 +246,7 @@ class Bodies:
         return Body(arguments, constants=_constants(media_type), demands=demands)
 
     def _media_type(self, content: dict[str, Any], pointer: str) -> str:
-        """JSON where it is offered, but for files, of which it has no bytes."""
+        """JSON if offered, except for files, whose bytes it cannot hold."""
         chosen = choose_media_type(content, pointer)
         with_files = next((name for name in content if is_multipart(name)), None)
         if with_files is None or not is_json(chosen):
@@ -293,7 +258,7 @@ class Bodies:
         return with_files if has_files else chosen
 
     def is_empty(self, raw: Any, pointer: str) -> bool:
-        """Whether the document gives the body no field at all. Raises NoTool."""
+        """Whether the document gives the body no field. Raises NoTool."""
         described, pointer = self.document.object_at(raw, pointer)
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         return all(
@@ -320,30 +285,22 @@ class Bodies:
             required=described.get("required") is True,
         )
 
-    def _form(self, fields: dict[str, Field] | None, media: dict[str, Any], pointer: str) -> list[Argument]:
-        if not fields:
-            raise NoTool("Its body is a form whose fields the document does not list.", pointer)
-        encoding = media.get("encoding")
+    def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
         return [
             self._field(one, form_name=self._form_name(one, encoding))
-            for one in fields.values()
+            for one in fields
             if not self._is_left_out(one, self._form_objection(one, encoding))
         ]
 
-    def _multipart(
-        self, fields: dict[str, Field] | None, media: dict[str, Any], pointer: str
-    ) -> list[Argument]:
-        if not fields:
-            raise NoTool("Its body is a form whose fields the document does not list.", pointer)
-        encoding = media.get("encoding")
+    def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
         return [
             self._part(one, said)
-            for one in fields.values()
+            for one in fields
             if not self._is_left_out(one, self._part_objection(one, said := _said(encoding, one)))
         ]
 
     def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
-        """Since 3.1 a style holds for parts too; texts, and lists of them by default, are the same in it."""
+        """Since 3.1 a style applies to parts, too; texts and by default lists of them stay the same."""
         if self.document.minor == 0 or not said.keys() & {"style", "explode"}:
             return ""
         types, items = self._types_of(one)
@@ -352,7 +309,7 @@ class Bodies:
         return "" if fits else ENCODED_OTHERWISE
 
     def _is_left_out(self, one: Field, objection: str) -> bool:
-        """Notes it. Raises NoTool where the field has to be there."""
+        """Adds a note. Raises NoTool for a required field."""
         if objection and one.required:
             raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
         if objection:
@@ -360,11 +317,12 @@ class Bodies:
         return bool(objection)
 
     def _part(self, one: Field, said: dict[str, Any]) -> Argument:
-        """A file, a text or JSON; a list has a part for each item, unless the document says otherwise."""
+        """A file, a text or JSON; by default a list has a part per item."""
         media_type = str(said.get("contentType") or "").partition(",")[0].strip()
         types, items = self._types_of(one)
         is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
-        if is_file or self._is_file_by(media_type, types | items):
+        is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
+        if is_file or (is_other and types | items <= {"string", "array"}):
             # The schema of bytes says nothing of the text that stands for them.
             schema = self._file_schema(one, is_list="array" in types)
             known = "" if "*" in media_type else media_type
@@ -376,7 +334,7 @@ class Bodies:
         return self._field(one, form_name=one.name, as_json=as_json)
 
     def _is_file(self, raw: Any, pointer: str) -> bool:
-        """`format: binary`, also of a list's items, or what 3.1 says instead."""
+        """`format: binary`, also of items, or its equivalent in 3.1."""
         if not isinstance(raw, dict):
             return False
         raw, pointer = self.document.object_at(raw, pointer)
@@ -391,13 +349,8 @@ class Bodies:
             for one in inner
         )
 
-    def _is_file_by(self, media_type: str, types: set[str]) -> bool:
-        """Where only the part's type says that a text, or something, is one."""
-        is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
-        return is_other and types <= {"string", "array"}
-
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
-        """With the document's words, and how a file is given."""
+        """With the document's description, and how to give a file."""
         raw, _ = self.document.object_at(*one.schemas[0])
         said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
         described = {"description": f"{said} {HOW_TO_GIVE}".strip()}
@@ -421,7 +374,7 @@ class Bodies:
         return ""
 
     def _objection_to_brackets(self, one: Field) -> str:
-        """Our forms write `a[b]=1` and `a[0][b]=1`, but texts in a list within as `a[b]=1&a[b]=2`."""
+        """Our forms write `a[b]=1` and `a[0][b]=1`, but inner lists of texts as `a[b]=1&a[b]=2`."""
         if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
             return "which has lists of texts within objects, and forms do not write brackets for those"
         types, items = self._types_of(one)
@@ -434,7 +387,7 @@ class Bodies:
         return ""
 
     def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
-        """Of its value, and of the items of a list."""
+        """Of the value, and of a list's items."""
         types = {found for raw, at in one.schemas for found in types_of(raw, self.document.object_at, at)}
         items = {
             found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
@@ -442,7 +395,7 @@ class Bodies:
         return types, items
 
     def _form_name(self, one: Field, encoding: Any) -> str:
-        """With brackets for a list that wants them: `expand[]=a&expand[]=b`."""
+        """With brackets for a list that needs them: `expand[]=a&expand[]=b`."""
         if _said(encoding, one).get("style") != DEEP:
             return one.name
         types, items = self._types_of(one)
@@ -473,7 +426,7 @@ def _said(encoding: Any, one: Field) -> dict[str, Any]:
 
 
 def _constants(media_type: str) -> list[Constant]:
-    """Said where the API wants another name for JSON than the usual one."""
+    """A content-type for APIs that name JSON differently."""
     if plain_name(media_type) in JSON:
         return []
     return [Constant(place="header", name="Content-Type", value=media_type)]

@@ -1,8 +1,8 @@
-"""An OpenAPI 3 document: its text, its references, and why it cannot be used."""
+"""An OpenAPI 3 document: its text, references and servers, and why it cannot be used."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote
@@ -10,47 +10,11 @@ from urllib.parse import unquote
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
+from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
-
-
-class UnusableDocument(ValueError):
-    """The document cannot be imported at all; the message says why, and what to do."""
-
-
-class NoTool(Exception):
-    """An operation cannot be a tool; the message is a sentence that says why."""
-
-    def __init__(self, reason: str, pointer: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.pointer = pointer
-        """Where in the document; empty: the operation as a whole."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RefusedOperation:
-    """An operation that becomes no tool."""
-
-    method: str
-    """In capitals."""
-    path: str
-    operation_id: str
-    """Empty where the document gives none."""
-    pointer: str
-    """JSON Pointer to the part that is not supported."""
-    reason: str
-    """A sentence."""
-
-
-def quoted(text: object) -> str:
-    """A name from the document, shortened and printable, for a sentence."""
-    shown = "".join(char if char.isprintable() else " " for char in str(text))
-    return f'"{shown[:SHOWN]}..."' if len(shown) > SHOWN else f'"{shown}"'
-
-
 LONGEST_DESCRIPTION = 2_000
-"""Of an operation; every agent that sees the tool pays for it."""
+"""Every agent that sees the tool pays for it."""
 LONGEST_ARGUMENT_DESCRIPTION = 600
 LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
@@ -58,10 +22,60 @@ COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
 BLANK_LINES = re.compile(r"\n\s*\n\s*")
 SPACES = re.compile(r"[ \t]+")
+MAX_BYTES = 20_000_000
+MAX_YAML_BYTES = 8_000_000
+"""YAML takes about ten times as long as JSON."""
+MAX_DEPTH = 100
+MAX_VALUES = 2_000_000
+"""With YAML aliases expanded."""
+YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
+VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
+LONGEST_CHAIN = 20
+"""References to references."""
+VARIABLE = re.compile(r"\{([^{}]*)\}")
+MAX_SERVERS = 50
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+JSON = frozenset({"application/json", "*/*", "application/*"})
+"""Media types for which the usual name of JSON will do."""
+MOST_LISTED = 3
+
+
+class UnusableDocument(ValueError):
+    """It cannot be imported; the message says why and what to do."""
+
+
+class NoTool(Exception):
+    """The message is a sentence: why an operation cannot be a tool."""
+
+    def __init__(self, reason: str, pointer: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.pointer = pointer
+        """Into the document; empty: the operation as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedOperation:
+    method: str
+    """In capitals."""
+    path: str
+    operation_id: str
+    """May be empty."""
+    pointer: str
+    """JSON Pointer to the unsupported part."""
+    reason: str
+    """A sentence."""
+
+
+def quoted(text: object) -> str:
+    """A name from the document, shortened and printable."""
+    shown = "".join(char if char.isprintable() else " " for char in str(text))
+    return f'"{shown[:SHOWN]}..."' if len(shown) > SHOWN else f'"{shown}"'
 
 
 def plain_text(value: Any, longest: int) -> str:
-    """Without links, tags and comments; Markdown's other signs are plain enough. Cut at a word."""
+    """Without links, tags and comments, cut at a word; other Markdown is plain enough."""
     if not isinstance(value, str):
         return ""
     # What comes after can only be cut away.
@@ -74,7 +88,7 @@ def plain_text(value: Any, longest: int) -> str:
 
 
 def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
-    """Both, unless the one begins with the other."""
+    """Both, unless one begins with the other."""
     short, long = plain_text(summary, LONGEST_TITLE), plain_text(description, LONGEST_DESCRIPTION)
     if short and not long.startswith(short.rstrip(".")):
         # A summary is a heading: the description goes on below it.
@@ -82,17 +96,8 @@ def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
     return plain_text(long, LONGEST_DESCRIPTION) or otherwise
 
 
-MAX_BYTES = 20_000_000
-MAX_YAML_BYTES = 8_000_000
-"""YAML takes some ten times as long as JSON."""
-MAX_DEPTH = 100
-MAX_VALUES = 2_000_000
-"""Counted as often as a YAML alias repeats them."""
-YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
-
-
 class Ambiguous(dict[str, Any]):
-    """An object with a duplicate key: a reader must not choose one of the two values."""
+    """An object with a duplicate key: no reader may choose one of its values."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -101,14 +106,14 @@ class Ambiguous(dict[str, Any]):
 
     @property
     def key(self) -> str:
-        """The first one that stands twice."""
+        """The first duplicate one."""
         return next(key for key in self if self.repeats(key))
 
     def repeats(self, key: str) -> bool:
         return self._times[key] > 1
 
     def items(self) -> list[tuple[str, Any]]:  # type: ignore[override]
-        """Every pair that stands there."""
+        """Every pair of the text."""
         return self._pairs
 
 
@@ -153,13 +158,8 @@ def _too_many() -> UnusableDocument:
     return UnusableDocument(f"The document has more than {MAX_VALUES:,} values, the most that is read.")
 
 
-VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
-LONGEST_CHAIN = 20
-"""References that lead to references."""
-
-
 class Document:
-    """What a document says; its parts are known by JSON Pointers from the outermost object on."""
+    """Parts are addressed by JSON Pointers from the root."""
 
     def __init__(self, value: dict[str, Any], minor: int) -> None:
         self.value = value
@@ -183,7 +183,7 @@ class Document:
         return title if isinstance(title, str) else ""
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
-        """The object after following references, and its pointer. Raises NoTool."""
+        """The object behind references, and its pointer. Raises NoTool."""
         for _ in range(LONGEST_CHAIN):
             if not isinstance(value, dict):
                 raise NoTool("There is something else where an object has to be.", pointer)
@@ -195,7 +195,7 @@ class Document:
         raise NoTool("A reference leads to ever more references.", pointer)
 
     def follow(self, reference: Any, pointer: str) -> tuple[Any, str]:
-        """One step; `pointer` is where the reference stands. Raises NoTool."""
+        """One step from the reference at `pointer`. Raises NoTool."""
         where = f"{pointer}/$ref"
         if not isinstance(reference, str):
             raise NoTool("A $ref is no text.", where)
@@ -237,3 +237,104 @@ def _minor_version(value: dict[str, Any]) -> int:
             "The document does not say that it is OpenAPI 3: its first key has to be openapi, such as 3.1.0."
         )
     return int(found[1])
+
+
+def base_url_of(document: Document, given: str) -> str:
+    """The given base URL, else the document's first server. Raises UnusableDocument."""
+    if given:
+        return _normalised(given)
+    servers = list(_urls(document.value.get("servers")))
+    url = servers[0] if servers else "/"
+    if url.startswith(("http://", "https://")):
+        return _normalised(url)
+    fault = "names no server" if url == "/" else f"only says that its server is {quoted(url)}"
+    raise UnusableDocument(
+        f"The document {fault}. Give the base URL, what all addresses of the API begin with: --base-url at "
+        "the command, base_url in REST, the field of that name in the admin."
+    )
+
+
+def note_on_servers(document: Document, base_url: str) -> str:
+    """A note on other servers, or empty."""
+    urls = [url.rstrip("/") for url in _urls(document.value.get("servers"))]
+    others = [url for url in urls if url and url != base_url]
+    if not others or (base_url in urls and len(urls) == 1):
+        return ""
+    if others[0].startswith("/") and not base_url.endswith(others[0]):
+        return (
+            f"The document's addresses begin with {quoted(others[0])}, and the base URL does not end with it."
+        )
+    shown = ", ".join(others[:5])
+    return f"The document also names {shown}; the base URL {base_url} is used." if base_url in urls else ""
+
+
+def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
+    """Raises NoTool for an operation with another server.
+
+    `levels`: the operation, then its path item, each with its pointer.
+    """
+    for raw, pointer in levels:
+        if "servers" not in raw:
+            continue
+        own, usual = list(_urls(raw["servers"])), list(_urls(document.value.get("servers")))
+        # With a base URL of the user's, an operation on the document's own server is on that one.
+        if not own or base_url in {url.rstrip("/") for url in own} or own[0] in usual[:1]:
+            return
+        reason = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."
+        raise NoTool(reason, f"{pointer}/servers")
+
+
+def _urls(servers: Any) -> Iterator[str]:
+    """With the variables' defaults."""
+    for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
+        if isinstance(server, dict) and isinstance(url := server.get("url"), str):
+            variables = server.get("variables")
+            yield _with_defaults(url.strip(), variables if isinstance(variables, dict) else {})
+
+
+def _with_defaults(url: str, variables: dict[str, Any]) -> str:
+    def default_of(found: re.Match[str]) -> str:
+        variable = variables.get(found[1])
+        default = variable.get("default") if isinstance(variable, dict) else None
+        return str(default) if isinstance(default, str | int) else found[0]
+
+    return VARIABLE.sub(default_of, url[:2_000])
+
+
+def _normalised(url: str) -> str:
+    try:
+        if "{" in url:
+            raise ValueError("Give the base URL, with its variables filled in.")
+        return normalise_base_url(url)
+    except ValueError as error:
+        # Not quoted: it may hold a password.
+        raise UnusableDocument(f"The base URL cannot be used. {error}") from None
+
+
+def is_json(media_type: str) -> bool:
+    plain = plain_name(media_type)
+    return plain in JSON or plain.endswith(("+json", "/json"))
+
+
+def choose_media_type(offered: Iterable[str], pointer: str) -> str:
+    """JSON, else a form, else a multipart one. Raises NoTool if there is none."""
+    names = list(offered)
+    for fits in (lambda name: plain_name(name) == "application/json", is_json, is_form, is_multipart):
+        if chosen := next((name for name in names if fits(name)), None):
+            return chosen
+    listed = ", ".join(quoted(name) for name in names[:MOST_LISTED]) + (
+        ", ..." if len(names) > MOST_LISTED else ""
+    )
+    raise NoTool(f"Its body is {listed}; only JSON and forms can be sent.", pointer)
+
+
+def is_form(media_type: str) -> bool:
+    return plain_name(media_type) == FORM
+
+
+def is_multipart(media_type: str) -> bool:
+    return plain_name(media_type) == MULTIPART
+
+
+def plain_name(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""The operations of a document, and the tools that they become."""
+"""A document's operations, and the tools that they become."""
 
 import json
 import re
@@ -12,33 +12,42 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import ValidationError
 
 from connectors.formats.json_schema import pointer_of, types_of
-from connectors.http_tools.openapi.arguments import Argument, collect_arguments
-from connectors.http_tools.openapi.bodies import Bodies, Body, is_json
+from connectors.http_tools.openapi.bodies import Bodies, Body
 from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
     Ambiguous,
     Document,
     NoTool,
     RefusedOperation,
+    check_server,
     description_of,
+    is_json,
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.parameters import Parameters
+from connectors.http_tools.openapi.parameters import Argument, Parameters, collect_arguments
 from connectors.http_tools.openapi.schemas import Schemas
 from connectors.http_tools.openapi.security import Settings, is_anonymous, key_place
-from connectors.http_tools.openapi.servers import check_server
 from connectors.http_tools.tool import ApiConfig, Constant, FieldMappings, ToolConfig
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
 MAX_TAGS = 20
 LONGEST_TAG = 100
+LONGEST = 255
+UNFIT = re.compile(r"[^A-Za-z0-9]+")
+MAX_FIELDS = 20
+MAX_BYTES = 8_192
+"""Of an output schema: every agent that sees the tool pays for it."""
+MAX_OPERATIONS = 5_000
+LONGEST_API = 80
+"""Characters of an API's name."""
+WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One operation, as far as it can be read; what keeps it from being a tool may be known already."""
+    """One operation; reasons against a tool may already be known."""
 
     method: str
     """In capitals."""
@@ -52,7 +61,7 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """Empty where the document gives none."""
+        """May be empty."""
         given = self.raw.get("operationId")
         return " ".join(given.split()) if isinstance(given, str) else ""
 
@@ -63,20 +72,16 @@ class Operation:
         texts = (tag.strip()[:LONGEST_TAG] for tag in tags if isinstance(tag, str))
         return list(dict.fromkeys(filter(None, texts)))[:MAX_TAGS]
 
-    @property
-    def is_deprecated(self) -> bool:
-        return self.raw.get("deprecated") is True
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which operations are wanted; everything that is said has to be true."""
+    """Which operations are wanted; all conditions have to hold."""
 
     only: tuple[str, ...] = ()
-    """Patterns such as `issues/*`, `/repos/*` or `GET /repos/*`: of an id, a path, or a method and a path."""
+    """Patterns for ids, paths, or methods and paths: `issues/*`, `/repos/*`, `GET /repos/*`."""
     tags: tuple[str, ...] = ()
     deprecated: bool = False
-    """Also those that the document calls deprecated."""
+    """Include deprecated operations."""
 
     def names(self, operation: Operation) -> bool:
         """Whether it is chosen, deprecated or not."""
@@ -85,7 +90,7 @@ class Selection:
         return by_name and (not self.tags or not {*self.tags}.isdisjoint(operation.tags))
 
     def left_over(self, operations: Collection[Operation]) -> list[str]:
-        """What is said and chooses no operation, a misspelt pattern above all."""
+        """Conditions that match no operation, such as a misspelt pattern."""
         names = {operation.id for operation in operations}
         for operation in operations:
             names |= {operation.path, f"{operation.method} {operation.path}"}
@@ -103,20 +108,15 @@ def operations_of(document: Document) -> Iterator[Operation]:
         try:
             if isinstance(paths, Ambiguous) and paths.repeats(path):
                 raise NoTool(f"The path {quoted(path)} stands twice.", "/paths")
-            item, pointer = _path_item(document, raw, pointer)
+            # With duplicate methods, the other ones are still usable.
+            is_usable = isinstance(raw, Ambiguous) and "$ref" not in raw
+            item, pointer = (raw, pointer) if is_usable else document.object_at(raw, pointer)
         except NoTool as refusal:
             yield Operation(method="*", path=path, pointer=pointer, objection=refusal)
             continue
         for method in item:
             if method in METHODS or method in OTHERS:
                 yield _operation(document, method, path, item, pointer)
-
-
-def _path_item(document: Document, raw: Any, pointer: str) -> tuple[dict[str, Any], str]:
-    """One in which methods stand twice is still good for its other methods."""
-    if isinstance(raw, Ambiguous) and "$ref" not in raw:
-        return raw, pointer
-    return document.object_at(raw, pointer)
 
 
 def _operation(document: Document, method: str, path: str, item: dict[str, Any], pointer: str) -> Operation:
@@ -143,18 +143,14 @@ def _operation(document: Document, method: str, path: str, item: dict[str, Any],
     )
 
 
-LONGEST = 255
-UNFIT = re.compile(r"[^A-Za-z0-9]+")
-
-
 class Names:
-    """Gives each operation a name that no other has, and the same one at every import."""
+    """Gives each operation a unique name, the same at every import."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def take(self, operation: Operation) -> str:
-        """Its id, else method and path; where another has that, both."""
+        """Its id, else method and path; if taken, all of these."""
         of_path = UNFIT.sub("_", f"{operation.method.lower()} {operation.path}").strip("_")
         given = "".join(char for char in operation.id if char.isprintable())
         candidates = [given, of_path] if given else [of_path]
@@ -172,13 +168,10 @@ class Names:
         return name
 
 
-MAX_FIELDS = 20
-
-
 def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
-    """The path alone, and what goes into the query of every call. Raises NoTool.
+    """The path, and the constants in its query. Raises NoTool.
 
-    A fragment distinguishes the operations of one address; it is never sent.
+    A fragment distinguishes operations of one address and is never sent.
     """
     plain, mark, query = path.partition("#")[0].partition("?")
     if "{" in query:
@@ -192,27 +185,22 @@ def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
     return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
 
 
-MAX_BYTES = 8_192
-"""Of an output schema: every agent that sees the tool pays for it."""
-
-
 def output_schema_of(
     document: Document, schemas: Schemas, responses: Any, pointer: str
 ) -> dict[str, Any] | None:
-    """None where there is no JSON object that every success answers, or its schema is too large."""
+    """None unless every success answers a JSON object, and the schema is small enough."""
+    answers = responses.items() if isinstance(responses, dict) else ()
     try:
-        found = [_schema_of(document, raw, at) for raw, at in _successes(responses, pointer)]
+        found = [
+            _schema_of(document, raw, f"{pointer}/{code}")
+            for code, raw in answers
+            if str(code).startswith("2")
+        ]
         if not found or found[0] is None or any(one is None or one[0] != found[0][0] for one in found):
             return None
         return _converted(document, schemas, *found[0])
     except NoTool:
         return None
-
-
-def _successes(responses: Any, pointer: str) -> list[tuple[Any, str]]:
-    if not isinstance(responses, dict):
-        return []
-    return [(raw, f"{pointer}/{code}") for code, raw in responses.items() if str(code).startswith("2")]
 
 
 def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | None:
@@ -237,33 +225,26 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
     return schema if len(json.dumps(schema, separators=(",", ":"))) <= MAX_BYTES else None
 
 
-MAX_OPERATIONS = 5_000
-LONGEST_API = 80
-"""Characters of an API's name."""
-WITHOUT_BODY = frozenset({"GET", "HEAD"})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadTool:
-    """An operation as a tool, without credentials, which are the source's."""
+    """An operation as a tool, without the source's credentials."""
 
     config: ToolConfig
     operation: Operation
     notes: list[str]
-    """What of the operation the tool has not, in sentences."""
+    """What the tool lacks of the operation, in sentences."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ReadTools:
-    """The result of reading a document: each of its operations is in it once."""
+    """Each operation of a document once."""
 
     tools: list[ReadTool] = field(default_factory=list)
     refused: list[RefusedOperation] = field(default_factory=list)
     deprecated: int = 0
-    """Left out because they are."""
     not_chosen: int = 0
     idle: list[str] = field(default_factory=list)
-    """Patterns and tags of the selection that no operation has."""
+    """Patterns and tags of the selection without an operation."""
 
 
 def read_tools(
@@ -290,7 +271,7 @@ def read_tools(
         name = names.take(operation)
         if not selection.names(operation):
             found.not_chosen += 1
-        elif operation.is_deprecated and not selection.deprecated:
+        elif operation.raw.get("deprecated") is True and not selection.deprecated:
             found.deprecated += 1
         else:
             reader.read(operation, name, found, is_one_too_many=position >= MAX_OPERATIONS)
@@ -317,7 +298,7 @@ class _Reader:
     parameters: dict[str, Argument] = field(default_factory=dict)
     """By pointer."""
     descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many operations are described in these words."""
+    """How many operations share these words."""
 
     def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
         try:
@@ -377,7 +358,7 @@ class _Reader:
             raise NoTool(f"It makes no tool: {where}: {problem['msg']}.") from None
 
     def _description(self, operation: Operation) -> str:
-        """With the name of the API, and with method and path where several operations share a description."""
+        """With the API's name, and with method and path if operations share a description."""
         call = f"{operation.method} {operation.path}"
         description = description_of(
             operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
@@ -405,7 +386,7 @@ def _words_of(operation: Operation) -> tuple[str, str]:
 
 
 def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
-    """One that cannot be read is not."""
+    """An unreadable one is not."""
     try:
         return bodies.is_empty(raw, pointer)
     except NoTool:

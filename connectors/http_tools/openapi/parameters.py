@@ -1,36 +1,159 @@
-"""Parameters of an operation: which become arguments, which are left out, and which refuse it."""
+"""Parameters of an operation, and the arguments that they and the fields of its body become."""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.formats.json_schema import NESTED, item_types_of, pointer_of, types_of
-from connectors.http_tools.openapi.arguments import Argument, convert_as_text
-from connectors.http_tools.openapi.bodies import is_json
+from connectors.formats.json_schema import NESTED, item_types_of, pointer_of, steps_of, types_of
 from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
     Document,
     NoTool,
+    is_json,
     plain_text,
     quoted,
 )
 from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.path_template import parameters_in
-from connectors.http_tools.tool import ArgumentPlace, Constant
+from connectors.http_tools.tool import ArgumentPlace, Constant, parameters_in
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
+UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+LONGEST_NAME = 64
+"""Of an argument; model APIs allow no longer ones and no other characters."""
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
-"""OpenAPI says that parameters of these names mean nothing; some servers still hold requests to `accept`."""
+"""OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
 USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple"}
 MAX_PARAMETERS = 500
-LONGEST_NAME = 500
+LONGEST_PARAMETER_NAME = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Argument:
+    """An argument without its final name."""
+
+    place: ArgumentPlace
+    wanted: str
+    """The preferred name."""
+    converted: Converted
+    description: str = ""
+    """Replaces the schema's."""
+    required: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """Fields of an object that are needed together or alternatively."""
+
+    of: tuple[frozenset[str], ...]
+    """Groups of fields that go together."""
+    only_one: bool = False
+    """Exactly one of the groups; else at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    schema: dict[str, Any]
+    """JSON Schema of an object."""
+    places: dict[str, ArgumentPlace]
+
+
+def collect_arguments(
+    arguments: Iterable[Argument], schemas: Schemas, demands: Iterable[Demand] = ()
+) -> Arguments:
+    """`demands`: on the body's fields. Raises NoTool for schemas that cannot be given."""
+    properties: dict[str, Any] = {}
+    places: dict[str, ArgumentPlace] = {}
+    required, needs, parts = [], set[str](), 1
+    for argument in arguments:
+        name = _free_name(argument, properties.keys())
+        properties[name] = _described(argument)
+        places[name] = argument.place
+        required += [name] if argument.required else []
+        needs |= argument.converted.needs
+        parts += argument.converted.parts
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    schema |= {"required": required} if required else {}
+    schema |= _demanding(demands, places)
+    definitions = schemas.definitions_for(frozenset(needs), parts=parts)
+    return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
+
+
+def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
+    """A schema that enforces the demands.
+
+    It uses `not`, since some model APIs refuse tools with `anyOf` at their root.
+    """
+    argument_of = {
+        steps[0]: name
+        for name, place in places.items()
+        if place.place == "body" and len(steps := steps_of(place.name)) == 1
+    }
+    broken: list[dict[str, Any]] = []
+    for demand in demands:
+        groups = [
+            sorted(argument_of[field] for field in group if field in argument_of) for group in demand.of
+        ]
+        if not all(groups):
+            continue
+        if demand.only_one:
+            broken.append({"not": {"oneOf": [{"required": group} for group in groups]}})
+        elif all(len(group) == 1 for group in groups):
+            broken.append({"properties": {group[0]: False for group in groups}})
+        else:
+            broken.append({"not": {"anyOf": [{"required": group} for group in groups]}})
+    if not broken:
+        return {}
+    return {"not": broken[0] if len(broken) == 1 else {"anyOf": broken}}
+
+
+def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
+    """The schema of a value that is not written as JSON. Raises NoTool.
+
+    `needed` lists have items, as an empty list would be an omitted one.
+    """
+    converted = schemas.convert_text(raw, pointer)
+    is_list = needed and "array" in types_of(raw, schemas.document.object_at, pointer)
+    return with_an_item(converted) if is_list else converted
+
+
+def with_an_item(converted: Converted) -> Converted:
+    """The same, without empty lists."""
+    schema = {} if converted.schema is True else converted.schema
+    fewest = schema.get("minItems")
+    if isinstance(fewest, int) and fewest > 0:
+        return converted
+    return Converted(schema | {"minItems": 1}, converted.needs, converted.parts)
+
+
+def _free_name(argument: Argument, taken: Iterable[str]) -> str:
+    """`id`, else `id_query`, else with a number."""
+    plain = UNFIT.sub("_", argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
+    taken, placed = set(taken), f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
+    name, number = plain, 2
+    if name in taken:
+        name = placed
+    while name in taken:
+        name, number = f"{placed[: LONGEST_NAME - 4]}_{number}", number + 1
+        if number > 999:
+            raise NoTool("Too many of its parameters have the same name.")
+    return name
+
+
+def _described(argument: Argument) -> Any:
+    schema = argument.converted.schema
+    if not argument.description:
+        return schema
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    rest = {key: value for key, value in schema.items() if key != "description"}
+    return {"description": argument.description} | rest
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter object, and where it stands."""
+    """A parameter object and its pointer."""
 
     raw: dict[str, Any]
     pointer: str
@@ -50,21 +173,21 @@ class Parameter:
 
 @dataclass(slots=True)
 class Parameters:
-    """Reads the parameters of one operation."""
+    """Reads one operation's parameters."""
 
     document: Document
     schemas: Schemas
     key: tuple[str, str] | None = None
-    """Where the product itself puts the API key, which is no argument then."""
+    """Where the product puts the API key, which is no argument then."""
     notes: list[str] = field(default_factory=list)
     """What is left out, in sentences."""
     known: dict[str, Argument] = field(default_factory=dict)
-    """By pointer: arguments that other operations of the document have too."""
+    """By pointer: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)
-    """What is sent with every call."""
+    """Sent with every call."""
 
     def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
-        """Of the path item's and the operation's own list, of which the latter wins. Raises NoTool."""
+        """Of the path item's list and the operation's, which wins. Raises NoTool."""
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
@@ -99,7 +222,7 @@ class Parameters:
         return Argument(place=place, wanted=name, converted=converted, required=True)
 
     def _argument(self, one: Parameter) -> Argument | None:
-        """None where it is left out. Raises NoTool where it cannot be."""
+        """None if it is left out. Raises NoTool for a required one that is unusable."""
         if one.pointer in self.known:
             return self.known[one.pointer]
         if (one.where, _folded(one)) == self.key:
@@ -125,7 +248,7 @@ class Parameters:
         return self.known[one.pointer]
 
     def _accepted(self, one: Parameter) -> list[Constant]:
-        """JSON, else the first one, of the media types that may be asked for, where they are listed."""
+        """JSON, else the first listed media type, if any."""
         raw = one.raw.get("schema")
         schema = self.document.object_at(raw, one.pointer)[0] if isinstance(raw, dict) else {}
         listed = schema.get("enum", [schema.get("const")])
@@ -141,7 +264,7 @@ class Parameters:
         return convert_as_text(self.schemas, raw, pointer, needed=one.is_required)
 
     def _objection(self, one: Parameter) -> str:
-        """`which is a cookie`; empty for one that can be said."""
+        """`which is a cookie`; empty for a usable one."""
         if one.where == "cookie":
             return "and cookies are not sent"
         if one.where not in USUAL_STYLE:
@@ -156,7 +279,7 @@ class Parameters:
                 return objection
         if one.where == "header" and (objection := objection_to_name(one.name)):
             return f"which {objection}"
-        return "" if 0 < len(one.name) <= LONGEST_NAME else "whose name is empty or too long"
+        return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "whose name is empty or too long"
 
     def _objection_to_schema(self, one: Parameter) -> str:
         raw, at = one.raw.get("schema"), f"{one.pointer}/schema"

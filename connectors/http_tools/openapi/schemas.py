@@ -1,4 +1,4 @@
-"""The schemas of a document as JSON Schema 2020-12 with definitions of their own."""
+"""A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,9 +9,44 @@ from urllib.parse import quote
 from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.document import Ambiguous, Document, NoTool, quoted
 
+KEPT_IN_RESPONSES = frozenset(
+    {"type", "properties", "items", "allOf", "anyOf", "$ref", "title", "description", "default", "examples"}
+)
+SHOWN_VALUES = 10
+CHOICES = ("anyOf", "oneOf")
+INNER = ("items", "additionalProperties")
+MAX_PARTS = 5_000
+"""Of a schema with all its definitions; the catalogue's limit."""
+MAX_DEPTH = 60
+LONGEST_EXAMPLE = 100
+MAX_LOOKED_AT = 50
+"""Subschemas inspected for one property."""
+ONE = frozenset(
+    {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
+    | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
+)
+"""Keywords with a schema."""
+SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+"""Keywords with a list of schemas."""
+NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+"""Keywords with schemas by name."""
+BOUNDS = frozenset(
+    {"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minContains", "maxContains"}
+    | {"minProperties", "maxProperties", "dependentRequired", "contentEncoding", "contentMediaType"}
+)
+KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "required", "deprecated"}
+"""Keywords kept as they are; all others are dropped."""
+DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
+REFERENCES = DYNAMIC | {"$ref"}
+FLAGS = {"request": "readOnly", "response": "writeOnly"}
+LONGEST_NAME = 60
+Schema = dict[str, Any]
+Direction = Literal["request", "response"]
+
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """The schema, of which null is valid too where `raw` says so."""
+    """The schema, with null allowed if `raw` allows it."""
     if raw.get("nullable") is not True:
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
@@ -27,17 +62,11 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     return annotations | {"anyOf": [kept, {"type": "null"}]}
 
 
-KEPT_IN_RESPONSES = frozenset(
-    {"type", "properties", "items", "allOf", "anyOf", "$ref", "title", "description", "default", "examples"}
-)
-SHOWN_VALUES = 10
-
-
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The shape of an answer: names and types of fields, each of which may be missing or null.
+    """An answer's names and types of fields, each of which may be missing or null.
 
-    To MCP's clients an answer that breaks its output schema is a failure, and hardly any API answers quite as
-    its document says: fields are missing or null, choices have new members.
+    To MCP clients an answer that breaks its output schema is a failure, and hardly any API answers exactly as
+    documented: fields are missing or null, choices have new members.
     """
     loose = {key: value for key, value in schema.items() if key in KEPT_IN_RESPONSES}
     if isinstance(extra := schema.get("additionalProperties"), dict):
@@ -51,12 +80,8 @@ def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return loose
 
 
-CHOICES = ("anyOf", "oneOf")
-INNER = ("items", "additionalProperties")
-
-
 def strip_null(schema: Any) -> Any:
-    """The same values but null, at every depth; one that allows only null stays. References stay as well."""
+    """Without null at every depth; a schema of null alone stays, and so do references."""
     if not isinstance(schema, dict):
         return schema
     stripped = {key: value for key, value in schema.items() if not (key == "default" and value is None)}
@@ -99,37 +124,9 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
     return beside | {word: left}
 
 
-MAX_PARTS = 5_000
-"""Of one schema with all definitions that it needs; the catalogue accepts no more."""
-MAX_DEPTH = 60
-LONGEST_EXAMPLE = 100
-MAX_LOOKED_AT = 50
-"""Parts of a schema that are looked at for what it says of itself."""
-
-ONE = frozenset(
-    {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
-    | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
-)
-"""Keywords with a schema."""
-SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-"""Keywords with a list of them."""
-NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Keywords with schemas by names."""
-BOUNDS = frozenset(
-    {"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-    | {"minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minContains", "maxContains"}
-    | {"minProperties", "maxProperties", "dependentRequired", "contentEncoding", "contentMediaType"}
-)
-KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "required", "deprecated"}
-"""Keywords that are taken as they are; every other one is dropped."""
-DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
-REFERENCES = DYNAMIC | {"$ref"}
-FLAGS = {"request": "readOnly", "response": "writeOnly"}
-
-
 @dataclass(slots=True)
 class Conversion:
-    """What is gathered while one schema is converted."""
+    """State of the conversion of one schema."""
 
     document: Document
     direction: str
@@ -139,12 +136,12 @@ class Conversion:
     needs: set[str] = field(default_factory=set)
     """Pointers of definitions."""
     anchors: dict[str, str] = field(default_factory=dict)
-    """Pointers of the schemas that a dynamic reference may mean, by anchor; that of 2019-09 has no name."""
+    """Pointers of possible targets of dynamic references, by anchor; in 2019-09 without a name."""
     parts: int = 0
 
 
 def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) -> Any:
-    """Raises NoTool for what cannot be said, or for too much of it."""
+    """Raises NoTool for an inexpressible or too large one."""
     reading.parts += 1
     if reading.parts > MAX_PARTS or depth > MAX_DEPTH:
         raise NoTool(f"Its schema has more than {MAX_PARTS:,} parts or {MAX_DEPTH} levels.", pointer)
@@ -166,7 +163,7 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
 
 
 def _note_anchors(raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
-    """The outermost schema of a name is the one that counts."""
+    """The outermost schema of an anchor counts."""
     if raw.get("$recursiveAnchor") is True:
         reading.anchors.setdefault("", pointer)
     if isinstance(name := raw.get("$dynamicAnchor"), str):
@@ -174,7 +171,7 @@ def _note_anchors(raw: dict[str, Any], pointer: str, reading: Conversion) -> Non
 
 
 def _dynamic_target(raw: dict[str, Any], pointer: str, reading: Conversion) -> str:
-    """Only within the same definition; where it may be any other one, nothing can be said."""
+    """Only within the same definition; a reference to any other has no fixed target."""
     named = raw.get("$dynamicRef", raw.get("$recursiveRef"))
     target = reading.anchors.get(named.removeprefix("#")) if isinstance(named, str) else None
     if target is None:
@@ -232,7 +229,7 @@ def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out
 
 
 def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
-    """Whether a property is none of what goes in this direction, by itself or by what it refers to."""
+    """Whether a property, or its reference, is for the other direction only."""
     flag, waiting, seen = FLAGS[direction], [schema], 0
     while waiting and seen < MAX_LOOKED_AT:
         raw, seen = waiting.pop(), seen + 1
@@ -250,7 +247,7 @@ def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -
 
 
 def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
-    """What 3.0 says differently, and what documents often get wrong without meaning harm."""
+    """Differences of 3.0, and common harmless mistakes."""
     _mend_required(schema, raw, pointer, reading)
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(flag := schema.get(exclusive), bool):
@@ -283,26 +280,20 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
 
 
 def _example(raw: dict[str, Any]) -> Any:
-    """A short example, which is more helpful than a format."""
+    """A short example, which helps more than a format."""
     examples = raw.get("examples")
     example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
     fits = isinstance(example, str | int | float) and not isinstance(example, bool)
     return example if fits and len(str(example)) <= LONGEST_EXAMPLE else None
 
 
-LONGEST_NAME = 60
-
-Schema = dict[str, Any]
-Direction = Literal["request", "response"]
-
-
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A schema with references to definitions by the pointers of these."""
+    """A schema that refers to definitions by their pointers."""
 
     schema: Any
     needs: frozenset[str]
-    """Pointers of the definitions that it refers to itself."""
+    """Pointers of its own references."""
     parts: int
 
 
@@ -312,7 +303,7 @@ class Schemas:
 
     document: Document
     direction: Direction
-    """Requests have no read-only properties, responses none that are write-only."""
+    """Requests lack read-only properties, responses write-only ones."""
     usable_pattern: Callable[[str], bool]
     _definitions: dict[str, Converted | NoTool] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -325,7 +316,7 @@ class Schemas:
         return Converted(schema, frozenset(reading.needs), reading.parts)
 
     def convert_text(self, raw: Any, pointer: str) -> Converted:
-        """The same for what is written as a text, which null cannot be. Raises NoTool."""
+        """For values written as text, which null cannot be. Raises NoTool."""
         converted = self.convert(raw, pointer)
         if isinstance(converted.schema, dict) and "$ref" in converted.schema:
             # The definition is shared with JSON bodies; where it allows null, this argument has a copy.
@@ -337,7 +328,7 @@ class Schemas:
         return Converted(strip_null(converted.schema), converted.needs, converted.parts)
 
     def definitions_for(self, needs: frozenset[str], *, parts: int) -> Schema:
-        """`$defs` with all that can be reached. `parts`: of the schema that needs them. Raises NoTool."""
+        """`$defs` of everything reachable; `parts`: of the schema that refers to it. Raises NoTool."""
         found: Schema = {}
         waiting = sorted(needs, reverse=True)
         while waiting:
@@ -367,7 +358,7 @@ class Schemas:
         return definition
 
     def _name_of(self, pointer: str) -> str:
-        """The same for all operations of the document."""
+        """The same in all operations of the document."""
         if pointer not in self._names:
             last = pointer.rpartition("/")[2]
             plain = (

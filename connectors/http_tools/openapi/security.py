@@ -1,4 +1,4 @@
-"""How an API authenticates requests: a source does so in one way, which not all operations may accept."""
+"""How an API authenticates requests; a source can do so in one way only."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,12 +8,27 @@ from typing import Any
 from connectors.http_tools.openapi.document import Document, NoTool, quoted
 
 Settings = dict[str, str]
-"""Of a source: `authentication` and what belongs to it, secrets apart."""
+"""A source's `authentication` and its settings without secrets."""
+METHODS = ("get", "put", "post", "delete", "patch", "head")
+SECRETS = {
+    "token": "bearer",
+    "password": "basic",
+    "api_key": "api_key",
+    "oauth_client_secret": "oauth_client_credentials",
+}
+"""The authentication of each secret."""
+NAMES = {
+    "none": "no authentication",
+    "api_key": "an API key",
+    "bearer": "a bearer token",
+    "basic": "a user name and a password",
+    "oauth_client_credentials": "OAuth client credentials",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A security scheme, and the settings of sources that fulfil it, the likeliest first."""
+    """A security scheme, and settings that fulfil it, the likeliest first."""
 
     name: str
     fulfilled_by: list[Settings]
@@ -34,13 +49,10 @@ def scheme_of(document: Document, name: str) -> Scheme:
     except NoTool as refusal:
         return Scheme(name, [], f"which cannot be read: {refusal.reason.rstrip('.')}")
     fulfilled_by = list(_fulfilments(raw))
-    objection = "" if fulfilled_by else f"which is {_kind(raw)}, and that is not supported"
-    return Scheme(name, fulfilled_by, objection)
-
-
-def _kind(raw: dict[str, Any]) -> str:
     words = [str(raw[key])[:40] for key in ("type", "in", "scheme") if isinstance(raw.get(key), str)]
-    return " ".join(words) or "of no known type"
+    kind = " ".join(words) or "of no known type"
+    objection = "" if fulfilled_by else f"which is {kind}, and that is not supported"
+    return Scheme(name, fulfilled_by, objection)
 
 
 def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
@@ -63,7 +75,7 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
 
 
 def _oauth(flows: Any) -> Iterator[Settings]:
-    """Every flow ends in a bearer token; the product itself requests tokens by client credentials only."""
+    """Every flow ends in a bearer token; the product requests one by client credentials only."""
     flow = flows.get("clientCredentials") if isinstance(flows, dict) else None
     if isinstance(flow, dict):
         url = flow.get("tokenUrl")
@@ -74,7 +86,7 @@ def _oauth(flows: Any) -> Iterator[Settings]:
 
 
 def _alike(wanted: Settings, settings: Settings) -> bool:
-    """Where the token comes from is the source's own affair."""
+    """Token URLs may differ."""
     compared = {key: value for key, value in wanted.items() if key != "oauth_token_url"}
     if compared.get("api_key_in") == "header":
         same_name = compared.pop("api_key_name").lower() == settings.get("api_key_name", "").lower()
@@ -82,25 +94,8 @@ def _alike(wanted: Settings, settings: Settings) -> bool:
     return compared.items() <= settings.items()
 
 
-METHODS = ("get", "put", "post", "delete", "patch", "head")
-SECRETS = {
-    "token": "bearer",
-    "password": "basic",
-    "api_key": "api_key",
-    "oauth_client_secret": "oauth_client_credentials",
-}
-"""By secret: the authentication that it is for."""
-NAMES = {
-    "none": "no authentication",
-    "api_key": "an API key",
-    "bearer": "a bearer token",
-    "basic": "a user name and a password",
-    "oauth_client_credentials": "OAuth client credentials",
-}
-
-
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
-    """How a new source authenticates: as the secrets that are given say, else as most operations want it."""
+    """As the given secrets require, else as most operations do."""
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     for alternatives in _all_requirements(document):
         for position, settings in enumerate(_choices(document, alternatives)):
@@ -116,9 +111,9 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
 def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> bool:
     """Whether the operation is called without the source's credentials.
 
-    It is where the document says that it wants none, and where it takes requests without any but not the
-    ones that the source has. Of a document that says nothing at all nothing is known, so that they are sent.
-    Raises NoTool where nothing that the operation accepts is what the source has.
+    True if the document requires none, or allows none besides credentials that the source lacks. Without any
+    statement of the document they are sent. Raises NoTool if the source has nothing that the operation
+    accepts.
     """
     own, usual = "security" in operation, document.value.get("security")
     where = f"{pointer}/security" if own else "/security"
@@ -141,7 +136,7 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
 
 
 def key_place(settings: Settings) -> tuple[str, str] | None:
-    """Where the product puts its API key: `query` or `header`, and the name, of headers in lower case."""
+    """`query` or `header` and the API key's name, in lower case for headers."""
     if settings["authentication"] != "api_key":
         return None
     where, name = settings["api_key_in"], settings["api_key_name"]
@@ -149,7 +144,7 @@ def key_place(settings: Settings) -> tuple[str, str] | None:
 
 
 def _objection(document: Document, requirement: Any, settings: Settings) -> str:
-    """What is wanted and not there; empty where the source has it."""
+    """What is required and missing, or empty."""
     if not isinstance(requirement, dict):
         return "something that is no security requirement"
     schemes = [scheme_of(document, name) for name in requirement]
@@ -162,16 +157,13 @@ def _objection(document: Document, requirement: Any, settings: Settings) -> str:
     if scheme.accepts(settings):
         return ""
     kinds = " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
-    return f"{quoted(scheme.name)} ({kinds}), and the source has {_authentication_of(settings)}"
-
-
-def _authentication_of(settings: Settings) -> str:
-    name = NAMES[settings["authentication"]]
-    return f"{name} in {settings['api_key_name']}" if "api_key_name" in settings else name
+    place = f" in {settings['api_key_name']}" if "api_key_name" in settings else ""
+    present = NAMES[settings["authentication"]] + place
+    return f"{quoted(scheme.name)} ({kinds}), and the source has {present}"
 
 
 def _all_requirements(document: Document) -> Iterator[list[Any]]:
-    """The requirements of each operation; those that cannot be read are reported later."""
+    """Each operation's requirements; unreadable ones are reported later."""
     usual = document.value.get("security")
     for item in _values(document.value.get("paths")):
         for method in METHODS:

@@ -11,7 +11,7 @@ from executions.result_cache import clear_results
 
 
 class Command(CatalogueCommand):
-    help = "Forget cached results, so that the next calls run: of one workflow, or of all."
+    help = "Clear the cached results of one workflow or of all, so that the next calls run."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("workflow", nargs="?", default="", help="a workflow's tool name (default: all)")
@@ -21,5 +21,5 @@ class Command(CatalogueCommand):
         if name := options["workflow"]:
             workflows = set(Workflow.objects.filter(tool_name=name).values_list("pk", flat=True))
             if not workflows:
-                raise CommandError(f"There is no workflow with the tool name {name}.")
+                raise CommandError(f"No workflow has the tool name {name}.")
         self.stdout.write(f"Cleared: {clear_results(workflows)} cached results.")

@@ -7,7 +7,7 @@ from executions.retention import prune
 
 
 class Command(CatalogueCommand):
-    help = "Remove now what the retention keeps no longer, which a worker else does every ten minutes."
+    help = "Remove what is past its retention now; a worker does so every ten minutes."
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(f"Removed: {prune()}.")

@@ -8,14 +8,14 @@ from executions.statistics import recount
 
 class Command(CatalogueCommand):
     help = (
-        "Make the statistics agree with the executions that are kept. Hours of which the retention has "
+        "Recount the statistics from the executions. Hours from which the retention has "
         "removed executions stay as they are."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
         counted = recount()
         if counted.since is None:
-            self.stdout.write("There is nothing to count: no execution has ended.")
+            self.stdout.write("Nothing to count: no execution has ended.")
             return
         self.stdout.write(
             f"Counted {counted.hours} hours since {counted.since:%Y-%m-%d %H:%M} UTC; "

@@ -8,7 +8,6 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.management.base import CatalogueCommand
-from mcp_bridge.access import Access, OtherToolset
 from mcp_bridge.client_configuration import (
     TOKEN_HERE,
     HttpServer,
@@ -16,9 +15,9 @@ from mcp_bridge.client_configuration import (
     StdioServer,
     configurations_of,
 )
-from mcp_bridge.management.toolset_option import add_toolset_option, chosen_toolset
+from mcp_bridge.management import add_toolset_option, chosen_toolset
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import digest_of
+from mcp_bridge.tokens import Access, OtherToolset, digest_of
 
 WHERE_THE_DATA_IS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")
 """Secrets, so that they are named and not shown."""

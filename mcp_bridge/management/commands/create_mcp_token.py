@@ -12,7 +12,7 @@ from django.utils import timezone
 from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
 from catalogue.scopes import Scope
-from mcp_bridge.management.toolset_option import add_toolset_option, chosen_toolset
+from mcp_bridge.management import add_toolset_option, chosen_toolset
 from mcp_bridge.tokens import create_token
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from catalogue.exposure import ExposedCatalogue, current_catalogue
 from catalogue.management.base import CatalogueCommand
-from mcp_bridge.access import Access
-from mcp_bridge.management.toolset_option import add_toolset_option, local_access
-from mcp_bridge.tool_entries import visible_tools
+from mcp_bridge.management import add_toolset_option, local_access
+from mcp_bridge.tokens import Access
+from mcp_bridge.tool_lists import visible_tools
 from mcp_bridge.toolset_costs import cost_of_catalogue, cost_of_toolset
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import anyio
 
-from catalogue.database import require_database
-from catalogue.embedded_database import prepare_embedded_database
+from catalogue.database import prepare_embedded_database, require_database
 from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
 from executions.local_worker import LocalWorker
-from mcp_bridge.management.toolset_option import add_toolset_option, local_access
+from mcp_bridge.management import add_toolset_option, local_access
 from mcp_bridge.transports.stdio import serve_stdio
 
 

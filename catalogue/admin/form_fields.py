@@ -1,0 +1,437 @@
+"""Form fields for values, for the settings of connectors and for the arguments of workflows."""
+
+import json
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from django import forms
+from django.template.loader import render_to_string
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from pydantic import SecretStr
+from unfold.widgets import (
+    UnfoldAdminDecimalFieldWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from catalogue.argument_overrides import LONGEST_DESCRIPTION
+from catalogue.inputs import describe_inputs
+from catalogue.kinds import Setting, plain_type
+
+MONOSPACE = {
+    "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",
+    "spellcheck": "false",
+    "autocomplete": "off",
+}
+
+
+class LinesField(forms.CharField):
+    """A list of texts, one a line."""
+
+    widget = UnfoldAdminTextareaWidget
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(map(str, value)) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> list[str]:  # type: ignore[override]
+        lines = value if isinstance(value, list) else str(value or "").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return self.to_python(initial) != self.to_python(data)
+
+
+class CommasField(forms.CharField):
+    widget = UnfoldAdminTextInputWidget
+
+    def prepare_value(self, value: Any) -> Any:
+        return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        parts = value if isinstance(value, list) else str(value or "").split(",")
+        return [part.strip() for part in parts if part.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(self.to_python(initial) != self.to_python(data))
+
+
+class MultilineField(forms.CharField):
+    """Text with the browser's line ends normalised."""
+
+    widget = UnfoldAdminTextareaWidget
+
+    def to_python(self, value: Any) -> str:
+        return "\n".join(str(value or "").splitlines()).rstrip()
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return self.to_python(initial) != self.to_python(data)
+
+
+class PairsField(forms.CharField):
+    """Texts by name, one `name=value` a line."""
+
+    widget = UnfoldAdminTextareaWidget
+
+    def prepare_value(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return "\n".join(f"{name}={text}" for name, text in value.items())
+
+    def to_python(self, value: Any) -> dict[str, str]:  # type: ignore[override]
+        if isinstance(value, dict):
+            return value
+        pairs: dict[str, str] = {}
+        for line in filter(None, map(str.strip, str(value or "").splitlines())):
+            name, equals, text = (part.strip() for part in line.partition("="))
+            if not name or not equals:
+                raise forms.ValidationError(f"Each line must look like name=value, unlike {line[:100]!r}.")
+            if name in pairs:
+                raise forms.ValidationError(f"{name} stands there twice.")
+            pairs[name] = text
+        return pairs
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return self.to_python(initial) != self.to_python(data)
+        except forms.ValidationError:
+            return True
+
+
+class JsonValueField(forms.CharField):
+    widget = UnfoldAdminTextareaWidget
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) or value is None else json.dumps(value, indent=2)
+
+    def to_python(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value) if value.strip() else None
+        except ValueError as error:
+            raise forms.ValidationError(f"Not valid JSON: {error}") from None
+
+
+class ChoiceField(forms.TypedChoiceField):
+    """Values of any type, which the browser returns as text."""
+
+    def __init__(self, *, choices: Sequence[tuple[Any, str]], **common: Any) -> None:
+        super().__init__(choices=choices, widget=UnfoldAdminSelectWidget(), empty_value=None, **common)
+        known = {str(value): value for value, _ in choices}
+        self.coerce = lambda text: known[str(text)]
+
+
+class SecretTextarea(UnfoldAdminTextareaWidget):  # type: ignore[misc]
+    """Secrets of several lines; the value is never sent back to the browser."""
+
+    def format_value(self, value: Any) -> None:
+        return None
+
+
+SETTING = "setting_"
+"""Prefix of these fields' names, so that none clashes with a field of the model."""
+ONLY_IF = "data-only-if"
+"""The attribute that tells source_form.js when a field matters."""
+SHORT, LONG = 4, 12
+"""Lines of a text area."""
+YES_NO = [(True, "yes"), (False, "no")]
+
+Maker = Callable[[Setting, dict[str, Any]], forms.Field]
+
+
+def setting_field(setting: Setting, settings: dict[str, Setting]) -> forms.Field:
+    shows_default = setting.can_be_empty or setting.type is bool or _choices_of(setting.type)
+    common = {
+        "label": setting.title,
+        "help_text": _help(setting, settings),
+        "required": setting.required and setting.type is not bool,
+        "initial": setting.default if shows_default else None,
+    }
+    field = MAKERS[_widget_kind(setting)](setting, common)
+    if setting.default not in (None, "") and common["initial"] is None:
+        field.widget.attrs["placeholder"] = _as_text(setting.default)
+    if setting.hints.only_if:
+        conditions = {SETTING + name: values for name, values in setting.hints.only_if.items()}
+        field.widget.attrs[ONLY_IF] = json.dumps(conditions)
+    return field
+
+
+def _as_text(default: Any) -> str:
+    if isinstance(default, bool | str):
+        return str(default)
+    if isinstance(default, int | float):
+        return f"{default:.15g}"
+    if isinstance(default, list) and all(isinstance(item, str) for item in default):
+        return "\n".join(default)
+    if isinstance(default, dict) and all(isinstance(item, str) for item in default.values()):
+        return "\n".join(f"{name}={text}" for name, text in default.items())
+    return json.dumps(default, indent=2)
+
+
+def _help(setting: Setting, settings: dict[str, Setting]) -> SafeString:
+    bounds = str(setting.bounds)
+    bounds = f"{bounds[0].upper()}{bounds[1:]}." if bounds else ""
+    sentences = [setting.help, bounds, SYNTAX_HINTS.get(_widget_kind(setting), "")]
+    for name, values in setting.hints.only_if.items():
+        title = settings[name].title if name in settings else name
+        condition = f"Only where {title} is {' or '.join(values)}."
+        sentences.append(format_html("<span data-condition>{}</span>", condition))
+    return format_html_join(" ", "{}", [(said,) for said in sentences if said])
+
+
+def _widget_kind(setting: Setting) -> str:
+    kind = setting.type
+    if kind is SecretStr:
+        return "secret text" if setting.hints.multiline else "secret"
+    if kind is bool:
+        return "yes, no or neither" if setting.optional else "switch"
+    if kind is str:
+        return "text" if setting.hints.multiline else "line"
+    if kind in (int, float):
+        return "whole number" if kind is int else "number"
+    if _choices_of(kind):
+        return "choice"
+    return _collection_widget(kind)
+
+
+def _collection_widget(kind: Any) -> str:
+    inner = [plain_type(part) for part in get_args(kind)]
+    if get_origin(kind) is list and inner == [str]:
+        return "lines"
+    if get_origin(kind) is dict and inner == [str, str]:
+        return "pairs"
+    return "line" if getattr(kind, "__name__", "").endswith("Url") else "json"
+
+
+def _choices_of(kind: Any) -> list[tuple[Any, str]]:
+    if get_origin(kind) is Literal:
+        return [(value, str(value)) for value in get_args(kind)]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [(member.value, str(member.value)) for member in kind]
+    return []
+
+
+def _choice(choices: list[tuple[Any, str]], common: dict[str, Any]) -> forms.Field:
+    decided = common["required"] or common["initial"] is not None
+    return ChoiceField(choices=choices if decided else [("", DEFAULT_CHOICE), *choices], **common)
+
+
+def _area(lines: int, **attributes: str) -> forms.Widget:
+    widget: forms.Widget = UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
+    return widget
+
+
+def _number(field: type[forms.IntegerField], widget: type[forms.Widget]) -> Maker:
+    def make(setting: Setting, common: dict[str, Any]) -> forms.Field:
+        attributes: dict[str, Any] = {"step": "any"} if field is forms.FloatField else {}
+        if setting.bounds.lowest is not None:
+            attributes["min"] = f"{setting.bounds.lowest:.15g}"
+        if setting.bounds.highest is not None:
+            attributes["max"] = f"{setting.bounds.highest:.15g}"
+        made = field(**common, widget=widget())
+        made.widget.attrs |= attributes
+        return made
+
+    return make
+
+
+DEFAULT_CHOICE = "(default)"
+SYNTAX_HINTS = {"lines": "One a line.", "pairs": "One name=value a line.", "json": "As JSON."}
+MAKERS: dict[str, Maker] = {
+    "line": lambda _, common: forms.CharField(**common, widget=UnfoldAdminTextInputWidget()),
+    "text": lambda _, common: MultilineField(**common, strip=False, widget=_area(LONG, **MONOSPACE)),
+    "secret": lambda _, common: forms.CharField(
+        **common,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
+    ),
+    "secret text": lambda _, common: MultilineField(
+        **common, widget=SecretTextarea(attrs={"rows": SHORT, **MONOSPACE})
+    ),
+    "switch": lambda _, common: forms.BooleanField(**common, widget=UnfoldBooleanSwitchWidget()),
+    "yes, no or neither": lambda _, common: _choice(YES_NO, common),
+    "whole number": _number(forms.IntegerField, UnfoldAdminIntegerFieldWidget),
+    "number": _number(forms.FloatField, UnfoldAdminDecimalFieldWidget),
+    "choice": lambda setting, common: _choice(_choices_of(setting.type), common),
+    "lines": lambda _, common: LinesField(**common, widget=_area(SHORT)),
+    "pairs": lambda _, common: PairsField(**common, widget=_area(SHORT, **MONOSPACE)),
+    "json": lambda _, common: JsonValueField(**common, widget=_area(SHORT, **MONOSPACE)),
+}
+
+
+KINDS = (
+    ("", "Agents give it"),
+    ("constant", "Always this value, hidden from agents"),
+    ("default", "This value where agents leave it out"),
+)
+TEXT = "string"
+GONE = "The engine's schema no longer names it; choose “Agents give it” and empty the description to drop it."
+
+
+class NotReadable(ValueError):
+    """The text is not a value of the type."""
+
+
+def read_value(text: str, kind: str) -> Any:
+    """The value of a text for an argument of this type. Raises NotReadable."""
+    kinds = set(kind.split(" or "))
+    text = text.replace("\r\n", "\n")
+    if kinds == {TEXT}:
+        return text
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        if TEXT in kinds or kind == "any":
+            return text
+        raise NotReadable(f"This is no JSON value of the type {kind}: {error}") from None
+    # Of several types the JSON value comes first: `5` is a text only where numbers are not allowed.
+    return text if TEXT in kinds and _type_of(value) not in kinds else value
+
+
+def write_value(value: Any, kind: str) -> str:
+    """A text that reads back as the value."""
+    if isinstance(value, str):
+        try:
+            if read_value(value, kind) == value:
+                return value
+        except NotReadable:
+            pass
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"there is no {constant}")
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "integer" if float(value).is_integer() else "number"
+    if isinstance(value, str):
+        return TEXT
+    return "array" if isinstance(value, list) else "object"
+
+
+class ArgumentsWidget(forms.Widget):
+    """A row for each argument: the engine's description, the curator's, and the value's origin."""
+
+    schema: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+
+    def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
+        return f"{name}-rows" not in data
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> Any:
+        """`[{name, description, kind, value}]` as typed; None where the form had no rows."""
+        if self.value_omitted_from_data(data, files, name):
+            return None
+        rows = data.get(f"{name}-rows", "")
+        count = int(rows) if rows.isdecimal() else 0
+        parts = ("name", "description", "kind", "value")
+        return [
+            {part: data.get(f"{name}-{number}-{part}", "") for part in parts}
+            for number in range(min(count, 1000))
+        ]
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        inputs = describe_inputs(self.schema)
+        typed = (
+            {row["name"]: row for row in value}
+            if isinstance(value, list)
+            else {one: _row_of(override, inputs.get(one)) for one, override in (value or {}).items()}
+        )
+        names = [*inputs, *(one for one in typed if one not in inputs)]
+        rows = [
+            self._row(f"{name}-{number}", one, inputs.get(one), typed.get(one, {}))
+            for number, one in enumerate(names)
+        ]
+        return render_to_string("catalogue/admin/arguments.html", {"name": name, "rows": rows})
+
+    def _row(
+        self, prefix: str, name: str, told: dict[str, Any] | None, typed: dict[str, str]
+    ) -> dict[str, Any]:
+        description = UnfoldAdminTextareaWidget(
+            attrs={
+                "rows": 1,
+                "aria-label": f"Our description of {name}",
+                "placeholder": "Our description; empty: the engine's",
+            }
+        )
+        kind = UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
+        value = UnfoldAdminTextInputWidget(
+            attrs={"aria-label": f"Value of {name}", "placeholder": "Value", **MONOSPACE}
+        )
+        return {
+            "prefix": prefix,
+            "name": name,
+            "type": told["type"] if told else "",
+            "is_required": bool(told and told["required"]),
+            "engines": told["description"] if told else "",
+            "default": "" if told is None or told["default"] is None else json.dumps(told["default"]),
+            "problem": self.problems.get(name) or ("" if told else GONE),
+            "description": description.render(f"{prefix}-description", typed.get("description", "")),
+            "kind": kind.render(f"{prefix}-kind", typed.get("kind", "")),
+            "value": value.render(f"{prefix}-value", typed.get("value", "")),
+        }
+
+
+def _row_of(override: dict[str, Any], told: dict[str, Any] | None) -> dict[str, str]:
+    kind = next((kind for kind in ("constant", "default") if kind in override), "")
+    value = write_value(override[kind], told["type"] if told else "any") if kind else ""
+    return {"description": override.get("description", ""), "kind": kind, "value": value}
+
+
+class ArgumentsField(forms.Field):
+    widget = ArgumentsWidget
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(required=False, **common)
+        self.stored: dict[str, Any] = {}
+
+    def offer(self, schema: dict[str, Any], stored: dict[str, Any], problems: dict[str, str]) -> None:
+        """The schema of the rows, and the value of a form without rows."""
+        self.stored = stored
+        self.widget.schema, self.widget.problems = schema, problems
+
+    def clean(self, value: Any) -> dict[str, Any]:
+        if value is None:
+            return self.stored
+        inputs = describe_inputs(self.widget.schema)
+        read, problems = {}, []
+        for row in value:
+            try:
+                if override := self._read_row(row, inputs.get(row["name"])):
+                    read[row["name"]] = override
+            except NotReadable as problem:
+                problems.append(f"{row['name']}: {problem}")
+        if problems:
+            raise forms.ValidationError(problems)
+        return read
+
+    def _read_row(self, row: dict[str, str], told: dict[str, Any] | None) -> dict[str, Any]:
+        override: dict[str, Any] = {}
+        if description := row["description"].replace("\r\n", "\n").strip():
+            override["description"] = description[: LONGEST_DESCRIPTION + 1]
+        kind = row["kind"]
+        if not kind and row["value"].strip():
+            raise NotReadable("say when the value counts: always, or where agents leave it out.")
+        if kind in ("constant", "default"):
+            type_told = told["type"] if told else "any"
+            if not row["value"] and type_told != TEXT:
+                raise NotReadable("give the value.")
+            override[kind] = read_value(row["value"], type_told)
+        return override
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return json.dumps(self.clean(data), sort_keys=True) != json.dumps(initial or {}, sort_keys=True)
+        except forms.ValidationError:
+            return True

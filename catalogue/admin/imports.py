@@ -1,0 +1,562 @@
+"""Imports in the admin: choose a file, look at what it would change, import exactly that."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from unfold.widgets import (
+    UnfoldAdminFileFieldWidget,
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from catalogue import http_tools
+from catalogue.admin.rendering import badge, chip, table
+from catalogue.admin.sealed import seal, unseal
+from catalogue.configuration import (
+    FILE_NAME,
+    LIMITS,
+    MEDIA_TYPE,
+    CatalogueFile,
+    export_catalogue,
+    sections_for,
+)
+from catalogue.history import actor_of
+from catalogue.imports import temporal
+from catalogue.imports.configuration import (
+    CatalogueImportRequest,
+    Plan,
+    PlanChanged,
+    PlannedChange,
+    Verb,
+    import_catalogue,
+    rights_of,
+)
+from catalogue.imports.openapi import (
+    OpenApiImport,
+    OpenApiImportRequest,
+    group_notes,
+    group_refusals,
+    import_document,
+    tools_by_tag,
+)
+from catalogue.imports.pipeline import ImportRefused, permissions_to_import
+from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, import_file
+from catalogue.models import Source
+from catalogue.reconciliation import Change
+from connectors.formats import yaml
+from connectors.http_tools.openapi import document
+from connectors.http_tools.openapi.operations import Selection
+
+SHOWN = 8
+
+
+class ImportPage:
+    """The form; after an upload its plan; after confirmation the import of exactly that."""
+
+    title = ""
+    template = ""
+    url = ""
+    form_class: type[forms.Form]
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    @classmethod
+    def show(cls, request: HttpRequest) -> HttpResponse:
+        return cls(request).respond()
+
+    def respond(self) -> HttpResponse:
+        request = self.request
+        if request.method == "POST" and "sealed" in request.POST:
+            return self.import_planned(*unseal(request.POST["sealed"]))
+        if request.method != "POST":
+            return self.page(self.form_class(initial=self.initial()))
+        form: Any = self.form_class(request.POST, request.FILES)
+        if not form.is_valid():
+            return self.page(form)
+        return self.show_plan(form, form.cleaned_data["file"].read(self.most_bytes() + 1), form.asked)
+
+    def show_plan(self, form: forms.Form, content: bytes, asked: dict[str, Any]) -> HttpResponse:
+        try:
+            plan = self.carry_out(content, asked, dry_run=True)
+        except ImportRefused as refused:
+            return self.page(form, problems=refused.reasons)
+        return self.page(form, plan=plan, sealed=self.seal(plan, content, asked))
+
+    def import_planned(self, content: bytes, asked: dict[str, Any]) -> HttpResponse:
+        try:
+            outcome = self.carry_out(content, asked, dry_run=False)
+        except ImportRefused as refused:
+            form = self.form_class(initial={"source": asked.get("source", "")})
+            return self.page(form, problems=refused.reasons)
+        return self.finish(outcome)
+
+    def page(
+        self, form: forms.Form, *, plan: Any = None, sealed: str = "", problems: Iterable[str] = ()
+    ) -> HttpResponse:
+        context = admin.site.each_context(self.request) | {
+            "title": self.title,
+            "address": reverse(f"admin:{self.url}"),
+            "form": form,
+            "problems": list(problems),
+            "plan": plan,
+            "sealed": sealed,
+            **self.page_context(plan),
+        }
+        context |= self.plan_context(plan) if plan is not None else {}
+        return TemplateResponse(self.request, f"catalogue/admin/{self.template}", context)
+
+    def initial(self) -> dict[str, Any]:
+        return {}
+
+    def page_context(self, plan: Any) -> dict[str, Any]:
+        return {}
+
+    def most_bytes(self) -> int:
+        raise NotImplementedError
+
+    def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Any:
+        """`asked` has the form's other fields as JSON values. Raises ImportRefused."""
+        raise NotImplementedError
+
+    def seal(self, plan: Any, content: bytes, asked: dict[str, Any]) -> str:
+        """Empty for a plan that imports nothing."""
+        return seal(content, asked)
+
+    def plan_context(self, plan: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def finish(self, outcome: Any) -> HttpResponse:
+        raise NotImplementedError
+
+
+class SourceImportPage(ImportPage):
+    kind = ""
+
+    def counts(self, outcome: Any) -> str:
+        raise NotImplementedError
+
+    def initial(self) -> dict[str, Any]:
+        source = self.request.GET.get("source")
+        return {"source": source} if source else {}
+
+    def page_context(self, plan: Any) -> dict[str, Any]:
+        return {"known": Source.objects.filter(kind=self.kind).values_list("name", flat=True)}
+
+    def check_permission(self, source: str) -> None:
+        needed = permissions_to_import(source)
+        if not all(map(self.request.user.has_perm, needed)):
+            added = "add sources" if source else "add and change sources"
+            what = f"change the source {source}" if needed == ["catalogue.change_source"] else added
+            raise ImportRefused([f"You may not {what}."])
+
+    def finish(self, outcome: Any) -> HttpResponse:
+        messages.success(self.request, f"{outcome.source}: {self.counts(outcome)}.")
+        for note in outcome.notes:
+            messages.info(self.request, note)
+        source = Source.objects.get(name=outcome.source)
+        return HttpResponseRedirect(reverse("admin:catalogue_source_change", args=[source.pk]))
+
+
+# Temporal files
+
+
+BADGES = {
+    Change.ADDED: "success",
+    Change.UPDATED: "info",
+    Change.RETURNED: "success",
+    Change.REMOVED: "danger",
+    Change.KEPT: "",
+    Change.UNCHANGED: "",
+}
+WORDS = {
+    Change.REMOVED: "removed: not in the file",
+    Change.KEPT: "kept: from an earlier file",
+}
+
+
+class TemporalImportForm(forms.Form):
+    file = forms.FileField(
+        label="File",
+        help_text=f"YAML, at most {yaml.MAX_BYTES:,} bytes.",
+        widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
+    )
+    source = forms.CharField(
+        label="Source",
+        max_length=64,
+        initial=temporal.USUAL_NAME,
+        help_text="A source of the kind Temporal that there is, or the name of a new one.",
+        widget=UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
+    )
+    client_secret = forms.CharField(
+        label="OAuth client secret",
+        required=False,
+        help_text="Only if it does not stand in the file. Empty: what is stored is kept.",
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+    )
+    api_key = forms.CharField(
+        label="API key",
+        required=False,
+        help_text="Likewise.",
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+    )
+    prune = forms.BooleanField(
+        label="Remove workflows that the file has not",
+        required=False,
+        help_text="Off: those of earlier files stay.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+    expose_new = forms.BooleanField(
+        label="Enable the workflows at once",
+        required=False,
+        help_text="Of a new source only. Off: agents see none until somebody enables it.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        secrets = {"clientSecret": given["client_secret"], "apiKey": given["api_key"]}
+        return {
+            "source": given["source"],
+            "secrets": {name: value for name, value in secrets.items() if value},
+            "prune": given["prune"],
+            "expose": given["expose_new"],
+        }
+
+
+class TemporalImportPage(SourceImportPage):
+    title = "Import a Temporal file"
+    template = "temporal_import.html"
+    url = "catalogue_source_import_temporal"
+    kind = temporal.KIND
+    form_class = TemporalImportForm
+
+    def most_bytes(self) -> int:
+        return yaml.MAX_BYTES
+
+    def page(self, form: forms.Form, *, plan: Any = None, **options: Any) -> HttpResponse:
+        if plan is None and isinstance(form, TemporalImportForm) and form.is_bound:
+            # The browser gets neither the file nor the secrets back.
+            for name in ("client_secret", "api_key"):
+                if form.data.get(name):
+                    form.add_error(name, "Enter it again, with the file: it was not kept.")
+        return super().page(form, plan=plan, **options)
+
+    def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> TemporalImport:
+        self.check_permission(asked["source"])
+        by = actor_of(self.request)
+        return import_file(TemporalImportRequest(content=content, dry_run=dry_run, by=by, **asked))
+
+    def counts(self, outcome: TemporalImport) -> str:
+        return outcome.counts or "no workflows"
+
+    def plan_context(self, plan: TemporalImport) -> dict[str, Any]:
+        rows = (
+            [chip(name), badge(WORDS.get(change, change.value), BADGES[change])]
+            for name, change in plan.changes.items()
+        )
+        return {
+            "counts": self.counts(plan),
+            "settings": ", ".join(plan.settings),
+            "changes": table(("Workflow", "What becomes of it"), rows),
+        }
+
+    def finish(self, outcome: TemporalImport) -> HttpResponse:
+        response = super().finish(outcome)
+        if outcome.health is not None:
+            tell = messages.success if outcome.health.ok else messages.warning
+            tell(self.request, outcome.health.message)
+        return response
+
+
+def tell_of_import(request: HttpRequest, source: Source) -> tuple[str, Any]:
+    """Panel row of a source: a link to this page, and the file that declares its workflows."""
+    if source.kind != temporal.KIND or not request.user.has_perm("catalogue.change_source"):
+        return ("Declared workflows", "")
+    address = f"{reverse('admin:catalogue_source_import_temporal')}?{urlencode({'source': source.name})}"
+    way = format_html('<a class="text-link" href="{}">Import a file</a>', address)
+    path = "" if source.config.get("definitions") else source.config.get("definitions_file")
+    return (
+        "Declared workflows",
+        format_html("{} (read at each refresh); {}", chip(path), way) if path else way,
+    )
+
+
+# OpenAPI documents
+
+
+class OpenApiImportForm(forms.Form):
+    file = forms.FileField(
+        label="Document",
+        widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"}),
+    )
+    source = forms.CharField(
+        label="Source",
+        max_length=64,
+        required=False,
+        help_text="A source of the kind HTTP, or the name of a new one. Empty: by the API's host.",
+        widget=UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
+    )
+    base_url = forms.CharField(
+        label="Base URL",
+        max_length=2_000,
+        required=False,
+        help_text="Only where it is another than the document's first server.",
+        widget=UnfoldAdminTextInputWidget,
+    )
+    only = forms.CharField(
+        label="Only these operations",
+        required=False,
+        help_text='Patterns of ids or paths, one per line, such as "issues/*" or "GET /repos/*". Empty: all.',
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+    )
+    tags = forms.CharField(
+        label="Only these tags",
+        required=False,
+        help_text="One per line. Empty: all.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+    )
+    deprecated = forms.BooleanField(
+        label="Deprecated operations, too", required=False, widget=UnfoldBooleanSwitchWidget
+    )
+    expose = forms.BooleanField(
+        label="Enable new tools at once",
+        required=False,
+        help_text="Off: agents see none until somebody enables it.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+    prune = forms.BooleanField(
+        label="Remove tools that this import does not bring",
+        required=False,
+        help_text="Of the same source. Off: they stay.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        largest = min(document.MAX_BYTES, settings.CATALOGUE["max_request_bytes"])
+        help_text = f"JSON or YAML, at most {largest:,} bytes; larger ones by manage.py import_openapi."
+        self.fields["file"].help_text = help_text
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Everything but the document, as JSON values."""
+        given = self.cleaned_data
+        lines = {name: [*filter(None, map(str.strip, given[name].splitlines()))] for name in ("only", "tags")}
+        switches = {name: given[name] for name in ("deprecated", "expose", "prune")}
+        return {"source": given["source"], "base_url": given["base_url"]} | lines | switches
+
+
+class OpenApiImportPage(SourceImportPage):
+    title = "Import an OpenAPI document"
+    template = "openapi_import.html"
+    url = "catalogue_source_import_openapi"
+    kind = http_tools.KIND
+    form_class = OpenApiImportForm
+
+    def most_bytes(self) -> int:
+        return document.MAX_BYTES
+
+    def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> OpenApiImport:
+        self.check_permission(asked["source"])
+        return import_document(
+            OpenApiImportRequest(
+                content=content,
+                source=asked["source"],
+                base_url=asked["base_url"],
+                selection=Selection(
+                    only=tuple(asked["only"]), tags=tuple(asked["tags"]), deprecated=asked["deprecated"]
+                ),
+                expose=asked["expose"],
+                prune=asked["prune"],
+                dry_run=dry_run,
+                by=actor_of(self.request),
+            )
+        )
+
+    def seal(self, plan: OpenApiImport, content: bytes, asked: dict[str, Any]) -> str:
+        return super().seal(plan, content, asked) if plan.tools else ""
+
+    def counts(self, outcome: OpenApiImport) -> str:
+        """`120 added, 3 refused`"""
+        counts = [outcome.counts] if outcome.tools or outcome.removed else []
+        counts += [f"{len(outcome.refused)} refused"] if outcome.refused else []
+        counts += [f"{outcome.deprecated} deprecated"] if outcome.deprecated else []
+        return ", ".join(counts) or "nothing"
+
+    def plan_context(self, plan: OpenApiImport) -> dict[str, Any]:
+        refused = (
+            [
+                len(group.operations),
+                group.reason,
+                _some([f"{one.method} {one.path}" for one in group.operations]),
+            ]
+            for group in group_refusals(plan.refused)
+        )
+        tools = ([chip(tag), len(names), _some(names)] for tag, names in tools_by_tag(plan).items())
+        return {
+            "counts": self.counts(plan),
+            "tokens": f"{plan.tokens:,}",
+            "tools": table(("Tag", "Tools", "Such as"), tools) if plan.tools else None,
+            "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
+            "left_out": [f"{group.note} ({len(group.tools)})" for group in group_notes(plan)],
+        }
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+# Configuration as code
+
+
+AS_CODE = "catalogue_productsettings_as_code"
+SHOWN_CHANGES = 500
+SHOWN_FIELDS = 6
+"""Per object; objects with more are collapsed."""
+VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
+CHANGED_MEANWHILE = "Something has changed since you looked: this is what the import would change now."
+
+
+def _most_bytes() -> int:
+    return min(LIMITS.bytes, int(settings.CATALOGUE["max_request_bytes"]))
+
+
+class SecretsField(forms.CharField):
+    """Lines of `source.setting=value`, as `{source: {setting: value}}`."""
+
+    widget = UnfoldAdminTextareaWidget(
+        attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false", "placeholder": "orders.api_key=..."}
+    )
+
+    def clean(self, value: Any) -> dict[str, dict[str, str]]:
+        secrets: dict[str, dict[str, str]] = {}
+        for line in filter(None, map(str.strip, (value or "").splitlines())):
+            place, equals, secret = line.partition("=")
+            source, dot, setting = place.strip().rpartition(".")
+            if not (equals and dot and source and setting and secret):
+                # The message must not repeat the line, which may be a secret.
+                raise forms.ValidationError("Write each as source.setting=value, a line for each.")
+            secrets.setdefault(source, {})[setting] = secret.strip()
+        return secrets
+
+
+class CatalogueImportForm(forms.Form):
+    file = forms.FileField(label="File", widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}))
+    secrets = SecretsField(
+        label="Secrets",
+        required=False,
+        help_text="Those that are not stored here yet, a line for each: source.setting=value. Others stay.",
+    )
+    prune = forms.BooleanField(
+        label="Remove what the file does not have",
+        required=False,
+        help_text="Of the sections that it has. Off: other sources, filters, toolsets and groups stay.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["file"].help_text = f"YAML, at most {_most_bytes():,} bytes."
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"secrets": self.cleaned_data["secrets"], "prune": self.cleaned_data["prune"]}
+
+
+def download_export(request: HttpRequest) -> HttpResponse:
+    response = HttpResponse(export_catalogue(_visible(request)), content_type=f"{MEDIA_TYPE}; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{FILE_NAME}"'
+    return response
+
+
+def _visible(request: HttpRequest) -> list[str]:
+    sections = sections_for(request.user)
+    if "sources" not in sections:
+        raise PermissionDenied
+    return sections
+
+
+class ConfigurationPage(ImportPage):
+    title = "Configuration as code"
+    template = "configuration.html"
+    url = AS_CODE
+    form_class = CatalogueImportForm
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request)
+        self.sections = _visible(request)
+
+    def most_bytes(self) -> int:
+        return _most_bytes()
+
+    def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Plan:
+        return import_catalogue(
+            CatalogueImportRequest(
+                file=CatalogueFile.read(content),
+                secrets=asked["secrets"],
+                prune=asked["prune"],
+                tell_where=lambda source, secret: f"enter {source}.{secret}=... under Secrets",
+                by=actor_of(self.request),
+                rights=rights_of(self.request.user),
+                dry_run=dry_run,
+                expected="" if dry_run else asked["expected"],
+            )
+        )
+
+    def seal(self, plan: Plan, content: bytes, asked: dict[str, Any]) -> str:
+        return super().seal(plan, content, asked | {"expected": plan.digest}) if plan else ""
+
+    def import_planned(self, content: bytes, asked: dict[str, Any]) -> HttpResponse:
+        try:
+            return super().import_planned(content, asked)
+        except PlanChanged:
+            messages.warning(self.request, CHANGED_MEANWHILE)
+            return self.show_plan(CatalogueImportForm(), content, asked)
+
+    def page(self, form: forms.Form, *, plan: Plan | None = None, **options: Any) -> HttpResponse:
+        return super().page(form if plan is None else CatalogueImportForm(), plan=plan, **options)
+
+    def page_context(self, plan: Plan | None) -> dict[str, Any]:
+        return {
+            "form_title": "Import" if plan is None else "Another file",
+            "sections": ["what engines list" if name == "listed" else name for name in self.sections],
+        }
+
+    def plan_context(self, plan: Plan) -> dict[str, Any]:
+        changes = plan.changes[:SHOWN_CHANGES]
+        return {
+            # A plan without changes is false.
+            "plan": True,
+            "counts": plan.counts,
+            "changes": [_row(change) for change in changes],
+            "more": len(plan.changes) - len(changes),
+        }
+
+    def finish(self, outcome: Plan) -> HttpResponse:
+        messages.success(self.request, f"Imported: {outcome.counts}")
+        return HttpResponseRedirect(reverse(f"admin:{AS_CODE}"))
+
+
+def _row(change: PlannedChange) -> dict[str, Any]:
+    is_change = change.verb is Verb.CHANGE
+    return {
+        "badge": badge(change.verb.value, VERB_BADGES[change.verb]),
+        "kind": change.kind,
+        "name": chip(change.name),
+        "fields": [(one.name, f"{one.old} → {one.new}" if is_change else one.new) for one in change.fields],
+        "folded": len(change.fields) > SHOWN_FIELDS,
+    }

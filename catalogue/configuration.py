@@ -1,0 +1,441 @@
+"""The configuration file: what of each model is in it, how it is written, and how it is read.
+
+The same rows give the same text, and no secret is in it. Every mistake is reported with its line and key.
+A model's field that is in none of the lists here fails a test.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+
+from catalogue import curation, sources, toolsets
+from catalogue.connections import secret_fields
+from catalogue.fields import JSONTextField
+from catalogue.imports.pipeline import ImportRefused
+from catalogue.models import ProductSettings, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
+from catalogue.naming import find_similar_names
+from catalogue.secrets import CredentialsUnreadable
+from connectors.definitions import WorkflowDefinition
+from connectors.errors import Misconfigured
+from connectors.formats.yaml import (
+    Document,
+    Limits,
+    Path,
+    Problem,
+    UnusableText,
+    name_of,
+    read_document,
+    write_document,
+)
+
+VERSION = 1
+SECTIONS: dict[str, type[models.Model]] = {
+    "settings": ProductSettings,
+    "groups": Group,
+    "sources": Source,
+    "filters": WorkflowFilter,
+    "toolsets": Toolset,
+    "workflows": Workflow,
+    "listed": Workflow,
+}
+"""In the file's order, with the model whose permissions guard each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curated:
+    """The fields of a model, by how the file has them."""
+
+    model: type[models.Model]
+    fields: tuple[str, ...]
+    """In the file under their own names, unless they have the model's default."""
+    otherwise: frozenset[str] = frozenset()
+    """In the file in another form."""
+    left_out: frozenset[str] = frozenset()
+    """Specific to each installation."""
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The model's field names by the file's."""
+        return {field.removesuffix("_override"): field for field in self.fields}
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """By the model's names. Copy a mutable default before use."""
+        found = {field: self.model._meta.get_field(field).get_default() for field in self.fields}  # type: ignore[union-attr]
+        return {
+            field: default.value if isinstance(default, models.Choices) else default
+            for field, default in found.items()
+        }
+
+    def decided(self, row: models.Model) -> dict[str, Any]:
+        """The values that differ from the defaults, by the file's names."""
+        return {
+            name: value
+            for name, field in self.names.items()
+            if (value := getattr(row, field)) != self.defaults[field]
+        }
+
+
+LISTED: Mapping[str, str] = {
+    "name": "name",
+    "title": "upstream_title",
+    "description": "description",
+    "category": "category",
+    "version": "version",
+    "author": "author",
+    "tags": "tags",
+    "execution_type": "execution_type",
+    "input_schema": "input_schema",
+    "output_schema": "output_schema",
+    "annotations": "hints",
+    "icons": "icons",
+    "timeout_seconds": "upstream_timeout_seconds",
+    "cache_seconds": "upstream_cache_seconds",
+    "queries": "queries",
+    "signals": "signals",
+    "metadata": "metadata",
+}
+"""Listed fields: the model's names by those of `WorkflowDefinition`."""
+LISTED_BESIDES = ("schema_problem", "resembles")
+"""Findings about a listed workflow."""
+MISSING = "missing"
+"""Marks a workflow that its engine no longer lists."""
+
+SOURCE = Curated(
+    model=Source,
+    fields=tuple(name for name in sources.UPDATABLE if name != "name"),
+    otherwise=frozenset({"name", "kind", "config", "encrypted_credentials"}),
+    left_out=frozenset(
+        {
+            "id", "created_at", "updated_at", "configured_at", "health_state", "health_message",
+            "failing_since", "failures", "last_refreshed_at", "next_refresh_at", "refresh_lease_expires_at",
+        }
+    ),
+)  # fmt: skip
+WORKFLOW = Curated(
+    model=Workflow,
+    fields=(*curation.OVERRIDABLE, "tool_aliases"),
+    otherwise=frozenset(
+        {
+            "source", "upstream_id", "enabled", "former_tool_names", "missing_since",
+            *LISTED.values(), *LISTED_BESIDES,
+        }
+    ),
+    left_out=frozenset({"id", "content_hash", "first_seen_at", "changed_at"}),
+)  # fmt: skip
+TOOLSET = Curated(
+    model=Toolset,
+    fields=tuple(name for name in toolsets.CHANGEABLE if name != "slug"),
+    otherwise=frozenset({"slug", "picked"}),
+    left_out=frozenset({"id", "created_at", "updated_at"}),
+)
+RULE_FIELDS = ("action", "subject", "syntax", "pattern", "enabled", "note")
+FILTER = Curated(
+    model=WorkflowFilter, fields=RULE_FIELDS, otherwise=frozenset({"position"}), left_out=frozenset({"id"})
+)
+TOOLSET_RULE = Curated(
+    model=ToolsetRule,
+    fields=RULE_FIELDS,
+    otherwise=frozenset({"position", "toolset"}),
+    left_out=frozenset({"id"}),
+)
+SETTINGS = Curated(
+    model=ProductSettings,
+    fields=(),
+    otherwise=frozenset({"overrides"}),
+    left_out=frozenset({"id", "changed_at", "changed_by"}),
+)
+GROUP = Curated(
+    model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
+)
+ALL = (SOURCE, WORKFLOW, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
+
+
+HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
+MEDIA_TYPE = "application/yaml"
+FILE_NAME = "catalogue.yaml"
+
+
+def export_catalogue(sections: Collection[str] = tuple(SECTIONS)) -> str:
+    with transaction.atomic():
+        Revision.lock()
+        document = {"version": VERSION} | {
+            name: write() for name, write in _WRITERS.items() if name in sections
+        }
+    return HEADER + write_document(document, in_blocks=True)
+
+
+def sections_for(user: Any, wanted: Iterable[str] = tuple(SECTIONS)) -> list[str]:
+    """The sections that the user may see."""
+    models = {name: SECTIONS[name]._meta for name in wanted}
+    return [
+        name
+        for name, meta in models.items()
+        if any(user.has_perm(f"{meta.app_label}.{verb}_{meta.model_name}") for verb in ("view", "change"))
+    ]
+
+
+def permissions_of(permissions: Iterable[Permission]) -> dict[str, Permission]:
+    """By `app.codename`."""
+    return {f"{one.content_type.app_label}.{one.codename}": one for one in permissions}
+
+
+def _settings() -> dict[str, Any]:
+    row = ProductSettings.objects.filter(pk=ProductSettings.ONLY).first()
+    return dict(sorted(row.overrides.items())) if row else {}
+
+
+def _groups() -> dict[str, list[str]]:
+    groups = Group.objects.prefetch_related("permissions__content_type").order_by("name")
+    return {group.name: sorted(permissions_of(group.permissions.all())) for group in groups}
+
+
+def _sources() -> dict[str, Any]:
+    return {source.name: describe_source(source) for source in _in_order(Source.objects.all(), "name")}
+
+
+def describe_source(source: Source) -> dict[str, Any]:
+    described = {"kind": source.kind, "config": dict(sorted(source.config.items()))}
+    return described | {"secrets": secrets_of(source)} | SOURCE.decided(source)
+
+
+def secrets_of(source: Source) -> list[str]:
+    """The names of the source's secrets; of unreadable ones, all that its kind has."""
+    try:
+        return sorted(source.credentials)
+    except CredentialsUnreadable:
+        pass
+    try:
+        return sorted(secret_fields(source.kind))
+    except Misconfigured:
+        return []
+
+
+def _workflows() -> dict[str, dict[str, Any]]:
+    return _by_source(describe_curation)
+
+
+def describe_curation(workflow: Workflow) -> dict[str, Any]:
+    described = {"tool_name": workflow.tool_name, "enabled": workflow.enabled} | WORKFLOW.decided(workflow)
+    former = workflow.former_tool_names
+    return described | ({"former_tool_names": former} if former else {})
+
+
+def _listed() -> dict[str, dict[str, Any]]:
+    return _by_source(_describe_listed)
+
+
+def _describe_listed(workflow: Workflow) -> dict[str, Any]:
+    described = {}
+    for name, column in LISTED.items():
+        value = getattr(workflow, column)
+        if name not in _LISTED_DEFAULTS or value != _LISTED_DEFAULTS[name]:
+            described[name] = value
+    # Hints and icons may be any JSON, so an empty value has no definite type.
+    described = {
+        name: value for name, value in described.items() if value or name not in ("annotations", "icons")
+    }
+    described |= {name: value for name in LISTED_BESIDES if (value := getattr(workflow, name))}
+    return described | ({MISSING: True} if workflow.missing_since else {})
+
+
+_LISTED_DEFAULTS = {
+    name: info.get_default(call_default_factory=True, validated_data={})
+    for name, info in WorkflowDefinition.model_fields.items()
+    if not info.is_required()
+}
+
+
+def _by_source(describe: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    rows = Workflow.objects.select_related("source").defer("source__encrypted_credentials").order_by()
+    for workflow in sorted(rows, key=lambda row: (row.source.name, row.upstream_id)):
+        found.setdefault(workflow.source.name, {})[workflow.upstream_id] = describe(workflow)
+    return found
+
+
+def _filters() -> list[dict[str, Any]]:
+    return [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()]
+
+
+def describe_rule(curated: Curated, rule: Any) -> dict[str, Any]:
+    """Everything the rule does, with `enabled` and the note if they are not the default."""
+    whole = {name: getattr(rule, name) for name in ("action", "subject", "syntax", "pattern")}
+    return whole | curated.decided(rule)
+
+
+def _toolsets() -> dict[str, Any]:
+    toolsets = Toolset.objects.prefetch_related("rules", "picked")
+    return {toolset.slug: describe_toolset(toolset) for toolset in _in_order(toolsets, "slug")}
+
+
+def describe_toolset(toolset: Toolset) -> dict[str, Any]:
+    rules = [describe_rule(TOOLSET_RULE, rule) for rule in toolset.rules.all()]
+    picked = sorted(workflow.tool_name for workflow in toolset.picked.all())
+    described = TOOLSET.decided(toolset)
+    return described | ({"rules": rules} if rules else {}) | ({"picked": picked} if picked else {})
+
+
+def _in_order(rows: Any, name: str) -> list[Any]:
+    """Sorted here: the database's order depends on its locale."""
+    return sorted(rows.order_by(), key=attrgetter(name))
+
+
+_WRITERS = {
+    "settings": _settings,
+    "groups": _groups,
+    "sources": _sources,
+    "filters": _filters,
+    "toolsets": _toolsets,
+    "workflows": _workflows,
+    "listed": _listed,
+}
+
+
+LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)
+"""Enough for 5,000 workflows with their schemas."""
+CAREFUL_BYTES = 256 * 1024
+"""Smaller files are read by the slower parser, which explains mistakes better than libyaml."""
+TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
+
+
+@dataclass(slots=True)
+class CatalogueFile:
+    """A parsed file and the problems found in it so far."""
+
+    document: Document
+    problems: list[Problem] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, content: bytes) -> "CatalogueFile":
+        """Raises ImportRefused for invalid YAML and for other versions."""
+        try:
+            document = read_document(content, limits=LIMITS, fast=len(content) > CAREFUL_BYTES)
+        except UnusableText as error:
+            raise ImportRefused(error.reasons) from None
+        file = cls(document, document.problems)
+        file._check_version()
+        file.mapping((), known=("version", *SECTIONS))
+        return file
+
+    def has(self, *path: str | int) -> bool:
+        value = self.document.value
+        for part in path:
+            if not isinstance(value, dict) or part not in value:
+                return False
+            value = value[part]
+        return True
+
+    def refuse(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(self.document.line_of(path), name_of(path), message))
+
+    def refuse_all(self, path: Path, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
+        """Add a model's validation errors; `names` maps its fields to the file's keys."""
+        if not hasattr(error, "error_dict"):
+            for message in error.messages:
+                self.refuse(path, message)
+            return
+        for field_name, messages in error.message_dict.items():
+            name = (names or {}).get(field_name, field_name)
+            for message in messages:
+                self.refuse((*path, name) if self.has(*path, name) else path, message)
+
+    def refuse_unknown(self, path: Path, message: str, name: str, known: Iterable[str]) -> None:
+        """Add the message with a suggestion of similar names."""
+        similar = find_similar_names(name, known)
+        self.refuse(path, message + (f"; did you mean {' or '.join(similar)}?" if similar else ""))
+
+    def raise_problems(self) -> None:
+        if self.problems:
+            raise ImportRefused(UnusableText(self.problems).reasons)
+
+    def mapping(self, path: Path, *, known: Iterable[str] | None = None) -> dict[str, Any]:
+        """The mapping at the path without unknown keys; empty if there is none."""
+        value = self.at(path)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.refuse(path, "has to be a mapping, that is keys with values")
+            return {}
+        if known is None:
+            return value
+        known = tuple(known)
+        for key in value:
+            if key not in known:
+                message = f"there is no such key here, there are {', '.join(known)}"
+                self.refuse_unknown((*path, key), message, key, known)
+        return {key: given for key, given in value.items() if key in known}
+
+    def items(self, path: Path, kind: type) -> list[Any]:
+        """The items at the path that have the type; empty if there is no list."""
+        value = self.at(path)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.refuse(path, "has to be a list")
+            return []
+        wanted = "a mapping" if kind is dict else TYPES[kind]
+        for index, one in enumerate(value):
+            if not isinstance(one, kind):
+                self.refuse((*path, index), f"has to be {wanted}")
+        return [one for one in value if isinstance(one, kind)]
+
+    def fields(self, path: Path, curated: Curated, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by the model's names: the given ones, and defaults for the others."""
+        values = {}
+        for name, field_name in curated.names.items():
+            values[field_name] = deepcopy(curated.defaults[field_name])
+            if name in given and self._has_type((*path, name), curated.model, field_name, given[name]):
+                values[field_name] = given[name]
+        return values
+
+    def at(self, path: Path) -> Any:
+        value = self.document.value
+        for part in path:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+    def _has_type(self, path: Path, model: type[models.Model], name: str, value: Any) -> bool:
+        """Django would accept `0` for false and `5` for a text; the model validates the values themselves."""
+        column: Any = model._meta.get_field(name)
+        if value is None:
+            if not column.null:
+                self.refuse(path, "needs a value; leave the key out for the default")
+            return bool(column.null)
+        if (wanted := _type_of(column)) is None or type(value) is wanted:
+            return True
+        quotes = "; put it in quotes" if wanted is str else ""
+        self.refuse(path, f"has to be {TYPES[wanted]}{quotes}")
+        return False
+
+    def _check_version(self) -> None:
+        value = self.document.value
+        version = value.get("version") if isinstance(value, dict) else None
+        if version != VERSION or isinstance(version, bool):
+            message = (
+                "a file begins with `version: 1`" if version is None else f"version {version} is not known"
+            )
+            path = ("version",) if version is not None else ()
+            self.refuse(path, f"{message}; this product reads version {VERSION}, as its export writes it")
+            self.raise_problems()
+
+
+def _type_of(column: Any) -> type | None:
+    """None for JSON columns."""
+    if isinstance(column, models.BooleanField):
+        return bool
+    if isinstance(column, models.IntegerField):
+        return int
+    if isinstance(column, JSONTextField):
+        return None
+    return str if isinstance(column, models.CharField | models.TextField) else None

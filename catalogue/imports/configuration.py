@@ -1,0 +1,816 @@
+"""Making the catalogue match a configuration file, in one transaction and one revision.
+
+A plan runs the same code and rolls back. The file describes an object as a whole: fields that it leaves out
+get their defaults. Objects and sections that it does not have stay, unless they are pruned.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.db.models import CharField, ProtectedError, Value
+from django.db.models.functions import Cast, Concat
+from django.utils import timezone
+
+from catalogue.configuration import (
+    FILTER,
+    LISTED,
+    LISTED_BESIDES,
+    MISSING,
+    RULE_FIELDS,
+    SOURCE,
+    TOOLSET,
+    TOOLSET_RULE,
+    WORKFLOW,
+    CatalogueFile,
+    Curated,
+    describe_curation,
+    describe_rule,
+    describe_source,
+    describe_toolset,
+    permissions_of,
+    secrets_of,
+)
+from catalogue.connections import secret_fields
+from catalogue.curation import MOST_FORMER_NAMES
+from catalogue.history import Actor, record_changes, record_deletion, remember_relations
+from catalogue.http_tools import KIND as DECLARED_HERE
+from catalogue.imports.pipeline import stored_secrets
+from catalogue.models import Review, Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models.workflow import tell_alias
+from catalogue.naming import make_tool_name
+from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
+from catalogue.reconciliation import read_listing
+from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
+from catalogue.toolsets import POSITIONS_APART, UnknownPicks, write_toolset
+from connectors.definitions import parse_definition
+from connectors.errors import Misconfigured
+from connectors.formats.yaml import Path
+
+SHOWN_VALUE = 160
+SHOWN_BEFORE = 30
+SHOWN_CHANGES = 12
+"""Per object in the history."""
+
+
+class Verb(StrEnum):
+    ADD = "add"
+    CHANGE = "change"
+    REMOVE = "remove"
+
+
+SIGNS = {Verb.ADD: "+", Verb.CHANGE: "~", Verb.REMOVE: "-"}
+DONE = {Verb.ADD: "added", Verb.CHANGE: "changed", Verb.REMOVE: "removed"}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    name: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedChange:
+    verb: Verb
+    kind: str
+    name: str
+    fields: tuple[FieldChange, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{SIGNS[self.verb]} {self.kind} {self.name}", *(f"    {one}" for one in self.fields)]
+        return "\n".join(lines)
+
+    @property
+    def told(self) -> str:
+        """For the object's history."""
+        shown = "; ".join(map(str, self.fields[:SHOWN_CHANGES]))
+        more = len(self.fields) - SHOWN_CHANGES
+        return shown + (f"; and {more} more" if more > 0 else "")
+
+
+@dataclass(slots=True)
+class Plan:
+    """All changes of an import, in order."""
+
+    changes: list[PlannedChange] = field(default_factory=list)
+    is_done: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.changes), self.counts])
+
+    @property
+    def counts(self) -> str:
+        """`2 sources to add, 1 workflow to change.`; after the import `added` and `changed`."""
+        if not self.changes:
+            return "Nothing differs."
+        counted = Counter((change.kind, change.verb) for change in self.changes)
+        parts = []
+        for (kind, verb), number in counted.items():
+            plural = "" if number == 1 or kind.endswith("s") else "s"
+            parts.append(f"{number:,} {kind}{plural} {DONE[verb] if self.is_done else f'to {verb}'}")
+        return ", ".join(parts) + "."
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal changes."""
+        return hashlib.sha256("\n".join(map(str, self.changes)).encode()).hexdigest()
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[FieldChange, ...]:
+    """The changed keys; a value missing on one side is `-`."""
+    names = [*new, *(name for name in old if name not in new)]
+    return tuple(
+        FieldChange(name, *_show_both(_text(old, name), _text(new, name)))
+        for name in names
+        if name not in old or name not in new or old[name] != new[name]
+    )
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    return json.dumps(values[name], ensure_ascii=False) if name in values else "-"
+
+
+def _show_both(old: str, new: str) -> tuple[str, str]:
+    """Long values are cut to the part that differs."""
+    if max(len(old), len(new)) <= SHOWN_VALUE:
+        return old, new
+    same = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+    start = max(0, same - SHOWN_BEFORE)
+    return _cut(old, start), _cut(new, start)
+
+
+def _cut(text: str, start: int) -> str:
+    before, after = "..." if start else "", "..." if len(text) > start + SHOWN_VALUE else ""
+    return f"{before}{text[start : start + SHOWN_VALUE]}{after}"
+
+
+BATCH = 200
+KNOWN = ("enabled", "former_tool_names", *WORKFLOW.names)
+NOT_LISTED = (
+    "its source has not listed this workflow yet: refresh the source first, or import a file whose section "
+    "`listed` has it"
+)
+DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
+DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
+UNCHECKED = ["source", "former_tool_names", *DECLARED]
+"""Columns that are validated elsewhere."""
+NAMES = {column: name for name, column in WORKFLOW.names.items()}
+
+LISTED_PREFIX = "listed "
+"""Prefix of fields of the section `listed` in a plan."""
+
+Layer = Mapping[str, Any]
+"""The engine's fields of a workflow, by the model's names."""
+
+
+@dataclass(slots=True)
+class Workflows:
+    """The rows to write. All sources together, because tool names are unique across them."""
+
+    file: CatalogueFile
+    prune: bool
+    added: list[Workflow] = field(default_factory=list)
+    changed: dict[Workflow, tuple[FieldChange, ...]] = field(default_factory=dict)
+    removed: list[Workflow] = field(default_factory=list)
+    accepted: list[Workflow] = field(default_factory=list)
+    """Rows whose held change was accepted in the catalogue that the file comes from."""
+    is_declared: bool = False
+    """Some workflows are declared here, so their listed fields are written too."""
+    _paths: dict[int, Path] = field(default_factory=dict)
+
+    def path_of(self, row: Workflow) -> Path:
+        """By identity: a row that is not stored has no key."""
+        return self._paths[id(row)]
+
+    def read(self, source: Source) -> None:
+        """Compare the file's workflows of a source with the stored ones."""
+        curated = self.file.mapping(("workflows", source.name))
+        listed = self.file.mapping(("listed", source.name))
+        present = {row.upstream_id: row for row in source.workflows.select_related("source")}
+        declared = source.kind == DECLARED_HERE
+        self.is_declared |= declared
+        held = Review.objects.changes().filter(workflow__source=source)
+        offers = dict(held.values_list("workflow__upstream_id", "offer_hash"))
+        wanted = [one for one in listed if declared or one not in present or one in offers]
+        layers = self._read_layers(source, wanted)
+        for upstream_id in dict.fromkeys([*curated, *wanted]):
+            row, layer = present.get(upstream_id), layers.get(upstream_id)
+            if row is not None and layer is not None and not declared:
+                # A change accepted elsewhere is accepted here if the engine offers the same.
+                layer = self._accept(row, layer, offers[upstream_id])
+            if row is not None:
+                self._change(row, layer)
+            elif layer is not None:
+                self._add(source, layer)
+            elif upstream_id not in wanted:
+                self.file.refuse(("workflows", source.name, upstream_id), NOT_LISTED)
+        if declared and self.prune and self.file.has("listed", source.name):
+            gone = (row for one, row in present.items() if one not in listed and row.missing_since is None)
+            self.removed.extend(gone)
+
+    def find_names(self) -> None:
+        """Name unnamed rows, and refuse names that are taken or still serve as an alias."""
+        touched, changed = [*self.changed, *self.added], {row.pk for row in self.changed}
+        known = Workflow.objects.select_related("source").order_by()
+        columns = ("tool_name", "upstream_id", "tool_aliases", "source__name")
+        others = [row for row in known.only(*columns) if row.pk not in changed]
+        taken = {row.tool_name: row for row in others}
+        aliases = {
+            name: (row, until) for row in (*others, *touched) for name, until in row.live_aliases.items()
+        }
+        counts = Counter(row.tool_name for row in touched if row.tool_name)
+        for row in touched:
+            if row.tool_name and (row.tool_name in taken or counts[row.tool_name] > 1):
+                by = taken.get(row.tool_name)
+                holder = (
+                    f"workflow {by.upstream_id} of {by.source.name}" if by else "another workflow of the file"
+                )
+                message = f"the tool name {row.tool_name} belongs to {holder}"
+                self.file.refuse(self.path_of(row), f"{message}: rename one of them, here or in the file")
+            elif row.tool_name in aliases and (alias := aliases[row.tool_name])[0] is not row:
+                message = tell_alias(alias[0].tool_name, alias[1])
+                self.file.refuse(self.path_of(row), f"{row.tool_name}: {message}")
+        names = {*taken, *counts, *aliases}
+        for row in self.added:
+            if not row.tool_name:
+                row.tool_name = make_tool_name(
+                    name=row.name, upstream_id=row.upstream_id, source_name=row.source.name, taken=names
+                )
+                names.add(row.tool_name)
+
+    def write(self) -> None:
+        Workflow.objects.bulk_create(self.added, batch_size=BATCH)
+        names = {name for fields in self.changed.values() for name in (one.name for one in fields)}
+        renamed = [row.pk for row, fields in self.changed.items() if fields[0].name == "tool_name"]
+        for start in range(0, len(renamed), BATCH):
+            # Unique names can be swapped only by way of names that no tool can have.
+            rows = Workflow.objects.filter(pk__in=renamed[start : start + BATCH])
+            rows.update(tool_name=Concat(Value("~"), Cast("pk", CharField())))
+        if self.changed:
+            decided = [column for column in DECIDED if NAMES.get(column, column) in names]
+            columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
+            Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
+        self._settle()
+        gone = [row.pk for row in self.removed]
+        Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
+
+    def _accept(self, row: Workflow, layer: Layer, offer_hash: str) -> Layer | None:
+        if layer["content_hash"] != offer_hash:
+            return None
+        self.accepted.append(row)
+        return {**layer, MISSING: row.missing_since is not None}
+
+    def _settle(self) -> None:
+        """Remove reviews that the import decides."""
+        for start in range(0, len(self.accepted), BATCH):
+            batch = self.accepted[start : start + BATCH]
+            Review.objects.changes().filter(workflow__in=batch).delete()
+        enabled = [
+            row.pk
+            for row, fields in self.changed.items()
+            if row.enabled and any(one.name == "enabled" for one in fields)
+        ]
+        for start in range(0, len(enabled), BATCH):
+            Review.objects.new_workflows().filter(workflow__in=enabled[start : start + BATCH]).delete()
+
+    def _add(self, source: Source, layer: Layer) -> None:
+        enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
+        row = Workflow(source=source, enabled=enabled)
+        _take_layer(row, layer)
+        if self._decide(row):
+            self.added.append(row)
+
+    def _change(self, row: Workflow, layer: Layer | None) -> None:
+        before = _described(row, layer)
+        if layer is not None:
+            _take_layer(row, layer)
+        if self._decide(row) and (fields := compare(before, _described(row, layer))):
+            self.changed[row] = fields
+
+    def _decide(self, row: Workflow) -> bool:
+        """Apply the curator's fields of the file; False if some are refused."""
+        path: Path = ("workflows", row.source.name, row.upstream_id)
+        self._paths[id(row)] = path if self.file.has(*path) else ("listed", *path[1:])
+        problems, given, name = len(self.file.problems), self.file.mapping(path, known=KNOWN), row.tool_name
+        for field_name, value in self.file.fields(path, WORKFLOW, given).items():
+            if field_name != "tool_name" or "tool_name" in given:
+                setattr(row, field_name, value)
+        if isinstance(enabled := given.get("enabled", row.enabled), bool):
+            row.enabled = enabled
+        else:
+            self.file.refuse((*path, "enabled"), "has to be true or false")
+        row.former_tool_names = _join_names(row, name, self.file.items((*path, "former_tool_names"), str))
+        try:
+            row.clean_fields(exclude=UNCHECKED if row.tool_name else [*UNCHECKED, "tool_name"])
+        except ValidationError as error:
+            self.file.refuse_all(path, error, NAMES)
+        for column, problem in row.find_own_problems().items():
+            field_name = NAMES.get(column, column)
+            self.file.refuse((*path, field_name) if self.file.has(*path, field_name) else path, problem)
+        return len(self.file.problems) == problems
+
+    def _read_layers(self, source: Source, wanted: list[str]) -> dict[str, Layer]:
+        """The listed fields of the file, checked like an engine's listing."""
+        definitions, besides = [], {}
+        for position, upstream_id in enumerate(wanted):
+            path: Path = ("listed", source.name, upstream_id)
+            given = self.file.mapping(path, known=(*LISTED, *LISTED_BESIDES, MISSING))
+            said = {name: given[name] for name in LISTED if name in given}
+            definitions.append(parse_definition({"id": upstream_id} | said, position=position))
+            found = {name: given[name] for name in LISTED_BESIDES if isinstance(given.get(name), str)}
+            besides[upstream_id] = found | {MISSING: given.get(MISSING) is True}
+        listing = read_listing(definitions)
+        for skipped in listing.skipped:
+            self.file.refuse(("listed", source.name, wanted[skipped["position"]]), skipped["reason"])
+        return {one: layer | besides.get(one, {MISSING: False}) for one, layer in listing.layers.items()}
+
+
+def label_of(row: Workflow) -> str:
+    return f"{row.source.name}/{row.upstream_id} ({row.tool_name})"
+
+
+def _described(row: Workflow, layer: Layer | None) -> dict[str, Any]:
+    """As in the file; of a declared workflow with its listed fields."""
+    described = describe_curation(row)
+    if layer is None:
+        return described
+    described |= {f"{LISTED_PREFIX}{name}": getattr(row, column) for name, column in LISTED.items()}
+    return described | {f"{LISTED_PREFIX}{MISSING}": row.missing_since is not None}
+
+
+def _take_layer(row: Workflow, layer: Layer) -> None:
+    now = timezone.now()
+    if row.content_hash != layer["content_hash"]:
+        row.changed_at = now
+    for name, value in layer.items():
+        if name != MISSING:
+            setattr(row, name, value)
+    row.missing_since = (row.missing_since or now) if layer[MISSING] else None
+
+
+def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
+    """Former names here and in the file; unchanged unless the file adds one."""
+    known: list[str] = row.former_tool_names
+    names = dict.fromkeys([*([name] if name else []), *of_file, *known])
+    joined = [one for one in names if one != row.tool_name][:MOST_FORMER_NAMES]
+    return known if set(joined) == set(known) else joined
+
+
+VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}
+"""The verbs of Django's permissions."""
+CHANGE_SOURCE = "catalogue.change_source"
+GROUPS_REFUSED = (
+    "groups are changed by superusers in the admin, and by manage.py import_catalogue; leave the section out"
+)
+Rights = Callable[[str], bool]
+"""Whether the actor has a permission such as `catalogue.change_source`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CatalogueImportRequest:
+    file: CatalogueFile
+    """Parsed anew for each import, which consumes it."""
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """By source and setting; others stay as stored."""
+    prune: bool = False
+    """Remove objects that the file's sections do not have."""
+    sources_only: bool = False
+    """Import only settings and sources, to list them before the rest; new workflows are hidden until then."""
+    tell_where: Callable[[str, str], str] = lambda source, secret: "give it with the file"
+    """How to give a missing secret, for the error message."""
+    by: Actor
+    rights: Rights | None = None
+    """None allows everything."""
+    dry_run: bool = False
+    expected: str = ""
+    """Digest of the plan that the user confirmed; any other plan raises PlanChanged."""
+
+
+def rights_of(user: Any) -> Rights:
+    """Groups grant permissions, so only superusers may change them."""
+    return lambda name: user.is_superuser or (not name.startswith("auth.") and user.has_perm(name))
+
+
+def token_rights(name: str) -> bool:
+    """The scope `catalogue:admin` can be granted by users who may not change groups."""
+    return not name.startswith("auth.")
+
+
+def import_catalogue(request: CatalogueImportRequest) -> Plan:
+    """Import everything or nothing. Raises ImportRefused and PlanChanged."""
+    return _Import(request).carry_out()
+
+
+class PlanChanged(Exception):
+    """The plan differs from the one that the user confirmed."""
+
+
+class _Import:
+    def __init__(self, request: CatalogueImportRequest) -> None:
+        self._request = request
+        self._by = request.by
+        self._file = request.file
+        self._plan = Plan()
+        self._histories: list[tuple[models.Model, str]] = []
+
+    def carry_out(self) -> Plan:
+        expected, dry_run = self._request.expected, self._request.dry_run
+        with transaction.atomic():
+            Revision.lock()
+            before = Revision.current()
+            self._write()
+            record_changes(self._by, self._histories)
+            if self._plan:
+                # Each saved row has raised it.
+                Revision.objects.filter(pk=1).update(number=before + 1)
+            superseded = bool(expected) and expected != self._plan.digest
+            if dry_run or superseded or self._file.problems:
+                transaction.set_rollback(True)
+        self._file.raise_problems()
+        if superseded:
+            raise PlanChanged
+        self._plan.is_done = not dry_run
+        return self._plan
+
+    def _write(self) -> None:
+        for section, write in (
+            ("settings", self._write_settings),
+            ("groups", self._write_groups),
+            ("sources", self._write_sources),
+            ("workflows", self._write_workflows),
+            ("filters", self._write_filters),
+            ("toolsets", self._write_toolsets),
+        ):
+            if self._request.sources_only and section not in ("settings", "sources"):
+                continue
+            if self._file.has(section) or (section == "workflows" and self._file.has("listed")):
+                write()
+
+    def _note(
+        self,
+        verb: Verb,
+        kind: str,
+        row: models.Model,
+        path: Path,
+        *,
+        name: str = "",
+        fields: Iterable[Any] = (),
+        permission: str = "",
+    ) -> None:
+        """Add it to the plan and the history, and refuse it without the permission."""
+        change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=tuple(fields))
+        self._plan.changes.append(change)
+        message = f"Import: {change.told or ('deleted' if verb is Verb.REMOVE else 'added')}."
+        if verb is Verb.REMOVE and not isinstance(row, Workflow):
+            # Needs the row to exist; a workflow only leaves the list.
+            record_deletion(self._by, [row], message)
+        else:
+            self._histories.append((row, message))
+        permission = permission or f"{row._meta.app_label}.{VERBS[verb]}_{row._meta.model_name}"
+        if self._request.rights is not None and not self._request.rights(permission):
+            message = f"this needs the permission {permission}; an administrator can grant it"
+            self._file.refuse(path, GROUPS_REFUSED if permission.startswith("auth.") else message)
+
+    # Settings.
+
+    def _write_settings(self) -> None:
+        known = live_settings()
+        wanted = self._file.mapping(("settings",), known=known)
+        row = settings_row()
+        before = {name: value for name, value in row.overrides.items() if name in known}
+        changes = {name: value for name, value in wanted.items() if before.get(name) != value}
+        if self._request.prune:
+            changes |= {name: None for name in before if name not in wanted}
+        if not changes:
+            return
+        try:
+            change_settings(changes, by=self._by.name)
+        except InvalidSettings as error:
+            for name, problem in error.problems.items():
+                self._file.refuse(("settings", name), problem)
+            return
+        after = {name: value for name, value in {**before, **changes}.items() if value is not None}
+        if fields := compare(before, after):
+            self._note(Verb.CHANGE, "settings", row, ("settings",), name="of the product", fields=fields)
+
+    # Groups.
+
+    def _write_groups(self) -> None:
+        known = permissions_of(Permission.objects.select_related("content_type"))
+        present = {group.name: group for group in Group.objects.prefetch_related("permissions__content_type")}
+        wanted = self._file.mapping(("groups",))
+        for name in wanted:
+            names = self._file.items(("groups", name), str)
+            for index, one in enumerate(names):
+                if one not in known:
+                    place = ("groups", name, index)
+                    self._file.refuse_unknown(place, f"there is no permission {one}", one, known)
+            self._write_group(name, present.get(name), {one: known[one] for one in names if one in known})
+        for name, group in present.items():
+            if self._request.prune and name not in wanted:
+                self._note(Verb.REMOVE, "group", group, ("groups",))
+                group.delete()
+
+    def _write_group(self, name: str, group: Group | None, wanted: dict[str, Permission]) -> None:
+        path, verb, before = ("groups", name), Verb.CHANGE, []
+        if group is None:
+            group, verb = Group(name=name), Verb.ADD
+            if self._is_refused(path, group.full_clean):
+                return
+            group.save()
+        else:
+            before = sorted(permissions_of(group.permissions.all()))
+        if verb is Verb.ADD or before != sorted(wanted):
+            group.permissions.set(wanted.values())
+            fields = compare({"permissions": before}, {"permissions": sorted(wanted)})
+            self._note(verb, "group", group, path, fields=fields)
+
+    # Sources.
+
+    def _write_sources(self) -> None:
+        wanted = self._file.mapping(("sources",))
+        present = {source.name: source for source in Source.objects.order_by("name")}
+        for name in wanted:
+            self._write_source(name, present.get(name))
+        for name, source in present.items():
+            if self._request.prune and name not in wanted:
+                self._note(Verb.REMOVE, "source", source, ("sources",))
+                source.delete()
+        for name in self._request.secrets.keys() - wanted.keys():
+            self._file.refuse(("sources",), f"secrets are given for {name}, which is not in the file")
+
+    def _write_source(self, name: str, source: Source | None) -> None:
+        path: Path = ("sources", name)
+        given = self._file.mapping(path, known=("kind", "config", "secrets", *SOURCE.names))
+        kind, config = given.get("kind"), given.get("config") or {}
+        if not isinstance(kind, str) or not isinstance(config, dict):
+            self._file.refuse(path, "needs its `kind`, such as simplified, and a mapping as its `config`")
+            return
+        if source is not None and source.kind != kind:
+            message = (
+                f"is of the kind {source.kind} here, which cannot be changed: delete it first, or rename one"
+            )
+            self._file.refuse(path, message)
+            return
+        values = self._file.fields(path, SOURCE, given)
+        credentials = self._credentials(path, kind, source)
+        if credentials is None:
+            return
+        if source is None:
+            self._add_source(
+                path, name, {"kind": kind, "config": config, "credentials": credentials} | values
+            )
+        else:
+            self._change_source(path, source, config, credentials, values)
+
+    def _credentials(self, path: Path, kind: str, source: Source | None) -> dict[str, str] | None:
+        """None if they are refused."""
+        try:
+            known = secret_fields(kind)
+        except Misconfigured as error:
+            self._file.refuse((*path, "kind"), error.message)
+            return None
+        stored, given = stored_secrets(source), dict(self._request.secrets.get(str(path[1]), {}))
+        named = self._file.items((*path, "secrets"), str)
+        if not self._file.has(*path, "secrets"):
+            named = sorted({*stored, *given})
+        if unknown := sorted({*named, *given} - set(known)):
+            message = f"no secrets of this kind: {', '.join(unknown)}; there are {', '.join(known) or 'none'}"
+            self._file.refuse(path, message)
+            return None
+        if missing := [one for one in named if one not in given and one not in stored]:
+            where = self._request.tell_where(str(path[1]), missing[0])
+            self._file.refuse(path, f"the secret {missing[0]} is not stored here: {where}")
+            return None
+        return {one: given.get(one) or stored[one] for one in named}
+
+    def _add_source(self, path: Path, name: str, values: dict[str, Any]) -> None:
+        if self._request.sources_only:
+            values |= {"new_workflows": Source.NewWorkflows.HIDDEN}
+        try:
+            source = create_source(name=name, **values)
+        except ValidationError as error:
+            self._file.refuse_all(path, error)
+        else:
+            self._note(Verb.ADD, "source", source, path, fields=compare({}, describe_source(source)))
+
+    def _change_source(
+        self,
+        path: Path,
+        source: Source,
+        config: dict[str, Any],
+        credentials: dict[str, str],
+        values: dict[str, Any],
+    ) -> None:
+        stored, before = stored_secrets(source), describe_source(source)
+        if self._request.sources_only:
+            values = {name: value for name, value in values.items() if name != "new_workflows"}
+        changed = {name: value for name, value in values.items() if getattr(source, name) != value}
+        given = self._request.secrets.get(source.name, {})
+        entered = sorted(name for name in given if given[name] != stored.get(name))
+        try:
+            if config != source.config and set(credentials) - set(given):
+                check_address_is_kept(source, config)
+            if config != source.config or credentials != stored:
+                configure_source(source, config=config, credentials=credentials)
+            if changed:
+                update_source(source, **changed)
+        except (ValidationError, Misconfigured) as error:
+            refused = error if isinstance(error, ValidationError) else ValidationError(error.message)
+            self._file.refuse_all(path, refused)
+            return
+        fields = [*compare(before, describe_source(source) | {"secrets": secrets_of(source)})]
+        # Secret values never appear.
+        fields += compare(dict.fromkeys(entered, "as before"), dict.fromkeys(entered, "as given"))
+        if fields:
+            self._note(Verb.CHANGE, "source", source, path, fields=fields)
+
+    # Workflows.
+
+    def _write_workflows(self) -> None:
+        sources = {source.name: source for source in Source.objects.all()}
+        named = {
+            name: (section, name)
+            for section in ("listed", "workflows")
+            for name in self._file.mapping((section,))
+        }
+        rows = Workflows(self._file, prune=self._request.prune)
+        for name in sorted(named):
+            if name in sources:
+                rows.read(sources[name])
+            elif not self._file.problems:
+                self._file.refuse_unknown(named[name], "there is no such source", name, sources)
+        if not self._file.problems:
+            rows.find_names()
+        if not self._file.problems:
+            rows.write()
+            self._note_workflows(rows)
+
+    def _note_workflows(self, rows: Workflows) -> None:
+        """Listed fields and declared workflows need the permission to change sources."""
+        added = [(row, rows.path_of(row), compare({}, describe_curation(row))) for row in rows.added]
+        for row, path, fields in added:
+            name = label_of(row)
+            self._note(Verb.ADD, "workflow", row, path, name=name, fields=fields, permission=CHANGE_SOURCE)
+        for row, fields in rows.changed.items():
+            declared = any(one.name.startswith(LISTED_PREFIX) for one in fields)
+            permission = CHANGE_SOURCE if declared else ""
+            path, name = rows.path_of(row), label_of(row)
+            self._note(Verb.CHANGE, "workflow", row, path, name=name, fields=fields, permission=permission)
+        for row in rows.removed:
+            place, name = ("listed", row.source.name), label_of(row)
+            self._note(Verb.REMOVE, "workflow", row, place, name=name, permission=CHANGE_SOURCE)
+
+    # Filters.
+
+    def _write_filters(self) -> None:
+        """In the file's order; other filters follow."""
+        wanted = self._read_rules(("filters",), FILTER)
+        if wanted is None:
+            return
+        present = list(WorkflowFilter.objects.all())
+        by_rule: dict[tuple[Any, ...], list[WorkflowFilter]] = {}
+        for rule in present:
+            by_rule.setdefault(_rule_key(rule), []).append(rule)
+        ordered: list[WorkflowFilter] = []
+        for index, values in enumerate(wanted):
+            rule = WorkflowFilter(**values)
+            same = by_rule.get(_rule_key(rule))
+            ordered.append(self._update_rule(same.pop(0) if same else None, rule, index))
+        for rule in present:
+            if rule in by_rule.get(_rule_key(rule), ()):
+                if self._request.prune:
+                    self._note(Verb.REMOVE, "filter", rule, ("filters",))
+                    rule.delete()
+                else:
+                    ordered.append(rule)
+        known = {rule.pk for rule in present}
+        self._move_filters(ordered, added={rule.pk for rule in ordered} - known)
+
+    def _update_rule(
+        self, present: WorkflowFilter | None, wanted: WorkflowFilter, index: int
+    ) -> WorkflowFilter:
+        path: Path = ("filters", index)
+        if present is None:
+            wanted.position = (index + 1) * POSITIONS_APART
+            wanted.save()
+            fields = compare({}, describe_rule(FILTER, wanted))
+            self._note(Verb.ADD, "filter", wanted, path, fields=fields)
+            return wanted
+        before = describe_rule(FILTER, present)
+        present.enabled, present.note = wanted.enabled, wanted.note
+        if fields := compare(before, describe_rule(FILTER, present)):
+            present.save(update_fields=["enabled", "note"])
+            self._note(Verb.CHANGE, "filter", present, path, fields=fields)
+        return present
+
+    def _move_filters(self, ordered: list[WorkflowFilter], *, added: set[int]) -> None:
+        """Write positions only if the order changes."""
+        keys = [(rule.position, rule.pk) for rule in ordered]
+        if keys == sorted(keys):
+            return
+        before = [rule.pk for rule in sorted(ordered, key=lambda rule: (rule.position, rule.pk))]
+        for number, rule in enumerate(ordered, start=1):
+            was, rule.position = before.index(rule.pk) + 1, number * POSITIONS_APART
+            rule.save(update_fields=["position"])
+            if was != number and rule.pk not in added:
+                fields = compare({"place": was}, {"place": number})
+                self._note(Verb.CHANGE, "filter", rule, ("filters",), fields=fields)
+
+    def _read_rules(self, path: Path, curated: Curated) -> list[dict[str, Any]] | None:
+        """None if some are refused."""
+        known, wanted = len(self._file.problems), []
+        for index, _ in enumerate(self._file.items(path, dict)):
+            place = (*path, index)
+            given = self._file.mapping(place, known=RULE_FIELDS)
+            values = self._file.fields(place, curated, given)
+            rule: Any = curated.model(**values)
+            self._is_refused(place, partial(rule.clean_fields, exclude=[*curated.otherwise]))
+            wanted.append(values)
+        return None if len(self._file.problems) > known else wanted
+
+    # Toolsets.
+
+    def _write_toolsets(self) -> None:
+        wanted = self._file.mapping(("toolsets",))
+        present = {toolset.slug: toolset for toolset in Toolset.objects.prefetch_related("rules", "picked")}
+        for slug in wanted:
+            self._write_toolset(slug, present.get(slug))
+        for slug, toolset in present.items():
+            if self._request.prune and slug not in wanted:
+                self._remove_toolset(toolset)
+
+    def _write_toolset(self, slug: str, toolset: Toolset | None) -> None:
+        path: Path = ("toolsets", slug)
+        given = self._file.mapping(path, known=(*TOOLSET.names, "rules", "picked"))
+        values = self._file.fields(path, TOOLSET, given)
+        rules = self._read_rules((*path, "rules"), TOOLSET_RULE)
+        picked = sorted(set(self._file.items((*path, "picked"), str)))
+        if rules is None:
+            return
+        before = {} if toolset is None else describe_toolset(toolset)
+        wanted = _toolset_as(slug, values, rules, picked)
+        if toolset is not None and before == wanted:
+            return
+        if toolset is not None:
+            remember_relations(toolset)
+        try:
+            written = write_toolset(toolset or Toolset(slug=slug), picked=picked, rules=rules, **values)
+        except UnknownPicks as unknown:
+            taken = list(Workflow.objects.values_list("tool_name", flat=True))
+            for name in unknown.names:
+                place = (*path, "picked", given["picked"].index(name))
+                self._file.refuse_unknown(place, f"there is no workflow {name}", name, taken)
+        except ValidationError as error:
+            self._file.refuse_all(path, error)
+        else:
+            verb = Verb.ADD if toolset is None else Verb.CHANGE
+            self._note(verb, "toolset", written, path, fields=compare(before, wanted))
+
+    def _remove_toolset(self, toolset: Toolset) -> None:
+        try:
+            with transaction.atomic():
+                self._note(Verb.REMOVE, "toolset", toolset, ("toolsets",))
+                toolset.delete()
+        except ProtectedError:
+            message = f"tokens are bound to {toolset.slug}: delete it by hand, or keep it in the file"
+            self._file.refuse(("toolsets",), message)
+
+    def _is_refused(self, path: Path, check: Callable[[], None]) -> bool:
+        try:
+            check()
+        except ValidationError as error:
+            names = (
+                {column: name for name, column in WORKFLOW.names.items()} if path[0] == "workflows" else {}
+            )
+            self._file.refuse_all(path, error, names)
+            return True
+        return False
+
+
+def _rule_key(rule: Any) -> tuple[Any, ...]:
+    return rule.action, rule.subject, rule.syntax, rule.pattern
+
+
+def _toolset_as(
+    slug: str, values: dict[str, Any], rules: list[dict[str, Any]], picked: list[str]
+) -> dict[str, Any]:
+    """The toolset in the file as the export would describe it."""
+    decided = TOOLSET.decided(Toolset(slug=slug, **values))
+    described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
+    return decided | ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})

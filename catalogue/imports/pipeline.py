@@ -1,0 +1,111 @@
+"""What every import has in common: its request, its outcome, the permissions it needs and its refusals."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from catalogue.history import Actor, record_change
+from catalogue.models import Source
+from catalogue.reconciliation import Change
+from catalogue.secrets import CredentialsUnreadable
+from connectors.http_tools.checks import InvalidTool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    content: bytes = field(repr=False)
+    source: str = ""
+    """An existing source, or the name of a new one."""
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Of the source, by setting."""
+    prune: bool = False
+    """Remove the source's workflows that the content does not have."""
+    expose: bool = False
+    """Enable new workflows at once."""
+    dry_run: bool = False
+    """Return what the import would change, and write nothing."""
+    by: Actor | None = None
+    """The actor in the history; None keeps the import out of it."""
+
+
+@dataclass(kw_only=True)
+class ImportOutcome:
+    """What an import changes, or would change in a dry run."""
+
+    source: str
+    is_new: bool
+    """Whether the import creates the source."""
+    notes: list[str]
+    dry_run: bool
+
+    def count(self, change: Change) -> int:
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> str:
+        """`120 added, 3 removed`; empty if nothing is imported."""
+        return ", ".join(f"{number} {change}" for change in Change if (number := self.count(change)))
+
+    def record(self, by: Actor | None, source: Source, what: str) -> None:
+        """Call it in the transaction of the import."""
+        if by is not None:
+            record_change(by, [source], f"Imported {what}: {self.counts or 'nothing'}.")
+
+
+class ImportRefused(Exception):
+    """Nothing was written; every reason is a sentence."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("\n".join(reasons))
+        self.reasons = reasons
+
+
+def permissions_to_import(source: str) -> list[str]:
+    """What a staff member needs for the source; without a name the import chooses the source."""
+    if not source:
+        return ["catalogue.add_source", "catalogue.change_source"]
+    known = Source.objects.filter(name=source).exists()
+    return [f"catalogue.{'change' if known else 'add'}_source"]
+
+
+def policy_for_new(*, expose: bool) -> Source.NewWorkflows:
+    return Source.NewWorkflows.EXPOSED if expose else Source.NewWorkflows.HIDDEN
+
+
+def stored_secrets(source: Source | None) -> dict[str, str]:
+    """Without those that can no longer be decrypted."""
+    try:
+        return {} if source is None else source.credentials
+    except CredentialsUnreadable:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolFault:
+    """One offending place of a submission."""
+
+    position: int | None = None
+    """Index of the tool; None for what concerns no single tool, such as the source's name."""
+    path: str = ""
+    """JSON Pointer into the tool's ToolConfig; without a position into the submission: `/source`."""
+    message: str
+
+
+class ToolsRefused(Exception):
+    """Nothing was stored."""
+
+    def __init__(self, problems: Iterable[ToolFault]) -> None:
+        ordered = sorted(problems, key=lambda fault: -1 if fault.position is None else fault.position)
+        self.problems = list(dict.fromkeys(ordered))
+        super().__init__("; ".join(_in_words(problem) for problem in self.problems))
+
+
+def faults_of(invalid: InvalidTool, position: int) -> list[ToolFault]:
+    return [
+        ToolFault(position=position, path=problem.path, message=problem.message)
+        for problem in invalid.problems
+    ]
+
+
+def _in_words(fault: ToolFault) -> str:
+    place = "" if fault.position is None else f"tool {fault.position}"
+    return ": ".join(filter(None, [f"{place} {fault.path}".strip(), fault.message]))

@@ -1,0 +1,260 @@
+"""Importing a file that declares a Temporal service and its workflows.
+
+Everything is checked before anything is written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from catalogue.connections import secret_fields
+from catalogue.imports.pipeline import (
+    ImportOutcome,
+    ImportRefused,
+    ImportRequest,
+    policy_for_new,
+    stored_secrets,
+)
+from catalogue.models import DiscoveryRun, Revision, Source
+from catalogue.reconciliation import Change, Listing, foresee_changes, read_listing, reconcile
+from catalogue.sources import (
+    check_address_is_kept,
+    check_candidate,
+    check_settings,
+    check_source,
+    configure_source,
+    create_source,
+)
+from connectors.errors import Misconfigured
+from connectors.formats.yaml import UnusableText
+from connectors.protocol import Health
+from connectors.temporal.config import TemporalConfig, read_declared
+from connectors.temporal.declarations import CacheBlock
+from connectors.temporal.definitions_file import (
+    PLACES,
+    Declared,
+    name_in_file,
+    read_definitions,
+    setting_named,
+    write_definitions,
+)
+
+KIND = "temporal"
+USUAL_NAME = "temporal"
+SEEN_LATER = "Agents see the added workflows once a curator enables them."
+SEEN_LATER_AS_BEFORE = (
+    "Agents see the added workflows once a curator enables them: only a new source can enable them at once, "
+    "and this one hides new workflows."
+)
+OWN_SETTINGS = ("definitions", "definitions_file")
+
+cache_takers: list[Callable[..., list[str]]] = []
+"""Appliers of the file's block `cache`, which rooms above register.
+
+Each takes the block and `apply`; without it, it only returns what it would do.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemporalImportRequest(ImportRequest):
+    """Secrets are by the file's names or the settings', and override those in the file.
+
+    `expose` applies to new sources only.
+    """
+
+    source: str = USUAL_NAME
+    path: str = ""
+    """If set, each refresh reads the file there; otherwise the content is stored."""
+
+
+@dataclass(kw_only=True)
+class TemporalImport(ImportOutcome):
+    changes: dict[str, Change]
+    """By workflow name."""
+    settings: list[str]
+    """Changed settings of the source, by the file's names."""
+    health: Health | None = None
+
+    def count(self, change: Change) -> int:
+        return sum(one is change for one in self.changes.values())
+
+
+def import_file(request: TemporalImportRequest) -> TemporalImport:
+    """Create or update the source and its workflows. Raises ImportRefused, and changes nothing then.
+
+    Temporal need not be reachable; the outcome's `health` says whether it is.
+    """
+    if request.dry_run:
+        prepared = _prepare(request)
+        prepared.outcome.health = check_candidate(prepared.candidate())
+        return prepared.outcome
+    with transaction.atomic():
+        Revision.lock()
+        prepared = _prepare(request)
+        source = prepared.write()
+        run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
+        reconcile(source, prepared.listing, run, by_hand=True, by=request.by)
+        prepared.outcome.record(request.by, source, "a Temporal file")
+        run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+        _take_cache(prepared.declared, apply=True)
+    prepared.outcome.health = check_source(source)
+    return prepared.outcome
+
+
+@dataclass(kw_only=True, slots=True)
+class _Prepared:
+    source: Source | None
+    declared: Declared
+    listing: Listing
+    config: dict[str, Any]
+    credentials: dict[str, str] = field(repr=False)
+    policy: str
+    outcome: TemporalImport
+
+    def candidate(self) -> Source:
+        """An unsaved source with the new settings."""
+        candidate = Source(name=self.outcome.source, kind=KIND, config=self.config)
+        candidate.credentials = self.credentials
+        return candidate
+
+    def write(self) -> Source:
+        if self.source is None:
+            return create_source(
+                name=self.outcome.source,
+                kind=KIND,
+                config=self.config,
+                credentials=self.credentials,
+                new_workflows=self.policy,
+            )
+        # Unchanged settings keep open connections and cached results.
+        if self.config != self.source.config or self.credentials != stored_secrets(self.source):
+            configure_source(self.source, config=self.config, credentials=self.credentials)
+        return self.source
+
+
+def _prepare(request: TemporalImportRequest) -> _Prepared:
+    source = Source.objects.filter(name=request.source).first()
+    if source is not None and source.kind != KIND:
+        raise ImportRefused([f"Source {source.name} is of the kind {source.kind}, not {KIND}."])
+    declared = _read(request, source)
+    if source is None and declared.connection is None:
+        raise ImportRefused(
+            [f"There is no source {request.source} yet, and the file does not say where Temporal is "
+             "(temporal.hostPort)."]
+        )  # fmt: skip
+    config = _config(request, source, declared)
+    credentials = _credentials(request, source, declared, config)
+    _check(Source(name=request.source, kind=KIND, config=config), credentials)
+    listing = read_listing(read_declared(TemporalConfig.model_validate(config | credentials)).workflows)
+    if listing.skipped:
+        raise ImportRefused([f"{skipped['name']}: {skipped['reason']}." for skipped in listing.skipped])
+    policy = source.new_workflows if source is not None else policy_for_new(expose=request.expose)
+    outcome = TemporalImport(
+        source=request.source,
+        is_new=source is None,
+        dry_run=request.dry_run,
+        changes={
+            name: Change.KEPT if name in listing.layers and name not in declared.entries else change
+            for name, change in foresee_changes(source, listing).items()
+        },
+        settings=_changed_settings(source, config, credentials),
+        notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
+    )
+    if outcome.count(Change.ADDED) and policy == Source.NewWorkflows.HIDDEN:
+        outcome.notes.append(SEEN_LATER_AS_BEFORE if request.expose else SEEN_LATER)
+    return _Prepared(
+        source=source,
+        declared=declared,
+        listing=listing,
+        config=config,
+        credentials=credentials,
+        policy=policy,
+        outcome=outcome,
+    )
+
+
+def _read(request: TemporalImportRequest, source: Source | None) -> Declared:
+    queue = source.config.get("default_task_queue", "") if source else ""
+    try:
+        return read_definitions(request.content, default_task_queue=queue)
+    except UnusableText as error:
+        raise ImportRefused(error.reasons) from None
+
+
+def _config(request: TemporalImportRequest, source: Source | None, declared: Declared) -> dict[str, Any]:
+    """A connection in the file replaces the source's whole connection; other settings stay."""
+    replaced = {*OWN_SETTINGS, *(PLACES if declared.connection else ())}
+    config = {
+        name: value for name, value in (source.config if source else {}).items() if name not in replaced
+    }
+    if declared.connection is not None:
+        config |= declared.connection.settings
+    earlier = {} if request.prune or source is None else _entries_of(source)
+    if not request.path:
+        return config | {"definitions": write_definitions(earlier | declared.entries)}
+    if lost := sorted(earlier.keys() - declared.entries.keys()):
+        raise ImportRefused(
+            [f"The source has workflows that the file has not ({', '.join(lost)}). A file that is read "
+             "by its path decides alone: put them into it, or prune them."]
+        )  # fmt: skip
+    return config | {"definitions_file": request.path}
+
+
+def _entries_of(source: Source) -> dict[str, dict[str, Any]]:
+    """The declarations that earlier files left in the source."""
+    known = {
+        name: source.config[name] for name in (*OWN_SETTINGS, "default_task_queue") if name in source.config
+    }
+    try:
+        settings = TemporalConfig.model_validate({"host_port": "localhost"} | known)
+        return read_declared(settings).entries
+    except (Misconfigured, ValueError):
+        raise ImportRefused(
+            [f"What source {source.name} declares at present cannot be read, so that nothing can be added to "
+             "it. Pruning replaces it."]
+        ) from None  # fmt: skip
+
+
+def _credentials(
+    request: TemporalImportRequest, source: Source | None, declared: Declared, config: dict[str, Any]
+) -> dict[str, str]:
+    given = {setting_named(name): value for name, value in request.secrets.items()}
+    if unknown := sorted(given.keys() - set(secret_fields(KIND))):
+        known = ", ".join(name_in_file(name).rpartition(".")[2] for name in secret_fields(KIND))
+        raise ImportRefused([f"Unknown secrets: {', '.join(unknown)}; there are {known}."])
+    given = (declared.connection.secrets if declared.connection else {}) | given
+    stored = stored_secrets(source)
+    if source is not None and stored.keys() - given.keys():
+        try:
+            check_address_is_kept(source, config)
+        except ValidationError as error:
+            raise ImportRefused(error.messages) from None
+    return stored | given
+
+
+def _check(candidate: Source, credentials: dict[str, str]) -> None:
+    candidate.credentials = credentials
+    try:
+        candidate.clean_fields(exclude=["encrypted_credentials"])
+        check_settings(candidate)
+    except ValidationError as error:
+        raise ImportRefused(error.messages) from None
+
+
+def _changed_settings(
+    source: Source | None, config: dict[str, Any], credentials: dict[str, str]
+) -> list[str]:
+    if source is None:
+        return []
+    stored = stored_secrets(source)
+    changed = [name for name in PLACES if config.get(name) != source.config.get(name)]
+    changed += [name for name in credentials if credentials[name] != stored.get(name)]
+    return [name_in_file(name) for name in changed]
+
+
+def _take_cache(declared: Declared, *, apply: bool = False) -> list[str]:
+    block: CacheBlock | None = declared.cache
+    return [] if block is None else [note for take in cache_takers for note in take(block, apply=apply)]

@@ -1,0 +1,418 @@
+"""HTTP tools that are declared here: storing, replacing and removing them.
+
+Everything is checked before anything is written, and one submission is one transaction.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pydantic
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+from pydantic import BaseModel, ConfigDict, Field
+
+from catalogue.connections import find_setting_problems
+from catalogue.exposure import Visibility, explain_exposure
+from catalogue.filters import FilterChain
+from catalogue.history import Actor, record_change
+from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
+from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new
+from catalogue.imports.targets import TargetSource, find_targets
+from catalogue.models import DiscoveryRun, Revision, Source, Workflow, WorkflowFilter
+from catalogue.naming import make_tool_name
+from catalogue.reconciliation import Change, Listing, foresee_changes, read_listing, reconcile
+from catalogue.schemas import find_schema_problem
+from catalogue.sources import create_source
+from connectors.definitions import WorkflowDefinition
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json_schema import pointer_of
+from connectors.formats.yaml import UnusableText, read_document
+from connectors.http_tools.checks import InvalidTool, ToolProblem, definition_of
+from connectors.http_tools.tool import ToolConfig
+
+MOST_TOOLS = 1_000
+SHOWN_STEP = 100
+MOST_BYTES = 4_194_304
+"""Of JSON; a quarter of it for YAML, which takes longer to read."""
+
+
+class ToolSubmission(BaseModel):
+    """Tools, and what to do with them."""
+
+    # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    tools: list[ToolConfig] = Field(min_length=1, max_length=MOST_TOOLS)
+    source: str | None = Field(default=None, min_length=1, max_length=64)
+    """A source of HTTP tools that they belong to, or the name of a new one. Left out: their addresses and
+    authentication decide, and where no source fits, one named after the host is added."""
+    expose: bool = True
+    """Whether agents see new tools at once, filters permitting."""
+    dry_run: bool = False
+    """Store nothing, tell what would change."""
+
+
+BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]
+"""Keys that belong beside the tools rather than in one."""
+
+
+def read_text(content: bytes) -> Any:
+    """Parse JSON or YAML. Raises ToolsRefused."""
+    if len(content) > MOST_BYTES:
+        raise ToolsRefused([ToolFault(message=f"The text is larger than {MOST_BYTES:,} bytes.")])
+    try:
+        if content.lstrip()[:1] in (b"{", b"["):
+            return parse_json(content)
+        document = read_document(content)
+    except (UnreadableJSON, UnusableText) as error:
+        raise ToolsRefused([ToolFault(message=str(error))]) from None
+    if document.problems:
+        raise ToolsRefused(ToolFault(message=str(problem)) for problem in document.problems)
+    return document.value
+
+
+def read_submission(raw: Any) -> ToolSubmission:
+    """Raises ToolsRefused with all faults."""
+    return _validated(raw if _is_whole(raw) else {"tools": raw if isinstance(raw, list) else [raw]})
+
+
+def read_tool(raw: Any) -> ToolConfig:
+    """Raises ToolsRefused with all faults."""
+    return _validated({"tools": [raw]}).tools[0]
+
+
+def place_of(fault: ToolFault, raw: Any) -> str:
+    """JSON Pointer to the fault in the submission."""
+    if fault.position is None:
+        return fault.path if _is_whole(raw) else ""
+    if isinstance(raw, list):
+        return f"/{fault.position}{fault.path}"
+    return f"/tools/{fault.position}{fault.path}" if _is_whole(raw) else fault.path
+
+
+def name_of(fault: ToolFault, raw: Any) -> str:
+    """The name of the faulty tool among several; empty if there is one tool or it has no name."""
+    tools = raw["tools"] if _is_whole(raw) else raw
+    tool = tools[fault.position] if isinstance(tools, list) and fault.position is not None else None
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name[:SHOWN_STEP] if isinstance(name, str) and name.isprintable() else ""
+
+
+def _is_whole(raw: Any) -> bool:
+    return isinstance(raw, dict) and "tools" in raw
+
+
+def _validated(written: Any) -> ToolSubmission:
+    try:
+        return ToolSubmission.model_validate(written)
+    except pydantic.ValidationError as error:
+        raise ToolsRefused(_faults(error, written)) from None
+
+
+def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ToolFault]:
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        steps = list(_steps_of(problem["loc"], written, is_absent=problem["type"] == "missing"))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden" and steps[2:] in BESIDE:
+            message = f'This is said beside the tools: {{"{steps[2]}": ..., "tools": [...]}}.'
+        if len(steps) > 1 and steps[0] == "tools":
+            yield ToolFault(position=int(steps[1]), path=pointer_of(steps[2:]), message=message)
+        else:
+            yield ToolFault(path=pointer_of(steps), message=message)
+
+
+def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> Iterator[str]:
+    """The steps that exist in the submission; Pydantic adds the alternatives of unions in between."""
+    for position, part in enumerate(loc):
+        in_list = isinstance(written, list) and isinstance(part, int)
+        if in_list or (isinstance(written, dict) and part in written):
+            written = written[part]
+            yield str(part)[:SHOWN_STEP]
+        elif is_absent and position == len(loc) - 1:
+            yield str(part)[:SHOWN_STEP]
+
+
+SETTING_PLACES = {
+    "base_url": "/api/endpoint",
+    "api_key": "/api/authentication/key",
+    "api_key_name": "/api/authentication/name",
+    "token": "/api/authentication/token",
+    "username": "/api/authentication/username",
+    "password": "/api/authentication/password",
+    "oauth_token_url": "/api/authentication/token_url",
+    "oauth_client_id": "/api/authentication/client_id",
+    "oauth_client_secret": "/api/authentication/client_secret",
+}
+"""Where a ToolConfig has the value of a source's setting."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolChange:
+    tool_id: str
+    """Its name as a tool: unique and permanent."""
+    name: str
+    source: str
+    change: Change
+    exposed: bool = False
+    hidden_because: str = ""
+    """Empty for an exposed tool."""
+    note: str = ""
+    position: int | None = None
+    """Index in the submission; None for a removed tool."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StoredTools:
+    """The result of a submission, or of its dry run."""
+
+    tools: list[ToolChange] = field(default_factory=list)
+    """In the order of the submission, followed by removed tools."""
+    new_sources: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class SourceUpdate:
+    """A source with its new tools. Write in a transaction that holds `Revision.lock`."""
+
+    target: TargetSource
+    listing: Listing
+    position_of: dict[str, int]
+    """By tool name."""
+
+    @classmethod
+    def of(cls, target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolFault]) -> Self:
+        """Faults of the tools are appended to `faults`."""
+        definitions: dict[str, WorkflowDefinition] = {}
+        position_of: dict[str, int] = {}
+        for position in target.positions:
+            try:
+                definition = _definition_of(tools[position], base_url=target.base_url)
+            except InvalidTool as invalid:
+                faults += faults_of(invalid, position)
+                continue
+            if definitions.setdefault(definition.id, definition) is not definition:
+                message = f"Tool {position_of[definition.id]} of this submission has the same name."
+                faults.append(ToolFault(position=position, path="/name", message=message))
+            position_of.setdefault(definition.id, position)
+        listing = read_listing(definitions.values())
+        # The author can fix a declaration, so nothing of it is replaced or left out silently.
+        faults += [
+            ToolFault(position=position_of[problem["id"]], path="/input_schema", message=problem["reason"])
+            for problem in (*listing.skipped, *listing.flagged)
+        ]
+        faults += [
+            fault
+            for name, tool in definitions.items()
+            for fault in _output_faults(listing, tool, position_of[name])
+        ]
+        return cls(target, listing, position_of)
+
+    def carry_out(
+        self, stored: StoredTools, *, expose: bool, prune: bool, replace: bool, by: Actor | None
+    ) -> None:
+        """Raises ToolsRefused if a new source is invalid."""
+        source = self.target.source or self._create(stored, expose=expose, by=by)
+        changes = foresee_changes(source, self.listing)
+        if not replace:
+            self._keep(changes)
+        if not prune:
+            changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
+        if {*changes.values()} - {Change.UNCHANGED, Change.KEPT}:
+            self._reconcile(source, expose=expose, prune=prune, by=by)
+        stored.tools += self._tell(source, changes)
+
+    def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
+        target = self.target
+        config = {"base_url": target.base_url} | target.settings
+        problems = find_setting_problems(KIND, config | target.secrets)
+        if faults := list(self._faults(problems)):
+            raise ToolsRefused(faults)
+        try:
+            source = create_source(
+                name=target.name,
+                kind=KIND,
+                config=config,
+                credentials=target.secrets,
+                new_workflows=policy_for_new(expose=expose),
+            )
+        except ValidationError as error:
+            raise ToolsRefused(self._settings_faults(error)) from None
+        stored.new_sources.append(source.name)
+        if by is not None:
+            record_change(by, [source], "Added with its first tool.")
+        secret = SECRET_OF.get(authentication_of(config).type)
+        if secret and not target.secrets:
+            label = secret.replace("_", " ")
+            stored.notes.append(
+                f"Source {source.name} has no {label} yet: enter it there before its tools are called."
+            )
+        return source
+
+    def _faults(self, problems: dict[str, list[str]]) -> Iterator[ToolFault]:
+        """Faults in a new source's settings, reported at the first tool that brings them."""
+        for setting, messages in problems.items():
+            path = SETTING_PLACES.get(setting, "/api/authentication")
+            for message in messages:
+                yield ToolFault(position=self.target.positions[0], path=path, message=message)
+
+    def _settings_faults(self, error: ValidationError) -> Iterator[ToolFault]:
+        """Faults in a new source's name, or in its address."""
+        for setting, messages in error.message_dict.items():
+            for message in messages:
+                if setting == "name":
+                    yield ToolFault(path="/source", message=message)
+                else:
+                    yield ToolFault(position=self.target.positions[0], path="/api/endpoint", message=message)
+
+    def _keep(self, changes: dict[str, Change]) -> None:
+        for name, change in changes.items():
+            if change is Change.UPDATED:
+                changes[name] = Change.KEPT
+                del self.listing.layers[name]
+
+    def _reconcile(self, source: Source, *, expose: bool, prune: bool, by: Actor | None) -> None:
+        run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
+        reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
+        run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+        # The declaration is the listing, also while the API is unreachable.
+        Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
+
+    def _tell(self, source: Source, changes: dict[str, Change]) -> Iterator[ToolChange]:
+        workflows = Workflow.objects.filter(source=source, upstream_id__in=changes).for_lists()
+        known = {workflow.upstream_id: workflow for workflow in workflows}
+        chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+        for name, change in changes.items():
+            workflow = known[name]
+            workflow.source = source
+            visibility = explain_exposure(workflow, chain).visibility
+            exposed = visibility is Visibility.EXPOSED
+            yield ToolChange(
+                tool_id=workflow.tool_name,
+                name=name,
+                source=source.name,
+                change=change,
+                exposed=exposed,
+                hidden_because="" if exposed else visibility.value,
+                note=_note(workflow, change),
+                position=self.position_of.get(name),
+            )
+
+
+def _definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
+    """Raises InvalidTool."""
+    definition, schema = definition_of(tool, base_url=base_url), tool.output_schema
+    # read_listing checks the schema of an object.
+    if schema is None or schema.get("type") == "object":
+        return definition
+    if problem := find_schema_problem(schema):
+        raise InvalidTool([_unusable_output(problem)])
+    # MCP promises objects only; the metadata keep the schema of any other result.
+    metadata = definition.metadata | {OUTPUT_SCHEMA: schema}
+    return definition.model_copy(update={"output_schema": None, "metadata": metadata})
+
+
+def _output_faults(listing: Listing, tool: WorkflowDefinition, position: int) -> list[ToolFault]:
+    """An output schema that is not valid JSON Schema: an error here, though not for engines."""
+    layer = listing.layers.get(tool.id)
+    if tool.output_schema is None or layer is None or layer["output_schema"] is not None:
+        return []
+    problem = _unusable_output(find_schema_problem(tool.output_schema))
+    return faults_of(InvalidTool([problem]), position)
+
+
+def _unusable_output(problem: str) -> ToolProblem:
+    return ToolProblem("/output_schema", f"This cannot be used as JSON Schema: {problem}")
+
+
+def _note(workflow: Workflow, change: Change) -> str:
+    """Set if the tool could not get its usual name."""
+    wanted = make_tool_name(
+        name=workflow.name,
+        upstream_id=workflow.upstream_id,
+        source_name=workflow.source.name,
+        taken=set(),
+    )
+    if change is not Change.ADDED or workflow.tool_name == wanted:
+        return ""
+    return f"The id {wanted} belongs to another tool already."
+
+
+def store_tools(
+    tools: Sequence[ToolConfig],
+    *,
+    source: str | None = None,
+    expose: bool,
+    prune: bool = False,
+    replace: bool = True,
+    may_add_source: bool = True,
+    dry_run: bool = False,
+    by: Actor | None = None,
+) -> StoredTools:
+    """Add the tools, or update existing ones to match. Raises ToolsRefused, and stores nothing then.
+
+    `source` names an existing or a new source; without it the tools' addresses decide. `expose` enables new
+    tools. `prune` removes the other tools of the named source. Without `replace` existing tools stay as they
+    are. `may_add_source` is the caller's permission to add a source. `by` is the actor in the history.
+    """
+    if prune and (source is None or not replace):
+        raise ValueError("Pruning needs the name of a source, and replaces what it has.")
+    with transaction.atomic():
+        Revision.lock()
+        targets, faults = find_targets(tools, source=source)
+        if not may_add_source:
+            faults += [
+                ToolFault(
+                    position=target.positions[0],
+                    path="/api/endpoint",
+                    message=f"No source fits {target.base_url}; to add one takes catalogue.add_source.",
+                )
+                for target in targets
+                if target.source is None
+            ]
+        updates = [SourceUpdate.of(target, tools, faults) for target in targets]
+        if faults:
+            raise ToolsRefused(faults)
+        stored = StoredTools(dry_run=dry_run)
+        for update in updates:
+            update.carry_out(stored, expose=expose, prune=prune, replace=replace, by=by)
+        stored.tools.sort(key=lambda tool: len(tools) if tool.position is None else tool.position)
+        if dry_run:
+            transaction.set_rollback(True)
+    return stored
+
+
+def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = None) -> StoredTools:
+    """Change a tool; it keeps its name, its source and its id. Raises ToolsRefused."""
+    with transaction.atomic():
+        Revision.lock()
+        present = Workflow.objects.present().select_related("source").filter(pk=workflow.pk).first()
+        if present is None:
+            raise ToolsRefused([ToolFault(message=f"There is no tool {workflow.tool_name} any more.")])
+        if tool.name != present.upstream_id:
+            message = f"The tool is called {present.upstream_id}; submit another one for another name."
+            raise ToolsRefused([ToolFault(position=0, path="/name", message=message)])
+        name = present.source.name
+        return store_tools([tool], source=name, expose=present.enabled, may_add_source=False, by=by)
+
+
+def remove_tool(workflow: Workflow) -> None:
+    """Remove a tool from the list; its executions stay on record, and stored again it has its id back.
+
+    Raises ValueError for a workflow that is not an HTTP tool.
+    """
+    if workflow.source.kind != KIND:
+        raise ValueError(f"{workflow.tool_name} is no HTTP tool")
+    with transaction.atomic():
+        Revision.lock()
+        present = Workflow.objects.present().filter(pk=workflow.pk)
+        if present.update(missing_since=timezone.now()):
+            run = DiscoveryRun(source_id=workflow.source_id, trigger=DiscoveryRun.Trigger.MANUAL, missing=1)
+            run.save()
+            run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+            Revision.bump()

@@ -1,0 +1,182 @@
+"""The revision of the exposed catalogue, and the history of changes to recorded rows."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
+
+from django.db import models, transaction
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+
+Row = TypeVar("Row", bound=models.Model)
+
+
+class Recorded(models.Model):
+    """Remembers its values as read from the database; `catalogue.history` compares them with the new ones."""
+
+    recorded_besides: ClassVar[Sequence[str]] = ()
+    """Columns that change although no form edits them."""
+    recorded_as_secret: ClassVar[Sequence[str]] = ()
+    """Columns of which the history records only that they changed."""
+    as_read: tuple[Sequence[str], Sequence[Any]] | None = None
+    """Names and values of the columns as read; None for a row made in this process."""
+    related_as_read: dict[str, Any] | None = None
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Any, values: Any, **options: Any) -> Self:
+        row = super().from_db(db, field_names, values, **options)
+        row.as_read = (field_names, values)
+        return row
+
+    def recorded_relations(self) -> dict[str, Any]:
+        """Related rows of other tables as JSON, read from the database."""
+        return {}
+
+    @staticmethod
+    def is_same_secret(one: str, other: str) -> bool:
+        return one == other
+
+
+class Revision(models.Model):
+    """One counter, incremented in the transaction of every change that can alter the exposed catalogue."""
+
+    number = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "catalogue revision"
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+    @classmethod
+    def lock(cls) -> None:
+        """Lock the exposed catalogue until the transaction ends; call it before any row is touched.
+
+        So no two workflows get one tool name and no two changes deadlock. SQLite has one writer anyway.
+        """
+        cls.objects.select_for_update().get_or_create(pk=1)
+
+    @classmethod
+    def bump(cls) -> None:
+        """Increment the revision inside the transaction that changes the exposed catalogue.
+
+        Locks like `lock`; without a preceding `lock`, call it before any row is touched.
+        """
+        if not cls.objects.filter(pk=1).update(number=models.F("number") + 1):
+            cls.objects.update_or_create(pk=1, defaults={"number": 1})
+
+    @classmethod
+    def current(cls) -> int:
+        return cls.objects.filter(pk=1).values_list("number", flat=True).first() or 0
+
+
+class Exposing(Recorded):
+    """A row whose changes can alter the exposed catalogue; saving and deleting it increments the revision."""
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        with transaction.atomic():
+            Revision.bump()
+            super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        with transaction.atomic():
+            Revision.bump()
+            return super().delete(*args, **kwargs)
+
+
+class ExposingQuerySet(models.QuerySet[Row]):
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Increments the revision like the model's own `delete`; `update` does not (see `Revision.bump`)."""
+        with transaction.atomic(using=self.db):
+            Revision.bump()
+            return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class HistoryIsKept(TypeError):
+    def __init__(self) -> None:
+        super().__init__("The history is only added to: entries are neither changed nor removed.")
+
+
+class HistoryQuerySet(models.QuerySet["HistoryEntry"]):
+    def update(self, **_: Any) -> NoReturn:
+        raise HistoryIsKept
+
+    def delete(self) -> NoReturn:
+        raise HistoryIsKept
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class HistoryEntry(models.Model):
+    """One change of one object by a person, a token or a command; it outlives all of them."""
+
+    class Door(models.TextChoices):
+        ADMIN = "admin", "admin"
+        REST = "rest", "REST"
+        COMMAND = "command", "command line"
+
+    class Kind(models.TextChoices):
+        ADDED = "added", "added"
+        CHANGED = "changed", "changed"
+        DELETED = "deleted", "deleted"
+
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+    actor = models.CharField(max_length=255, help_text="Such as user:1 or token:7.")
+    actor_name = models.CharField("who", max_length=255, help_text="As it was called then.")
+    door = models.CharField(max_length=10, choices=Door.choices)
+    model = models.CharField(max_length=100, help_text="Such as catalogue.source.")
+    object_id = models.CharField(max_length=255)
+    object_name = models.CharField("object", max_length=255, help_text="As it was called then.")
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.CHANGED)
+    message = models.TextField()
+    changes = JSONTextField(default=dict, help_text="What changed: {field: [old value, new value]}.")
+    revision = models.PositiveBigIntegerField(
+        null=True, help_text="Of what agents see, since this change; none where it is nothing to them."
+    )
+    reverts = models.ForeignKey(
+        "self",
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="reverted_by",
+        help_text="What it took back.",
+    )
+
+    objects: ClassVar[models.Manager["HistoryEntry"]] = HistoryQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-at", "-pk")
+        verbose_name_plural = "history entries"
+        indexes = [models.Index(fields=["model", "object_id", "at"], name="history_of_an_object")]
+
+    def __str__(self) -> str:
+        return f"{self.object_name}: {self.message}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise HistoryIsKept
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise HistoryIsKept
+
+    @staticmethod
+    def label_of(model: type[models.Model]) -> str:
+        """The model's label; that of a proxy is its own."""
+        return str(model._meta.label_lower)
+
+    @classmethod
+    def of(cls, obj: models.Model) -> "models.QuerySet[HistoryEntry]":
+        return cls.of_key(type(obj), obj.pk)
+
+    @classmethod
+    def of_key(cls, model: type[models.Model], key: Any) -> "models.QuerySet[HistoryEntry]":
+        return cls.objects.filter(model=cls.label_of(model), object_id=str(key))

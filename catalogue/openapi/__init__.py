@@ -1,1 +1,0 @@
-"""Importing OpenAPI documents as HTTP tools, and its REST door."""

@@ -1,0 +1,324 @@
+"""The base of every resource of the API: errors in one shape, strict bodies, and lists with strict filters.
+
+REST framework imports this module while it defines its own views; `views` builds upon those.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from django import forms
+from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
+from django.core.exceptions import ValidationError as ModelValidationError
+from django.core.signals import got_request_exception
+from django.db.models import QuerySet
+from django.http import Http404
+from django_filters import BooleanFilter, ChoiceFilter, FilterSet, OrderingFilter  # type: ignore[import-untyped]
+from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
+from drf_spectacular.utils import extend_schema_field
+from loguru import logger
+from rest_framework import exceptions, serializers, status
+from rest_framework.pagination import PageNumberPagination
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import as_serializer_error
+
+from catalogue.permissions import InsufficientScope
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json_schema import pointer_of
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
+MAX_PROBLEMS = 50
+NOT_VALID = "The request is not valid and nothing was changed; `errors` names each offending place."
+SIGN_IN = "Send an access token as `Authorization: Bearer <token>`, or sign in to the admin as staff."
+TOO_LARGE = "The request's body is too large; CATALOGUE_MAX_REQUEST_BYTES sets the limit."
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    path: str
+    """JSON Pointer into the body, or `?name` for a query parameter; empty for the request as a whole."""
+    message: str
+
+
+class Refusal(exceptions.APIException):
+    def __init__(
+        self, status_code: int, detail: str, *, kind: str = "", errors: Iterable[Problem] = (), **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status_code = status_code
+        self.kind = kind
+        self.errors = list(errors)[:MAX_PROBLEMS]
+        self.wait: int | None = None
+        """Seconds, for `Retry-After`."""
+        self.more = more
+        """Further fields of the answer."""
+
+    @classmethod
+    def of_settings(cls, error: ModelValidationError) -> "Refusal":
+        problems = list(find_problems(as_serializer_error(error)))
+        message = "; ".join(f"{problem.path[1:]}: {problem.message}" for problem in problems)
+        return cls(400, f"Nothing was changed. {message}", kind="configuration", errors=problems)
+
+
+class PlaceSerializer(serializers.Serializer[Any]):
+    """One offending place of a request."""
+
+    path = serializers.CharField(
+        help_text="JSON Pointer into the body, such as `/arguments/text`, or `?name` for a query parameter."
+    )
+    message = serializers.CharField()
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """What every error looks like."""
+
+    detail = serializers.CharField(help_text="What went wrong and what to do, in a sentence.")
+    kind = serializers.ChoiceField(
+        choices=["discovery", "validation", "execution", "timeout", "configuration"],
+        required=False,
+        help_text="Which of the five kinds of error it is, where one applies.",
+    )
+    errors = PlaceSerializer(many=True, required=False)  # type: ignore[assignment]
+
+
+def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
+    """Unexpected exceptions are logged and answered with 500."""
+    from rest_framework.views import exception_handler
+
+    # Also for views with another renderer, such as the API's description in YAML.
+    context["request"].accepted_renderer = JSONRenderer()
+    context["request"].accepted_media_type = JSONRenderer.media_type
+    expected = _as_expected(error, context)
+    answer = exception_handler(expected, context)
+    if answer is None:
+        return _answer_bug(error, context)
+    answer.data = _body(expected)
+    if isinstance(error, InsufficientScope):
+        answer["WWW-Authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope.value}"'
+    return answer
+
+
+def find_problems(detail: Any, path: str = "") -> Iterator[Problem]:
+    if isinstance(detail, dict):
+        for key, inner in detail.items():
+            inner_path = path if key == "non_field_errors" else f"{path}{pointer_of([key])}"
+            yield from find_problems(inner, inner_path)
+    elif isinstance(detail, list):
+        for position, inner in enumerate(detail):
+            nested = isinstance(inner, dict | list)
+            yield from find_problems(inner, f"{path}/{position}" if nested else path)
+    else:
+        yield Problem(path, str(detail))
+
+
+def _as_expected(error: Exception, context: dict[str, Any]) -> Exception:
+    if isinstance(error, Http404):
+        address = context["request"].path[:200]
+        return exceptions.NotFound(f"Not found: {address}. Its list shows what exists and may be seen.")
+    if isinstance(error, ModelValidationError):
+        return exceptions.ValidationError(as_serializer_error(error))
+    if isinstance(error, SuspiciousOperation):
+        return exceptions.ParseError("The request was refused as malformed.")
+    return error
+
+
+def _body(error: Exception) -> dict[str, Any]:
+    if isinstance(error, Refusal):
+        return _shaped(str(error.detail), error.kind, error.errors) | error.more
+    if isinstance(error, exceptions.ValidationError):
+        return _shaped(NOT_VALID, "validation", find_problems(error.detail))
+    if isinstance(error, exceptions.NotAuthenticated):
+        return _shaped(SIGN_IN)
+    return _shaped(str(getattr(error, "detail", error)))
+
+
+def _shaped(detail: str, kind: str = "", errors: Iterable[Problem] = ()) -> dict[str, Any]:
+    listed = [{"path": problem.path, "message": problem.message} for problem in errors]
+    body: dict[str, Any] = {"detail": detail}
+    if kind:
+        body["kind"] = kind
+    if listed:
+        body["errors"] = listed[:MAX_PROBLEMS]
+    return body
+
+
+def _answer_bug(error: Exception, context: dict[str, Any]) -> Response:
+    logger.opt(exception=error).error("A request to {} failed", context["request"].path)
+    # As Django does for uncaught exceptions, so that receivers of its signal hear of it.
+    got_request_exception.send(sender=None, request=context["request"])
+    detail = "An error of ours, not of the request; the server's log has the details."
+    return Response(_shaped(detail), status=status.HTTP_500_INTERNAL_SERVER_ERROR)
+
+
+SHOWN_NAME = 100
+SHOWN_NAMES = 20
+
+
+class BoundedJSONParser(BaseParser):
+    """UTF-8 of a bounded size and nesting."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        limit: int = settings.CATALOGUE["max_request_bytes"]
+        body = stream.read(limit + 1)
+        if len(body) > limit:
+            raise Refusal(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, TOO_LARGE, kind="validation")
+        try:
+            return parse_json(body)
+        except UnreadableJSON as error:
+            raise Refusal(400, f"The request's body cannot be read. {error}", kind="validation") from None
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    # Refuses unknown fields, also misspelt ones. No docstring: the API would describe request bodies by it.
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping) and (unknown := [name for name in data if name not in self.fields]):
+            message = f"There is no such field; there are {', '.join(self.fields)}."
+            raise serializers.ValidationError(
+                {str(name)[:SHOWN_NAME]: [message] for name in unknown[:SHOWN_NAMES]}
+            )
+        if isinstance(data, Mapping) and (
+            vague := [name for name in data if self._is_vague(name, data[name])]
+        ):
+            raise serializers.ValidationError({name: ["Say true or false."] for name in vague})
+        return super().to_internal_value(data)
+
+    def _is_vague(self, name: str, value: Any) -> bool:
+        """REST framework takes 0, "no" and "off" for false, which only forms need."""
+        field = self.fields[name]
+        return isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
+
+
+REFUSED = "The list cannot be filtered like this; `errors` names each offending parameter."
+BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
+FIELDS = "fields"
+FIELDS_DESCRIPTION = (
+    "The fields that the answer is to have, such as `id,state`; all without it. Single objects take it, too."
+)
+
+
+class Pages(PageNumberPagination):
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 200
+    page_size_query_description = f"Rows per page, from 1 to {max_page_size}."
+
+    def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
+        return [*super().get_schema_operation_parameters(view), text_parameter(FIELDS, FIELDS_DESCRIPTION)]
+
+
+def text_parameter(name: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
+        "schema": {"type": "string"},
+    }
+
+
+def keep_fields(serializer: Any, request: Request) -> Any:
+    """Drop the other fields, of one object or of each of a list. Raises Refusal."""
+    shown = getattr(serializer, "child", serializer)
+    wanted = {name.strip() for name in ",".join(request.query_params.getlist(FIELDS)).split(",")} - {""}
+    if unknown := sorted(wanted - shown.fields.keys()):
+        message = f"There is no field {unknown[0][:100]}; there are {', '.join(shown.fields)}."
+        raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", message)])
+    if not wanted:
+        raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", "Name some fields.")])
+    for name in shown.fields.keys() - wanted:
+        del shown.fields[name]
+    return serializer
+
+
+class StableOrdering(OrderingFilter):  # type: ignore[misc]
+    """Adds the key as the last criterion, so that no page repeats or misses a row."""
+
+    def filter(self, qs: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        ordered: QuerySet[Any] = super().filter(qs, value)
+        return ordered.order_by(*ordered.query.order_by, "pk") if value else ordered
+
+
+class StrictBooleanField(forms.Field):
+    """Django's NullBooleanField ignores unknown values."""
+
+    def to_python(self, value: Any) -> bool | None:
+        text = (value or "").strip().lower()
+        if text not in BOOLEANS:
+            raise forms.ValidationError("Say true or false.")
+        return BOOLEANS[text]
+
+
+class StrictBooleanFilter(BooleanFilter):  # type: ignore[misc]
+    field_class = StrictBooleanField
+
+
+class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
+    """Refuses unknown parameters, so that a misspelt filter is not ignored."""
+
+    def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: "APIView") -> QuerySet[Any]:
+        filterset: FilterSet | None = self.get_filterset(request, queryset, view)
+        if filterset is None:
+            return queryset
+        problems = [
+            *_unknown_parameters(request, filterset, getattr(view, "further_parameters", ())),
+            *_bad_page_size(request),
+            *_empty_choices(request, filterset),
+            *_bad_values(filterset),
+        ]
+        if problems:
+            raise Refusal(400, REFUSED, kind="validation", errors=problems)
+        narrowed: QuerySet[Any] = filterset.qs
+        return narrowed
+
+
+def _unknown_parameters(request: Request, filterset: FilterSet, further: Iterable[str]) -> list[Problem]:
+    known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param, FIELDS, *further]
+    message = f"There is no such parameter; there are {', '.join(known)}."
+    return [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in known]
+
+
+def _bad_page_size(request: Request) -> list[Problem]:
+    name, largest = Pages.page_size_query_param, Pages.max_page_size
+    size = request.query_params.get(name, str(largest))
+    if re.fullmatch("[0-9]{1,9}", size) and 1 <= int(size) <= largest:
+        return []
+    return [Problem(f"?{name}", f"Say a whole number from 1 to {largest}.")]
+
+
+def _empty_choices(request: Request, filterset: FilterSet) -> Iterator[Problem]:
+    for name, one in filterset.filters.items():
+        if isinstance(one, ChoiceFilter) and "" in request.query_params.getlist(name):
+            yield Problem(f"?{name}", "Choose a value, or leave the parameter out.")
+
+
+def _bad_values(filterset: FilterSet) -> list[Problem]:
+    if filterset.is_valid():
+        return []
+    return [
+        Problem(f"?{name}", str(message))
+        for name, messages in filterset.errors.items()
+        for message in messages
+    ]
+
+
+JSON_OBJECT = {"type": "object", "additionalProperties": True}
+
+
+@extend_schema_field(JSON_OBJECT)
+class JSONObjectField(serializers.DictField):
+    """Any JSON object."""
+
+
+HIGHEST_LIMIT = 1_000_000

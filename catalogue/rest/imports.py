@@ -1,0 +1,248 @@
+"""REST endpoints that import OpenAPI documents and Temporal files."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_field,
+)
+from rest_framework import serializers, status
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.history import actor_of
+from catalogue.imports.openapi import (
+    OpenApiImportRequest,
+    import_document,
+)
+from catalogue.imports.pipeline import ImportRefused, permissions_to_import
+from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImportRequest, import_file
+from catalogue.models import Source
+from catalogue.permissions import Access
+from catalogue.reconciliation import Change
+from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
+from catalogue.rest.import_outcomes import OpenApiImportSerializer
+from catalogue.rest.sources import CheckSerializer
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from connectors.http_tools.openapi.operations import Selection
+
+Outcome = TypeVar("Outcome")
+
+
+class ImportViewSet(ApiViewSet[Source]):
+    queryset = Source.objects.none()
+    text_field = "file"
+    """The field of the request body with the text."""
+    refused = "Nothing was imported; `errors` names each mistake."
+
+    def check_permissions_for(self, request: Request, source: str) -> None:
+        """Tokens need the scope instead."""
+        for needed in permissions_to_import(source) if request.auth is None else ():
+            if not request.user.has_perm(needed):
+                raise PermissionDenied(f"This needs the permission {needed}; an administrator can grant it.")
+
+    def carry_out(self, importer: Callable[[], Outcome]) -> Outcome:
+        try:
+            return importer()
+        except ImportRefused as error:
+            problems = [Problem(f"/{self.text_field}", reason) for reason in error.reasons]
+            raise Refusal(
+                status.HTTP_400_BAD_REQUEST, self.refused, kind="configuration", errors=problems
+            ) from None
+
+
+# Temporal files
+
+
+TEMPORAL_EXAMPLE = {
+    "file": "temporal:\n  hostPort: localhost:7233\nworkflows:\n  IngestWorkflow:\n    purpose: Ingests "
+    "documents.\n    taskQueue: ingest-queue\n",
+    "source": "temporal",
+    "dry_run": True,
+}
+
+
+class NewImportSerializer(StrictSerializer):
+    """A file of Temporal workflows, and what to do with it."""
+
+    file = serializers.CharField(trim_whitespace=False, help_text="The YAML text.")
+    source = serializers.CharField(  # type: ignore[assignment]
+        default=USUAL_NAME,
+        max_length=64,
+        help_text="A source of the kind temporal, or the name of a new one.",
+    )
+    secrets = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False),
+        default=dict,
+        write_only=True,
+        help_text="`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.",
+    )
+    prune = serializers.BooleanField(
+        default=False, help_text="Remove the source's workflows that the file has not."
+    )
+    expose_new = serializers.BooleanField(
+        default=False, help_text="Of a new source: enable its workflows at once."
+    )
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would change.")
+
+
+class WorkflowChangeSerializer(serializers.Serializer[Any]):
+    workflow = serializers.CharField(help_text="Its name in the file.")
+    change = serializers.ChoiceField(choices=[change.value for change in Change])
+
+
+class ImportSerializer(serializers.Serializer[TemporalImport]):
+    """What an import came to, or would come to."""
+
+    source = serializers.CharField()  # type: ignore[assignment]
+    is_new = serializers.BooleanField(help_text="Whether the source is created.")
+    settings = serializers.ListField(
+        child=serializers.CharField(), help_text="The source's settings that change, by the file's names."
+    )
+    workflows = serializers.SerializerMethodField(
+        help_text="What becomes of each. `kept`: from an earlier file, this one does not mention it."
+    )
+    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+    health = CheckSerializer(help_text="Whether Temporal answers, also in a dry run.")
+
+    @extend_schema_field(WorkflowChangeSerializer(many=True))
+    def get_workflows(self, outcome: TemporalImport) -> list[dict[str, str]]:
+        return [{"workflow": name, "change": change.value} for name, change in outcome.changes.items()]
+
+
+@extend_schema(tags=["Sources"])
+class TemporalImportViewSet(ImportViewSet):
+    serializer_class = ImportSerializer  # type: ignore[assignment]
+    access = {"create": Access(Scope.ADMIN, "catalogue.view_source")}
+
+    @extend_schema(
+        operation_id="temporal_imports_create",
+        summary="Import a file of Temporal workflows",
+        description="Creates or updates a source and its workflows as the file declares them; it is checked "
+        "as a whole before anything is written. Workflows of earlier files stay unless they are pruned.",
+        request=NewImportSerializer,
+        responses={
+            200: ImportSerializer,
+            400: OpenApiResponse(
+                ProblemSerializer, "`errors` tells each mistake with its line and key. Nothing was imported."
+            ),
+        },
+        examples=[OpenApiExample("What would change", TEMPORAL_EXAMPLE, request_only=True)],
+    )
+    def create(self, request: Request) -> Response:
+        body = NewImportSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        given = body.validated_data
+        self.check_permissions_for(request, given["source"])
+        wanted = TemporalImportRequest(
+            content=given.pop("file").encode("utf-8", "surrogatepass"),
+            expose=given.pop("expose_new"),
+            by=actor_of(request),
+            **given,
+        )
+        return Response(ImportSerializer(self.carry_out(lambda: import_file(wanted))).data)
+
+
+# OpenAPI documents
+
+
+OPENAPI_EXAMPLE = {
+    "document": '{"openapi": "3.1.0", "info": {"title": "Orders", "version": "1"}, "servers": [{"url": '
+    '"https://api.example.com/v1"}], "paths": {"/orders": {"get": {"operationId": "listOrders"}}}}',
+    "only": ["list*", "GET /orders/*"],
+    "dry_run": True,
+}
+
+
+class NewOpenApiImportSerializer(StrictSerializer):
+    """An OpenAPI document, and what to do with it."""
+
+    document = serializers.CharField(trim_whitespace=False, help_text="Its text, JSON or YAML.")
+    source = serializers.CharField(  # type: ignore[assignment]
+        default="",
+        allow_blank=True,
+        max_length=64,
+        help_text="A source of the kind http, or the name of a new one; left out: by the API's host.",
+    )
+    base_url = serializers.CharField(
+        default="", allow_blank=True, max_length=2_000, help_text="Instead of the document's first server."
+    )
+    only = serializers.ListField(
+        child=serializers.CharField(max_length=500),
+        default=list,
+        max_length=1_000,
+        help_text="Patterns of operations' ids or paths, such as `issues/*` or `GET /repos/*`; none: all.",
+    )
+    tags = serializers.ListField(
+        child=serializers.CharField(max_length=500),
+        default=list,
+        max_length=1_000,
+        help_text="Operations with one of these tags; none: all.",
+    )
+    deprecated = serializers.BooleanField(
+        default=False, help_text="Also operations that the document calls deprecated."
+    )
+    expose = serializers.BooleanField(default=False, help_text="Enable new tools at once.")
+    prune = serializers.BooleanField(
+        default=False, help_text="Remove the source's tools that this import does not bring."
+    )
+    settings = serializers.DictField(
+        default=dict, help_text="Of a new source, besides what the document says: such as `username`."
+    )
+    credentials = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False),
+        default=dict,
+        write_only=True,
+        help_text="Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted.",
+    )
+    secrets = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False),
+        default=dict,
+        write_only=True,
+        help_text="An older name for `credentials`.",
+    )
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would come.")
+
+
+@extend_schema(tags=["Tools"])
+class OpenApiImportViewSet(ImportViewSet):
+    serializer_class = OpenApiImportSerializer  # type: ignore[assignment]
+    text_field = "document"
+    refused = "Nothing was imported; `errors` tells why."
+    access = {"create": Access(Scope.ADMIN, "catalogue.view_source")}
+
+    @extend_schema(
+        operation_id="openapi_imports_create",
+        summary="Import an OpenAPI document",
+        description="Each chosen operation of an OpenAPI 3 document becomes an HTTP tool; each that cannot "
+        "is refused with its reason and its place, and stops no other. Imported again, tools are brought up "
+        "to date. The document counts towards the largest request body that is accepted.",
+        request=NewOpenApiImportSerializer,
+        responses={
+            200: OpenApiImportSerializer,
+            400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` tells why."),
+        },
+        examples=[OpenApiExample("What would come", OPENAPI_EXAMPLE, request_only=True)],
+    )
+    def create(self, request: Request) -> Response:
+        body = NewOpenApiImportSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        given = body.validated_data
+        self.check_permissions_for(request, given["source"])
+        wanted = OpenApiImportRequest(
+            content=given.pop("document").encode("utf-8", "surrogatepass"),
+            secrets=given.pop("secrets") | given.pop("credentials"),
+            selection=Selection(
+                only=tuple(given.pop("only")),
+                tags=tuple(given.pop("tags")),
+                deprecated=given.pop("deprecated"),
+            ),
+            by=actor_of(request),
+            **given,
+        )
+        return Response(OpenApiImportSerializer(self.carry_out(lambda: import_document(wanted))).data)

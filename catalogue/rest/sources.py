@@ -1,0 +1,405 @@
+"""REST API of sources, and of the kinds of engines that they can be made for."""
+
+from typing import Any, ClassVar
+
+import django_filters  # type: ignore[import-untyped]
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_view,
+)
+from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.history import changed_fields
+from catalogue.kinds import engine_kind
+from catalogue.models import Source
+from catalogue.models.source import TOLERATED_LOSS
+from catalogue.permissions import Access
+from catalogue.rest.base import (
+    HIGHEST_LIMIT,
+    JSONObjectField,
+    ProblemSerializer,
+    Refusal,
+    StableOrdering,
+    StrictBooleanFilter,
+    StrictSerializer,
+)
+from catalogue.rest.discovery_runs import DiscoveryRunDetailSerializer
+from catalogue.rest.views import NAME, ApiViewSet
+from catalogue.scopes import Scope
+from catalogue.sources import (
+    UPDATABLE,
+    check_candidate,
+    check_settings,
+    check_source,
+    configure_source,
+    create_source,
+    update_source,
+)
+from connectors.registry import connector_kinds
+
+LONGEST_REFRESH_INTERVAL = 604_800
+CHANGE_POLICY = (
+    "What happens when the engine changes an enabled workflow: `follow` serves it, `careful` serves what is "
+    "harmless and holds the rest for review, `hold` holds everything. What is held goes on being served as "
+    "it was accepted."
+)
+TOLERATED = (
+    "A listing that loses more percent of the workflows, and at least five, is held until it is "
+    "confirmed. An empty one always is."
+)
+
+
+# Sources
+class HealthSerializer(serializers.Serializer[Source]):
+    state = serializers.ChoiceField(choices=Source.HealthState.choices, source="health_state")
+    message = serializers.CharField(source="health_message", help_text="What the last listing came to.")
+    failing_since = serializers.DateTimeField(allow_null=True)
+    failures = serializers.IntegerField(help_text="Failed listings in a row.")
+
+
+class SourceSerializer(serializers.ModelSerializer[Source]):
+    config = JSONObjectField(help_text="The engine's settings, without its secrets.")
+    credentials_stored = serializers.SerializerMethodField(
+        help_text="Whether secrets are stored. They are never shown, not even encrypted."
+    )
+    workflows_present = serializers.IntegerField(
+        source="present_count", help_text="Workflows in the engine's last good list."
+    )
+    workflows_enabled = serializers.IntegerField(
+        source="enabled_count", help_text="Of those, the enabled ones."
+    )
+    health = HealthSerializer(source="*")
+
+    class Meta:
+        model = Source
+        fields = (
+            "name",
+            "kind",
+            "enabled",
+            "config",
+            "credentials_stored",
+            "new_workflows",
+            "change_policy",
+            "vanishing_share_percent",
+            "refresh_interval",
+            "max_concurrent",
+            "workflows_present",
+            "workflows_enabled",
+            "health",
+            "last_refreshed_at",
+            "next_refresh_at",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+    def get_credentials_stored(self, source: Source) -> bool:
+        return bool(source.encrypted_credentials)
+
+
+class SourceChangeSerializer(StrictSerializer):
+    """What may change of a source; its kind may not."""
+
+    name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
+    config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
+    credentials = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False, allow_blank=True),
+        write_only=True,
+        help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
+    )
+    enabled = serializers.BooleanField(help_text="Off: nothing of this source is discovered, listed or run.")
+    new_workflows = serializers.ChoiceField(
+        choices=Source.NewWorkflows.choices,
+        help_text="What happens to workflows when discovery first sees them.",
+    )
+    change_policy = serializers.ChoiceField(choices=Source.ChangePolicy.choices, help_text=CHANGE_POLICY)
+    vanishing_share_percent = serializers.IntegerField(min_value=0, max_value=100, help_text=TOLERATED)
+    refresh_interval = serializers.IntegerField(
+        allow_null=True,
+        min_value=0,
+        max_value=LONGEST_REFRESH_INTERVAL,
+        help_text="Seconds between two listings; 0: only by hand; null: the product's default.",
+    )
+    max_concurrent = serializers.IntegerField(
+        allow_null=True,
+        min_value=1,
+        max_value=HIGHEST_LIMIT,
+        help_text="Runs of all its workflows at a time; further calls wait in the queue. Null: no limit.",
+    )
+
+
+class NewSourceSerializer(SourceChangeSerializer):
+    """A connection to an engine."""
+
+    kind = serializers.CharField(max_length=50, help_text="Which connector speaks to the engine.")
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "config": dict,
+        "credentials": dict,
+        "enabled": True,
+        "new_workflows": Source.NewWorkflows.HIDDEN.value,
+        "change_policy": Source.ChangePolicy.CAREFUL.value,
+        "vanishing_share_percent": TOLERATED_LOSS,
+        "refresh_interval": None,
+        "max_concurrent": None,
+    }
+
+    def get_fields(self) -> dict[str, Any]:
+        fields = super().get_fields()
+        for name, default in self.DEFAULTS.items():
+            fields[name].default, fields[name].required = default, False
+        return fields
+
+
+class CheckSerializer(serializers.Serializer[Any]):
+    """Whether the engine answered just now."""
+
+    ok = serializers.BooleanField()
+    message = serializers.CharField(help_text="What answered, or the engine's own words of refusal.")
+    latency_seconds = serializers.FloatField(allow_null=True)
+
+
+class SourceFilters(django_filters.FilterSet):  # type: ignore[misc]
+    enabled = StrictBooleanFilter()
+    kind = django_filters.CharFilter()
+    health = django_filters.ChoiceFilter(field_name="health_state", choices=Source.HealthState.choices)
+    ordering = StableOrdering(fields=["name", "created_at", "last_refreshed_at"])
+
+
+NEW_SOURCE = {
+    "name": "orders",
+    "kind": "simplified",
+    "config": {"base_url": "https://engine.example.com"},
+    "credentials": {"api_key": "the-engines-key"},
+    "new_workflows": "hidden",
+}
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List sources", description="With the health that their last listings showed."
+    ),
+    retrieve=extend_schema(summary="Read a source"),
+    destroy=extend_schema(
+        summary="Delete a source",
+        description="Its workflows go with it, at once and for good; records of executions stay. "
+        "What has not been started fails. Runs that are under way may go on at the engine, which can "
+        "no longer be asked about them: their executions become `unconfirmed`, for an administrator to "
+        "resolve. To take it out of service for a while, set `enabled` to false instead.",
+    ),
+)
+@extend_schema(tags=["Sources"])
+class SourceViewSet(
+    mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[Source]
+):
+    serializer_class = SourceSerializer
+    filterset_class = SourceFilters
+    lookup_field = "name"
+    lookup_value_regex = NAME
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_source"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_source"),
+        "create": Access(Scope.ADMIN, "catalogue.add_source"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_source"),
+        "destroy": Access(Scope.ADMIN, "catalogue.delete_source"),
+        "check": Access(Scope.ADMIN, "catalogue.change_source"),
+        "refresh": Access(Scope.ADMIN, "catalogue.change_source"),
+    }
+
+    def get_queryset(self) -> QuerySet[Source]:
+        return Source.objects.with_workflow_counts().order_by("name")
+
+    @extend_schema(
+        summary="Add a source",
+        description="Its first listing is due at once.",
+        request=NewSourceSerializer,
+        responses={201: SourceSerializer},
+        examples=[OpenApiExample("An engine of kind simplified", NEW_SOURCE, request_only=True)],
+    )
+    @transaction.atomic
+    def create(self, request: Request) -> Response:
+        body = self.read_body(NewSourceSerializer)
+        try:
+            source = create_source(**body)
+        except ValidationError as error:
+            raise Refusal.of_settings(error) from None
+        self.record("Added.", source)
+        return self._shown(source, status.HTTP_201_CREATED)
+
+    @extend_schema(
+        summary="Change a source",
+        description="`config` and `credentials` are each replaced as a whole; what is not named stays.",
+        request=SourceChangeSerializer(partial=True),
+        responses=SourceSerializer,
+        examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
+    )
+    @transaction.atomic
+    def partial_update(self, request: Request, name: str) -> Response:
+        source = self.get_object()
+        body = self.read_body(SourceChangeSerializer, partial=True)
+        try:
+            _change(source, body)
+        except ValidationError as error:
+            raise Refusal.of_settings(error) from None
+        self.record(changed_fields(body), source)
+        return self._shown(source)
+
+    @transaction.atomic
+    def perform_destroy(self, instance: Source) -> None:
+        self.record_deletion(instance)
+        instance.delete()
+
+    @extend_schema(
+        operation_id="sources_check",
+        summary="Check a source's connection",
+        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
+        request=None,
+        responses=CheckSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def check(self, request: Request, name: str) -> Response:
+        return Response(CheckSerializer(check_source(self.get_object())).data)
+
+    @extend_schema(
+        operation_id="sources_refresh",
+        summary="Refresh a source",
+        description="Lists the engine's workflows now and waits for the result. "
+        "The answer is 200 also for a listing that failed or is held: its `outcome` and `error` say so.",
+        request=None,
+        responses={
+            200: DiscoveryRunDetailSerializer,
+            409: OpenApiResponse(ProblemSerializer, "It is disabled, or being refreshed already."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def refresh(self, request: Request, name: str) -> Response:
+        source = self.get_object()
+        self.record("Asked for a listing.", source)
+        try:
+            run = refresh_source(source)
+        except RefreshRefused as refused:
+            raise Refusal(status.HTTP_409_CONFLICT, str(refused), kind="discovery") from None
+        return Response(DiscoveryRunDetailSerializer(run).data)
+
+    def _shown(self, source: Source, code: int = status.HTTP_200_OK) -> Response:
+        return Response(SourceSerializer(self.get_queryset().get(pk=source.pk)).data, code)
+
+
+@transaction.atomic
+def _change(source: Source, changes: dict[str, Any]) -> None:
+    decisions = {name: value for name, value in changes.items() if name in UPDATABLE}
+    connection = {name: value for name, value in changes.items() if name not in UPDATABLE}
+    if decisions:
+        update_source(source, **decisions)
+    if connection:
+        configure_source(source, **connection)
+
+
+KIND = OpenApiParameter("kind", str, OpenApiParameter.PATH, description="Such as `simplified`.")
+
+
+class ConnectorSerializer(serializers.Serializer[Any]):
+    """A kind of engine, and what its sources have to be told."""
+
+    kind = serializers.CharField(help_text="What a source's `kind` says.")
+    label = serializers.CharField(  # type: ignore[assignment]
+        help_text="For people; empty where the connector cannot be used."
+    )
+    summary = serializers.CharField(help_text="What is connected by it, in a sentence.")
+    problem = serializers.CharField(
+        help_text="Why sources of this kind cannot be used at the moment; empty where they can."
+    )
+    secret_settings = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Which settings belong to a source's `credentials`; all others belong to its `config`.",
+    )
+    config_schema = JSONObjectField(
+        allow_null=True,
+        help_text="JSON Schema of all settings. Secrets are `writeOnly`. `address`: a change "
+        "needs the secrets again. `group`: where forms show it. `multiline`: a text of several lines. "
+        "`only_if`: other settings, and the values of theirs with which this one matters.",
+    )
+
+
+class SettingsSerializer(StrictSerializer):
+    """Settings that belong to no source yet."""
+
+    config = JSONObjectField(default=dict, help_text="The engine's settings, without its secrets.")
+    credentials = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False, allow_blank=True),
+        default=dict,
+        write_only=True,
+        help_text="The secret settings. Nothing is stored.",
+    )
+
+
+@extend_schema(tags=["Sources"])
+class ConnectorViewSet(ApiViewSet[Source]):
+    # No rows: kinds are what is installed.
+    queryset = Source.objects.none()
+    serializer_class = ConnectorSerializer
+    filter_backends = ()
+    lookup_field = "kind"
+    lookup_value_regex = "[^/]+"
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_source"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_source"),
+        "check": Access(Scope.ADMIN, "catalogue.add_source"),
+    }
+
+    @extend_schema(
+        summary="List kinds of engines",
+        description="What a source can be made for on this server, with the settings that each kind takes.",
+        responses=ConnectorSerializer(many=True),
+    )
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(list(map(engine_kind, connector_kinds())))
+        return self.get_paginated_response(ConnectorSerializer(page, many=True).data)
+
+    @extend_schema(
+        summary="Read a kind of engine",
+        description="Whether it can be used on this server, and which settings its sources take.",
+        parameters=[KIND],
+        responses=ConnectorSerializer,
+    )
+    def retrieve(self, request: Request, kind: str) -> Response:
+        return Response(ConnectorSerializer(engine_kind(_known(kind))).data)
+
+    @extend_schema(
+        operation_id="connectors_check",
+        summary="Check settings before they are saved",
+        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
+        parameters=[KIND],
+        request=SettingsSerializer,
+        responses=CheckSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def check(self, request: Request, kind: str) -> Response:
+        body = self.read_body(SettingsSerializer)
+        return Response(CheckSerializer(check_candidate(_candidate(_known(kind), **body))).data)
+
+
+def _known(kind: str) -> str:
+    if kind not in connector_kinds():
+        raise NotFound(f"There is no such kind of engine; there are {', '.join(connector_kinds())}.")
+    return kind
+
+
+def _candidate(kind: str, *, config: dict[str, Any], credentials: dict[str, str]) -> Source:
+    candidate = Source(name=kind, kind=kind, config=config)
+    candidate.credentials = credentials
+    try:
+        check_settings(candidate)
+    except ValidationError as error:
+        raise Refusal.of_settings(error) from None
+    return candidate

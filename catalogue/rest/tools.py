@@ -1,0 +1,231 @@
+"""REST endpoints for declared HTTP tools."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiResponse,
+    PolymorphicProxySerializer,
+    extend_schema,
+)
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.exposure import confirmed_catalogue
+from catalogue.filters import FilterChain
+from catalogue.history import actor_of
+from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
+from catalogue.imports.pipeline import ToolsRefused
+from catalogue.imports.tools import (
+    ToolSubmission,
+    place_of,
+    read_submission,
+    read_tool,
+    remove_tool,
+    replace_tool,
+    store_tools,
+)
+from catalogue.models import Workflow, WorkflowFilter
+from catalogue.permissions import Access, is_administrator, toolset_of
+from catalogue.reconciliation import Change
+from catalogue.rest.base import Problem, ProblemSerializer, Refusal
+from catalogue.rest.views import ApiViewSet
+from catalogue.rest.workflows import ToolFilters
+from catalogue.scopes import Scope
+from connectors.http_tools.tool import ToolConfig
+
+EXAMPLE = {
+    "name": "get_order",
+    "description": "Reads one order: its state, its lines and what it costs.",
+    "api": {
+        "endpoint": "https://api.example.com/v1/orders/{order_id}",
+        "method": "GET",
+        "authentication": {"type": "bearer", "token": "the-apis-token"},
+    },
+    "input_schema": {
+        "type": "object",
+        "properties": {"order_id": {"type": "string", "description": "Such as A-1001."}},
+        "required": ["order_id"],
+    },
+    "field_mappings": {"output": {"state": "/state", "total": "/amount/total"}},
+}
+NOT_STORED = "Nothing was stored; `errors` names each offending place."
+SUBMISSION = PolymorphicProxySerializer(
+    component_name="Tools",
+    serializers=[ToolConfig, ToolSubmission],  # type: ignore[list-item]
+    resource_type_field_name=None,
+)
+
+
+class ToolChangeSerializer(serializers.Serializer[Any]):
+    """What became of one tool."""
+
+    id = serializers.CharField(
+        source="tool_id", help_text="Unique, and the tool's own for ever: what `tool_ids` and agents name."
+    )
+    name = serializers.CharField(help_text="As submitted.")
+    source = serializers.CharField(help_text="The source it belongs to.")  # type: ignore[assignment]
+    change = serializers.ChoiceField(choices=[change.value for change in Change])
+    exposed = serializers.BooleanField(help_text="Whether agents see it and may call it.")
+    hidden_because = serializers.CharField(help_text="Why they do not; empty where they do.")
+    note = serializers.CharField(help_text="What else there is to know, such as why the id is not the name.")
+
+
+class StoredToolsSerializer(serializers.Serializer[Any]):
+    """What a submission came to, or would come to."""
+
+    tools = ToolChangeSerializer(many=True, help_text="In the order of the submission.")
+    new_sources = serializers.ListField(child=serializers.CharField(), help_text="Sources that were added.")
+    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+    dry_run = serializers.BooleanField(help_text="Whether nothing was stored.")
+
+
+@extend_schema(tags=["Tools"])
+class ToolViewSet(ApiViewSet[Workflow]):
+    queryset = Workflow.objects.none()
+    serializer_class = StoredToolsSerializer
+    filterset_class = ToolFilters
+    lookup_field = "tool_name"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[A-Za-z0-9_.-]+"
+    access = {
+        "list": Access(Scope.READ, "catalogue.view_workflow"),
+        "retrieve": Access(Scope.READ, "catalogue.view_workflow"),
+        "create": Access(Scope.ADMIN, "catalogue.change_source"),
+        "update": Access(Scope.ADMIN, "catalogue.change_source"),
+        "destroy": Access(Scope.ADMIN, "catalogue.change_source"),
+    }
+
+    def get_queryset(self) -> QuerySet[Workflow]:
+        tools = Workflow.objects.present().filter(source__kind=KIND)
+        tools = tools.select_related("source").order_by("tool_name")
+        if is_administrator(self.request):
+            return tools
+        seen = confirmed_catalogue().seen_through(toolset_of(self.request))
+        return tools.filter(tool_name__in=list(seen))
+
+    @extend_schema(
+        operation_id="tools_list",
+        summary="List HTTP tools",
+        description="Those that are declared here, without secrets; what engines list is under "
+        "`/api/workflows/`. Callers with the scope `workflows:read` see what agents see. "
+        "`GET /tools` answers the same.",
+        responses={
+            200: StoredTool,
+            404: OpenApiResponse(ProblemSerializer, "`ids` has some that do not exist; `errors` names them."),
+        },
+    )
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+        return self.get_paginated_response([_shown(workflow, chain) for workflow in page or []])
+
+    @extend_schema(
+        operation_id="tools_retrieve",
+        summary="Read an HTTP tool",
+        description="As it would be submitted, without secrets.",
+        responses=StoredTool,
+    )
+    def retrieve(self, request: Request, id: str) -> Response:
+        return Response(_shown(self.get_object()))
+
+    @extend_schema(
+        operation_id="tools_create",
+        summary="Store HTTP tools",
+        description="One ToolConfig, a list of them, or `{tools, source, expose, dry_run}`. A tool belongs "
+        "to the source of its API: one whose base URL its endpoint begins with and which authenticates in "
+        "the same way, else a new one. Stored again, it changes or stays as it is, and keeps its id. "
+        "Secrets are stored encrypted with the source and never shown; leave them out where the source has "
+        "them. `POST /tools` does the same.",
+        request=SUBMISSION,
+        responses={
+            201: OpenApiResponse(StoredToolsSerializer, "At least one tool is new."),
+            200: OpenApiResponse(StoredToolsSerializer, "No tool is new, or nothing was to be stored."),
+            400: OpenApiResponse(ProblemSerializer, "`errors` names each mistake. Nothing was stored."),
+        },
+        examples=[
+            OpenApiExample("One tool", EXAMPLE, request_only=True),
+            OpenApiExample("What would change", {"tools": [EXAMPLE], "dry_run": True}, request_only=True),
+        ],
+    )
+    def create(self, request: Request) -> Response:
+        try:
+            asked = read_submission(request.data)
+            stored = store_tools(
+                asked.tools,
+                source=asked.source,
+                expose=asked.expose,
+                dry_run=asked.dry_run,
+                may_add_source=request.auth is not None or request.user.has_perm("catalogue.add_source"),
+                by=actor_of(request),
+            )
+        except ToolsRefused as refused:
+            raise _refusal(refused, request.data) from None
+        answer = StoredToolsSerializer(stored).data
+        is_new = not asked.dry_run and any(tool.change is Change.ADDED for tool in stored.tools)
+        return Response(answer, status.HTTP_201_CREATED if is_new else status.HTTP_200_OK)
+
+    @extend_schema(
+        operation_id="tools_update",
+        summary="Replace an HTTP tool",
+        description="With all that it is from now on. It keeps its id, its name, its source and that one's "
+        "secrets; for another API submit another tool. What reading it tells besides the ToolConfig may "
+        "stay in the body as it was.",
+        request=ToolConfig,
+        responses=StoredTool,
+        examples=[OpenApiExample("The whole tool", EXAMPLE, request_only=True)],
+    )
+    def update(self, request: Request, id: str) -> Response:
+        workflow = self.get_object()
+        try:
+            tool = read_tool(_declared_part(request.data, _shown(workflow)))
+            replace_tool(workflow, tool, by=actor_of(request))
+        except ToolsRefused as refused:
+            raise _refusal(refused, None) from None
+        return Response(_shown(self.get_object()))
+
+    @extend_schema(
+        operation_id="tools_destroy",
+        summary="Remove an HTTP tool",
+        description="It can no longer be called; what it ran stays on record. Stored again, it has its id "
+        "back. Its source stays.",
+        responses={204: None},
+    )
+    def destroy(self, request: Request, id: str) -> Response:
+        workflow = self.get_object()
+        self.record("Removed the tool.", workflow)
+        remove_tool(workflow)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+@extend_schema(exclude=True)
+class RootToolViewSet(ToolViewSet):
+    """The same at `/tools`, for front ends; documented once."""
+
+    access = {action: ToolViewSet.access[action] for action in ("list", "create")}
+
+
+def _shown(workflow: Workflow, chain: FilterChain[WorkflowFilter] | None = None) -> dict[str, Any]:
+    chain = chain or FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    return write_tool_config(stored_tool_of(workflow, chain))
+
+
+def _declared_part(raw: Any, shown: dict[str, Any]) -> Any:
+    """Accepts a tool as it was read; changed read-only fields are refused."""
+    if not isinstance(raw, dict):
+        return raw
+    read_only = [key for key in StoredTool.READ_ONLY if key in raw]
+    if problems := [
+        Problem(f"/{key}", f"This is {shown[key]!r} now and is not changed here: leave it out.")
+        for key in read_only
+        if raw[key] != shown[key]
+    ]:
+        raise Refusal(status.HTTP_400_BAD_REQUEST, NOT_STORED, kind="validation", errors=problems)
+    return {key: value for key, value in raw.items() if key not in read_only}
+
+
+def _refusal(refused: ToolsRefused, raw: Any) -> Refusal:
+    problems = [Problem(place_of(fault, raw), fault.message) for fault in refused.problems]
+    return Refusal(status.HTTP_400_BAD_REQUEST, NOT_STORED, kind="validation", errors=problems)

@@ -1,0 +1,646 @@
+"""REST API of workflows: what agents and administrators read, and what curators decide."""
+
+from functools import cached_property
+from typing import Any
+
+import django_filters  # type: ignore[import-untyped]
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.http import Http404
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_field,
+    extend_schema_view,
+)
+from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError as InvalidRequest
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.argument_overrides import LONGEST_DESCRIPTION
+from catalogue.curation import (
+    MOST_ALIAS_DAYS,
+    UnknownWorkflows,
+    choose_workflows,
+    disable_workflows,
+    enable_as_seen,
+    enable_workflows,
+    override_workflow,
+)
+from catalogue.exposure import Visibility, confirmed_catalogue, explain_exposure
+from catalogue.filters import FilterChain
+from catalogue.history import actor_of, changed_fields
+from catalogue.models import Review, Source, Workflow, WorkflowFilter
+from catalogue.models.workflow import WorkflowQuerySet
+from catalogue.permissions import Access, is_administrator, toolset_of
+from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
+from catalogue.rest.base import (
+    HIGHEST_LIMIT,
+    JSONObjectField,
+    Problem,
+    ProblemSerializer,
+    Refusal,
+    StableOrdering,
+    StrictBooleanFilter,
+    StrictSerializer,
+)
+from catalogue.rest.views import NAME, ApiViewSet
+from catalogue.scopes import Scope
+
+LONGEST_TIMEOUT = LONGEST_CACHING = 2_592_000
+LONGEST_INLINE_WAIT = 3600
+MOST_NAMES = 10_000
+ADMINISTRATORS_ONLY = "Null for callers that are no administrators."
+HINTS = {"type": "object", "properties": {name: {"type": "boolean"} for name in CURATORS_HINTS.values()}}
+
+
+@extend_schema_field(HINTS)
+class HintsField(serializers.DictField):
+    """MCP's hints, as far as the engine or a curator gives them."""
+
+
+class IconSerializer(serializers.Serializer[Any]):
+    """An icon as MCP has it; the other members only where the engine gave them."""
+
+    src = serializers.CharField(help_text="An https: or data:image/ address.")
+    mimeType = serializers.CharField(required=False)  # noqa: N815 - MCP's own name
+    sizes = serializers.ListField(child=serializers.CharField(), required=False)
+    theme = serializers.ChoiceField(choices=["light", "dark"], required=False)
+
+
+class LayerMixin:
+    context: dict[str, Any]
+
+    def get_attribute(self, instance: Workflow) -> Workflow | None:
+        return instance if is_administrator(self.context["request"]) else None
+
+
+class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
+    """What the engine says of a workflow."""
+
+    id = serializers.CharField(source="upstream_id", help_text="The engine's id.")
+    tags = serializers.ListField(child=serializers.CharField())
+
+    class Meta:
+        model = Workflow
+        fields: tuple[str, ...] = (
+            "id",
+            "name",
+            "description",
+            "category",
+            "version",
+            "author",
+            "tags",
+            "execution_type",
+            "resembles",
+            "first_seen_at",
+            "changed_at",
+            "missing_since",
+        )
+        read_only_fields = fields
+
+
+class InteractionSerializer(serializers.Serializer[Any]):
+    """What runs can be asked or told while they go on."""
+
+    name = serializers.CharField()
+    description = serializers.CharField()
+    inputSchema = JSONObjectField()  # noqa: N815 - as MCP has it
+
+
+class UpstreamDetailSerializer(UpstreamSerializer):
+    """What the engine says of a workflow, in full."""
+
+    hints = HintsField()
+    icons = IconSerializer(many=True)
+    queries = InteractionSerializer(many=True, help_text="What its runs can be asked.")
+    signals = InteractionSerializer(many=True, help_text="What its runs can be told.")
+    metadata = JSONObjectField()
+    schema_problem = serializers.CharField(
+        help_text="Why the engine's input schema was replaced by one that takes any object."
+    )
+
+    class Meta(UpstreamSerializer.Meta):
+        fields = (
+            *UpstreamSerializer.Meta.fields,
+            "hints",
+            "icons",
+            "queries",
+            "signals",
+            "metadata",
+            "schema_problem",
+            "content_hash",
+        )
+        read_only_fields = fields
+
+
+class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
+    """What the curator decided; empty or null where the engine's word or the product's default stands."""
+
+    enabled = serializers.BooleanField()
+    title = serializers.CharField(source="title_override")
+    description = serializers.CharField(source="description_override")
+    tags = serializers.ListField(child=serializers.CharField(), source="tags_override", allow_null=True)
+    timeout_seconds = serializers.IntegerField(allow_null=True)
+    inline_wait_seconds = serializers.IntegerField(allow_null=True)
+    execution_type = serializers.ChoiceField(
+        source="execution_type_override", choices=Workflow.ExecutionType.choices, allow_blank=True
+    )
+    on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
+    reattach = serializers.BooleanField()
+    max_concurrent = serializers.IntegerField(allow_null=True)
+    read_only_hint = serializers.BooleanField(allow_null=True)
+    destructive_hint = serializers.BooleanField(allow_null=True)
+    idempotent_hint = serializers.BooleanField(allow_null=True)
+    open_world_hint = serializers.BooleanField(allow_null=True)
+    offered_as_prompt = serializers.BooleanField()
+    cache_seconds = serializers.IntegerField(allow_null=True)
+
+
+class CuratorDetailSerializer(CuratorSerializer):
+    """What the curator decided, in full."""
+
+    icon = serializers.CharField(source="icon_override")
+    argument_overrides = serializers.DictField(
+        child=JSONObjectField(), help_text="Changes to single arguments, by name."
+    )
+    argument_problems = serializers.DictField(
+        child=serializers.CharField(),
+        help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
+    )
+    former_tool_names = serializers.ListField(child=serializers.CharField(), help_text="The last name first.")
+    aliases = serializers.DictField(
+        child=serializers.DateTimeField(),
+        source="live_aliases",
+        help_text="The former names by which calls still run, and until when.",
+    )
+
+
+class WorkflowSerializer(serializers.Serializer[Workflow]):
+    """What agents are shown, and for administrators the two layers that it is made of."""
+
+    tool_name = serializers.CharField(help_text="What agents call.")
+    source = serializers.CharField(source="source.name")  # type: ignore[assignment]
+    title = serializers.CharField()
+    description = serializers.CharField(source="shown_description")
+    tags = serializers.ListField(child=serializers.CharField(), source="shown_tags")
+    category = serializers.CharField()
+    version = serializers.CharField()
+    execution_type = serializers.ChoiceField(
+        source="effective_execution_type", choices=Workflow.ExecutionType.choices
+    )
+    hints = HintsField(source="effective_hints", help_text="The effective hints that clients get.")
+    offered_as_prompt = serializers.BooleanField(help_text="Clients show it to people as a command, too.")
+    cache_seconds = serializers.IntegerField(
+        source="effective_cache_seconds",
+        allow_null=True,
+        help_text="How long a result answers the same arguments again. Null: never.",
+    )
+    exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
+    visibility = serializers.SerializerMethodField(help_text="If not exposed, the first thing in the way.")
+    curator = CuratorSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
+    upstream = UpstreamSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
+
+    def get_exposed(self, workflow: Workflow) -> bool:
+        return self._visibility(workflow) == Visibility.EXPOSED
+
+    @extend_schema_field(serializers.ChoiceField(choices=[visibility.value for visibility in Visibility]))
+    def get_visibility(self, workflow: Workflow) -> str:
+        return self._visibility(workflow).value
+
+    @cached_property
+    def _chain(self) -> FilterChain[WorkflowFilter]:
+        return FilterChain(WorkflowFilter.objects.filter(enabled=True))
+
+    def _visibility(self, workflow: Workflow) -> Visibility:
+        return explain_exposure(workflow, self._chain).visibility
+
+
+class WorkflowDetailSerializer(WorkflowSerializer):
+    """A workflow in full."""
+
+    input_schema = JSONObjectField(
+        source="served_input_schema", help_text="JSON Schema that arguments are checked with."
+    )
+    output_schema = JSONObjectField(
+        source="served_output_schema",
+        allow_null=True,
+        help_text="JSON Schema that results follow, where the engine vouches for one.",
+    )
+    icons = IconSerializer(many=True, source="shown_icons")
+    curator = CuratorDetailSerializer(
+        source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY
+    )
+    upstream = UpstreamDetailSerializer(
+        source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY
+    )
+
+
+class ArgumentOverrideSerializer(StrictSerializer):
+    """How one argument is shown, or what it always is."""
+
+    description = serializers.CharField(
+        required=False, max_length=LONGEST_DESCRIPTION, help_text="Shown instead of the engine's."
+    )
+    constant = serializers.JSONField(
+        required=False,
+        allow_null=True,
+        help_text="What each call sends; agents do not see the argument, and may not give it.",
+    )
+    default = serializers.JSONField(
+        required=False, allow_null=True, help_text="What is sent where a call leaves the argument out."
+    )
+
+
+class OverridesSerializer(StrictSerializer):
+    """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
+
+    tool_name = serializers.CharField(
+        max_length=64,
+        help_text="What agents call.",
+    )
+    alias_days = serializers.IntegerField(
+        min_value=0,
+        max_value=MOST_ALIAS_DAYS,
+        help_text="Days for which calls by the old name still run when `tool_name` changes; without it they "
+        "are refused at once, with the new name. Where the name stays, the time of its last one from now.",
+    )
+    title = serializers.CharField(
+        source="title_override",
+        max_length=255,
+        allow_blank=True,
+        help_text="Shown instead of the engine's name.",
+    )
+    description = serializers.CharField(
+        source="description_override",
+        max_length=20_000,
+        allow_blank=True,
+        help_text="Shown instead of the engine's description.",
+    )
+    tags = serializers.ListField(
+        child=serializers.CharField(max_length=100),
+        source="tags_override",
+        max_length=100,
+        allow_null=True,
+        help_text="Shown instead of the engine's tags.",
+    )
+    argument_overrides = serializers.DictField(
+        child=ArgumentOverrideSerializer(),
+        help_text="Changes to single arguments, by name; they take the place of all that there were. Not for "
+        "secrets: records of runs show the values.",
+    )
+    timeout_seconds = serializers.IntegerField(
+        min_value=1,
+        max_value=LONGEST_TIMEOUT,
+        allow_null=True,
+        help_text="A run that takes longer is cancelled.",
+    )
+    inline_wait_seconds = serializers.IntegerField(
+        min_value=0,
+        max_value=LONGEST_INLINE_WAIT,
+        allow_null=True,
+        help_text="How long an agent's call waits before it gets a handle instead of the result.",
+    )
+    execution_type = serializers.ChoiceField(
+        source="execution_type_override",
+        choices=Workflow.ExecutionType.choices,
+        allow_blank=True,
+        help_text="Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
+        "wait.",
+    )
+    on_disconnect = serializers.ChoiceField(
+        choices=Workflow.OnDisconnect.choices,
+        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
+    )
+    reattach = serializers.BooleanField(
+        help_text="A caller that lost its connection and repeats the identical call gets the same run."
+    )
+    max_concurrent = serializers.IntegerField(
+        min_value=1,
+        max_value=HIGHEST_LIMIT,
+        allow_null=True,
+        help_text="Runs at a time; further calls wait in the queue. Null: no limit.",
+    )
+    read_only_hint = serializers.BooleanField(
+        allow_null=True, help_text="It changes nothing, so clients may call it unasked."
+    )
+    destructive_hint = serializers.BooleanField(
+        allow_null=True, help_text="It may delete or overwrite, so clients ask before."
+    )
+    idempotent_hint = serializers.BooleanField(
+        allow_null=True, help_text="Calling it again with the same arguments is harmless."
+    )
+    open_world_hint = serializers.BooleanField(
+        allow_null=True, help_text="It deals with systems outside the company's own."
+    )
+    icon = serializers.CharField(
+        source="icon_override",
+        max_length=MAX_ICON_CHARACTERS,
+        allow_blank=True,
+        help_text="An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64,...",
+    )
+    offered_as_prompt = serializers.BooleanField(
+        help_text="Clients show it to people as a command of its own, too."
+    )
+    cache_seconds = serializers.IntegerField(
+        min_value=0,
+        max_value=LONGEST_CACHING,
+        allow_null=True,
+        help_text="Seconds that a result answers the same arguments of any caller. Only for workflows that "
+        "change nothing and answer all callers alike. 0: every call runs. Null: what the engine says.",
+    )
+
+
+class SeenSerializer(StrictSerializer):
+    content_hash = serializers.CharField(
+        required=False, max_length=64, help_text="Of the reviewed state. Omitted: the present one."
+    )
+
+
+class SelectionSerializer(StrictSerializer):
+    """Some or all workflows of one source."""
+
+    source = serializers.CharField(max_length=64, help_text="The source's name.")  # type: ignore[assignment]
+    names = serializers.ListField(
+        child=serializers.CharField(max_length=255),
+        required=False,
+        min_length=1,
+        max_length=MOST_NAMES,
+        help_text="Tool names, workflow names or engine's ids.",
+    )
+    all = serializers.BooleanField(default=False, help_text="Every workflow in the engine's last good list.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["all"] == bool(attrs.get("names")):
+            raise serializers.ValidationError("Give either `names` or `all: true`.")
+        return attrs
+
+
+class ChangedSerializer(serializers.Serializer[Any]):
+    changed = serializers.IntegerField(help_text="How many were not in that state before.")
+
+
+class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
+    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
+    enabled = StrictBooleanFilter(label="Enabled by a curator.")
+    missing = StrictBooleanFilter(
+        field_name="missing_since", lookup_expr="isnull", exclude=True, label="Gone from the engine's list."
+    )
+    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
+    category = django_filters.CharFilter()
+    execution_type = django_filters.ChoiceFilter(
+        choices=Workflow.ExecutionType.choices, method="filter_execution_type"
+    )
+    limited = StrictBooleanFilter(
+        field_name="max_concurrent",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Has a limit of its own for concurrent runs.",
+    )
+    cached = StrictBooleanFilter(
+        method="filter_cached", label="Calls may be answered with an earlier result."
+    )
+    needs_description = StrictBooleanFilter(
+        method="filter_undescribed", label="Has no description, neither the engine's nor a curator's."
+    )
+    review = django_filters.ChoiceFilter(
+        choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
+    )
+    offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
+    tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
+    search = django_filters.CharFilter(
+        method="filter_search", label="Has this text in a name or description, or as its engine's id."
+    )
+    ordering = StableOrdering(
+        fields=["tool_name", "name", "category", "first_seen_at", "changed_at", ("source__name", "source")]
+    )
+
+    def filter_cached(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        cached = Workflow.objects.cached().values("pk")
+        return workflows.filter(pk__in=cached) if value else workflows.exclude(pk__in=cached)
+
+    def filter_undescribed(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        undescribed = Workflow.objects.undescribed().values("pk")
+        return workflows.filter(pk__in=undescribed) if value else workflows.exclude(pk__in=undescribed)
+
+    def filter_review(self, workflows: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
+        return workflows.filter(review__in=Review.objects.awaiting().filter(kind=value))
+
+    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        return filter_by_exposure(queryset, exposed=value)
+
+    def filter_execution_type(
+        self, queryset: QuerySet[Workflow], name: str, value: str
+    ) -> QuerySet[Workflow]:
+        ours, engines = Q(execution_type_override=value), Q(execution_type_override="", execution_type=value)
+        return queryset.filter(ours | engines)
+
+    def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
+        return queryset.tagged(value)
+
+    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
+        return queryset.matching(value)
+
+
+class ToolFilters(django_filters.FilterSet):  # type: ignore[misc]
+    ids = django_filters.CharFilter(
+        method="filter_ids", label="Only these, separated by commas; each of them has to exist."
+    )
+    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
+    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
+    search = django_filters.CharFilter(
+        method="filter_search", label="Has this text in a name or description."
+    )
+    ordering = StableOrdering(
+        fields=[("tool_name", "id"), ("source__name", "source"), ("changed_at", "updated_at")]
+    )
+
+    def filter_ids(self, queryset: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
+        wanted = dict.fromkeys(filter(None, (part.strip() for part in value.split(","))))
+        chosen = queryset.filter(tool_name__in=wanted)
+        if unknown := wanted.keys() - set(chosen.values_list("tool_name", flat=True)):
+            missing = [tool_id for tool_id in wanted if tool_id in unknown]
+            problems = [Problem("?ids", f"No such tool: {tool_id[:100]}") for tool_id in missing]
+            raise Refusal(404, f"There are no such tools: {', '.join(missing)[:2000]}.", errors=problems)
+        return chosen
+
+    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        return filter_by_exposure(queryset, exposed=value)
+
+    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
+        return queryset.matching(value)
+
+
+def filter_by_exposure(workflows: QuerySet[Workflow], *, exposed: bool) -> QuerySet[Workflow]:
+    names = list(confirmed_catalogue().workflows)
+    return workflows.filter(tool_name__in=names) if exposed else workflows.exclude(tool_name__in=names)
+
+
+CHANGED = {
+    200: ChangedSerializer,
+    404: OpenApiResponse(ProblemSerializer, "There is no such source or workflow; nothing was changed."),
+}
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List workflows",
+        description="Without schemas; a single workflow has them. Callers with the scope `workflows:read` "
+        "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
+        "than that shows.",
+    ),
+    retrieve=extend_schema(
+        summary="Read a workflow",
+        description="By its tool name, or by a former one while calls by that still run.",
+        responses=WorkflowDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Workflows"])
+class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Workflow]):
+    queryset = Workflow.objects.none()
+    filterset_class = WorkflowFilters
+    lookup_field = "tool_name"
+    lookup_value_regex = NAME
+    access = {
+        "list": Access(Scope.READ, "catalogue.view_workflow"),
+        "retrieve": Access(Scope.READ, "catalogue.view_workflow"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "enable": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "disable": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "enable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "disable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+    }
+
+    def get_queryset(self) -> QuerySet[Workflow]:
+        workflows = Workflow.objects.select_related("source").order_by("tool_name")
+        if self.action == "list":
+            workflows = workflows.for_lists()
+        if is_administrator(self.request):
+            return workflows
+        seen = confirmed_catalogue().seen_through(toolset_of(self.request))
+        return workflows.filter(tool_name__in=list(seen))
+
+    def get_object(self) -> Workflow:
+        """Reads accept former names while calls by them still run; changes need the present one."""
+        try:
+            return super().get_object()
+        except Http404:
+            name = self.kwargs[self.lookup_field]
+            if self.action != "retrieve" or (alias := Workflow.objects.live_aliases().get(name)) is None:
+                raise
+            self.kwargs[self.lookup_field], _ = alias
+            return super().get_object()
+
+    def get_serializer_class(self) -> type[WorkflowSerializer]:
+        return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer
+
+    @extend_schema(
+        operation_id="workflows_override",
+        summary="Override what the engine says",
+        description="Sets the curator's own words and limits; what is not named stays. "
+        "An empty text or null takes the engine's word or the product's default again.",
+        request=OverridesSerializer(partial=True),
+        responses=WorkflowDetailSerializer,
+        examples=[
+            OpenApiExample(
+                "Words and a limit",
+                {"title": "Count words", "tags": ["text"], "timeout_seconds": 60},
+                request_only=True,
+            )
+        ],
+    )
+    @transaction.atomic
+    def partial_update(self, request: Request, tool_name: str) -> Response:
+        workflow = self.get_object()
+        body = self.read_body(OverridesSerializer, partial=True)
+        try:
+            override_workflow(workflow, **body)
+        except ValidationError as error:
+            # The model's `title_override` is the request's `title`.
+            problems = {
+                name.removesuffix("_override"): messages for name, messages in error.message_dict.items()
+            }
+            raise InvalidRequest(problems) from None
+        changed = [name.removesuffix("_override") for name in body]
+        self.record(changed_fields(changed), workflow)
+        return self._shown(workflow)
+
+    @extend_schema(
+        operation_id="workflows_enable",
+        summary="Enable a workflow",
+        description="Hidden workflows follow their engine. With the reviewed "
+        "`upstream.content_hash` as `content_hash`, one that has changed since stays hidden.",
+        request=SeenSerializer,
+        responses={
+            200: WorkflowDetailSerializer,
+            409: OpenApiResponse(ProblemSerializer, "The engine has changed it; nothing was changed."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def enable(self, request: Request, tool_name: str) -> Response:
+        workflow = self.get_object()
+        body = self.read_body(SeenSerializer)
+        seen, by = body.get("content_hash"), actor_of(request)
+        if seen is None:
+            enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
+        elif message := enable_as_seen({workflow.pk: seen}, by=by).unseen_message():
+            raise Refusal(status.HTTP_409_CONFLICT, message)
+        return self._shown(workflow)
+
+    @extend_schema(
+        operation_id="workflows_disable",
+        summary="Disable a workflow",
+        request=None,
+        responses=WorkflowDetailSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def disable(self, request: Request, tool_name: str) -> Response:
+        workflow = self.get_object()
+        disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
+        return self._shown(workflow)
+
+    @extend_schema(
+        operation_id="workflows_enable_many",
+        summary="Enable workflows of a source",
+        description="All or none: an unknown name changes nothing.",
+        request=SelectionSerializer,
+        responses=CHANGED,
+        examples=[
+            OpenApiExample("All", {"source": "orders", "all": True}, request_only=True),
+            OpenApiExample("Some", {"source": "orders", "names": ["text_statistics"]}, request_only=True),
+        ],
+    )
+    @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
+    def enable_many(self, request: Request) -> Response:
+        return Response({"changed": enable_workflows(self._chosen(), by=actor_of(request))})
+
+    @extend_schema(
+        operation_id="workflows_disable_many",
+        summary="Disable workflows of a source",
+        description="All or none: an unknown name changes nothing.",
+        request=SelectionSerializer,
+        responses=CHANGED,
+        examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
+    )
+    @action(detail=False, methods=["post"], url_path="disable", url_name="disable-many")
+    def disable_many(self, request: Request) -> Response:
+        return Response({"changed": disable_workflows(self._chosen(), by=actor_of(request))})
+
+    def _chosen(self) -> QuerySet[Workflow]:
+        body = self.read_body(SelectionSerializer)
+        source = Source.objects.filter(name=body["source"]).first()
+        if source is None:
+            raise Refusal(404, f"Nothing was changed: there is no source {body['source']}.")
+        try:
+            return choose_workflows(source, body.get("names"))
+        except UnknownWorkflows as unknown:
+            problems = [Problem("/names", f"No such workflow: {name}") for name in unknown.names]
+            raise Refusal(404, "Nothing was changed: some names are unknown.", errors=problems) from None
+
+    def _shown(self, workflow: Workflow) -> Response:
+        workflow.refresh_from_db()
+        return Response(self.get_serializer(workflow).data)

@@ -1,0 +1,139 @@
+"""A list of executions as pages of JSON or as CSV."""
+
+import csv
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
+from rest_framework.views import APIView
+
+from catalogue.database import lend_connection
+from catalogue.rest.base import REFUSED, Pages, Problem, Refusal, text_parameter
+from executions.models import Execution
+from executions.reading import UnknownCursor, all_of, page_of
+
+CURSOR = "cursor"
+FORMAT = OpenApiParameter(
+    "format",
+    enum=["json", "csv"],
+    description="`csv`: all executions that the other parameters leave, the newest first, as one table.",
+)
+FURTHER_PARAMETERS = (CURSOR, FORMAT.name)
+CURSOR_DESCRIPTION = (
+    "Empty for the first page, the newest; `next` of each page leads to the next. Not together with `page` "
+    "and `ordering`."
+)
+
+
+class PagesOrCursor(Pages):
+    """The parameter `cursor` pages by position, without a count."""
+
+    _by_cursor = False
+    _next_cursor: str | None = None
+    _address = ""
+
+    def paginate_queryset(
+        self, queryset: Any, request: Request, view: APIView | None = None
+    ) -> list[Any] | None:
+        self._by_cursor = CURSOR in request.query_params
+        if not self._by_cursor:
+            return super().paginate_queryset(queryset, request, view)
+        self._address = request.build_absolute_uri()
+        refuse_together_with(request, CURSOR, ("page", "ordering"))
+        size = self.get_page_size(request) or self.page_size
+        try:
+            page = page_of(queryset, limit=size, cursor=request.query_params[CURSOR])
+        except UnknownCursor as error:
+            raise Refusal(
+                400, REFUSED, kind="validation", errors=[Problem(f"?{CURSOR}", str(error))]
+            ) from None
+        self._next_cursor = page.next_cursor
+        found: list[Execution] = page.executions
+        return found
+
+    def get_paginated_response(self, data: Any) -> Response:
+        if not self._by_cursor:
+            return super().get_paginated_response(data)
+        following = None
+        if self._next_cursor is not None:
+            following = replace_query_param(self._address, CURSOR, self._next_cursor)
+        return Response({"next": following, "results": data})
+
+    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
+        return [*super().get_schema_operation_parameters(view), text_parameter(CURSOR, CURSOR_DESCRIPTION)]
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = super().get_paginated_response_schema(schema)
+        told["required"] = ["results"]
+        return told
+
+
+def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -> None:
+    """Raises Refusal for parameters that exclude `name`."""
+    problems = [
+        Problem(f"?{other}", f"This does not go together with `{name}`.")
+        for other in others
+        if other in request.query_params
+    ]
+    if problems:
+        raise Refusal(400, REFUSED, kind="validation", errors=problems)
+
+
+CSV = "text/csv"
+AT_A_TIME = 500
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
+"""Texts that spreadsheets would evaluate; engines and agents may have written them."""
+NESTED = {"error": ("error_kind", "error")}
+
+
+def wants_csv(request: Request) -> bool:
+    """Raises Refusal for an unknown format, and for parameters of pages."""
+    wanted = request.query_params.get(FORMAT.name, "json")
+    beside = [name for name in ("page", "page_size", "cursor", "ordering") if name in request.query_params]
+    problems = []
+    if wanted not in ("json", "csv"):
+        problems = [Problem(f"?{FORMAT.name}", "Use json or csv.")]
+    elif wanted == "csv":
+        problems = [Problem(f"?{name}", "A table is whole, the newest first.") for name in beside]
+    if problems:
+        raise Refusal(400, REFUSED, kind="validation", errors=problems)
+    return wanted == "csv"
+
+
+def write_csv(executions: QuerySet[Execution], serializer: Any) -> Iterator[bytes]:
+    names = list(serializer.fields)
+    yield _write([[column for name in names for column in NESTED.get(name, (name,))]])
+    for page in all_of(executions, at_a_time=AT_A_TIME):
+        yield _write(_cells(serializer.to_representation(row), names) for row in page)
+        # A slow reader keeps no connection.
+        lend_connection()
+
+
+def _cells(row: dict[str, Any], names: list[str]) -> list[Any]:
+    cells: list[Any] = []
+    for name in names:
+        if name in NESTED:
+            cells += list((row[name] or dict.fromkeys(NESTED[name])).values())
+        else:
+            cells.append(row[name])
+    return [_harmless(cell) for cell in cells]
+
+
+def _harmless(cell: Any) -> Any:
+    """Empty for None, `true` and `false`, and no formulas."""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, str) and cell.startswith(FORMULA_BEGINS):
+        return f"'{cell}"
+    return cell
+
+
+def _write(rows: Any) -> bytes:
+    text = StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode("utf-8", "replace")

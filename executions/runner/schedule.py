@@ -1,0 +1,161 @@
+"""When to ask an engine about a run: learnt from how long runs of its workflow take.
+
+Each process learns from the ends that it sees, without a statement, and begins anew when it starts. A poll
+comes at the age that costs least: the wait of a run that is over costs in proportion to how long the run
+took, and each poll costs too. Where an engine does not say when a run ended, that counts as halfway between
+its last two polls, so that a run found over by its first poll is asked about earlier the next time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import accumulate
+from math import ceil
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from cachetools import LRUCache
+from django.utils import timezone
+
+if TYPE_CHECKING:
+    from executions.models import Execution
+
+REMEMBERED_WORKFLOWS = 5_000
+REMEMBERED_RUNS = 100
+"""Of each workflow."""
+FEWEST_RUNS = 5
+GROUPS = 20
+FRESH_SHARE = 10
+"""What was worked out holds until a tenth of the runs behind it are new."""
+GOOD_WAIT_SHARE = 0.1
+"""Of a run's duration: a wait for its poll that costs one, ..."""
+GOOD_WAIT_SECONDS = 0.06
+"""... or this, where it is longer."""
+POLL_COST = 0.05
+OVERTIME_COST = 2.0
+"""Of a run that goes on where all others were over."""
+MARGIN_SECONDS = 0.005
+LONGEST_PAUSE_SECONDS = 60.0
+PROGRESS_SECONDS = 10.0
+"""The least time between two polls that only look at the progress ..."""
+PROGRESS_POLLS = 8
+"""... of which there are about so many before the end can be expected."""
+
+
+class UsualDurations:
+    """How long some runs took, in up to twenty groups of runs that took about as long."""
+
+    def __init__(self, durations: Iterable[float]) -> None:
+        """In seconds."""
+        ascending = sorted(durations)
+        size = ceil(len(ascending) / GROUPS)
+        groups = [ascending[start : start + size] for start in range(0, len(ascending), size)]
+        self._ages = [group[-1] + MARGIN_SECONDS for group in groups]
+        weights = [len(group) / max(GOOD_WAIT_SECONDS, GOOD_WAIT_SHARE * group[-1]) for group in groups]
+        weighted = [weight * age for weight, age in zip(weights, self._ages, strict=True)]
+        # For the runs before each group, and at last for all: how many, and what a second of waiting costs.
+        self._over = list(accumulate(map(len, groups), initial=0))
+        self._weights = list(accumulate(weights, initial=0.0))
+        self._weighted_ages = list(accumulate(weighted, initial=0.0))
+        self._first: dict[float, float | None] = {}
+
+    def first_age(self, shortest: float) -> float | None:
+        """How old a run is best asked about first, in seconds."""
+        if shortest not in self._first:
+            self._first[shortest] = self.next_age(0.0, shortest)
+        return self._first[shortest]
+
+    def next_age(self, age: float, shortest: float) -> float | None:
+        """How old a run is to be that goes on at this age when it is asked about again, in seconds.
+
+        `shortest`: the least time between two polls. None where it takes longer than all others did.
+        """
+        begin = bisect_right(self._ages, age)
+        if begin == len(self._ages):
+            return None
+        # From the last group back: the costs of the polls after one at the end of the group before.
+        costs = [OVERTIME_COST] * (len(self._ages) + 1)
+        for index in range(len(self._ages) - 1, begin, -1):
+            costs[index], _ = self._best(index, self._ages[index - 1] + shortest, costs)
+        return self._best(begin, age + shortest if age else 0.0, costs)[1]
+
+    def _best(self, begin: int, earliest: float, costs: list[float]) -> tuple[float, float]:
+        """The least cost of a run of group `begin` or later, and the age of the poll that leads to it."""
+        best, index = (float("inf"), earliest), begin
+        while index < len(self._ages):
+            age = max(self._ages[index], earliest)
+            end = bisect_right(self._ages, age)
+            waits = age * (self._weights[end] - self._weights[begin])
+            waits -= self._weighted_ages[end] - self._weighted_ages[begin]
+            later = (self._over[-1] - self._over[end]) * costs[end]
+            best = min(best, (POLL_COST + (waits + later) / (self._over[-1] - self._over[begin]), age))
+            index = end
+        return best
+
+
+class _LatestRuns:
+    """Of one workflow."""
+
+    def __init__(self) -> None:
+        self._durations: deque[float] = deque(maxlen=REMEMBERED_RUNS)
+        self._new = 0
+        self._usual: UsualDurations | None = None
+
+    def add(self, seconds: float) -> None:
+        self._durations.append(seconds)
+        self._new += 1
+
+    @property
+    def usual(self) -> UsualDurations | None:
+        if len(self._durations) < FEWEST_RUNS:
+            return None
+        if self._usual is None or self._new * FRESH_SHARE >= len(self._durations):
+            self._usual, self._new = UsualDurations(self._durations), 0
+        return self._usual
+
+
+_runs: LRUCache[int, _LatestRuns] = LRUCache(REMEMBERED_WORKFLOWS)
+_lock = Lock()
+
+
+def forget_runs() -> None:
+    """For tests, whose workflows have the same keys again."""
+    with _lock:
+        _runs.clear()
+
+
+def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
+    """A run that was asked about is over; `ended_at`: if the engine said when."""
+    begun, found_at = execution.started_at, timezone.now()
+    if execution.workflow_id is None or begun is None:
+        return
+    last_poll = execution.polled_at or begun
+    if ended_at is None or not last_poll <= ended_at <= found_at:
+        ended_at = last_poll + (found_at - last_poll) / 2
+    with _lock:
+        _runs.setdefault(execution.workflow_id, _LatestRuns()).add((ended_at - begun).total_seconds())
+
+
+def learnt_pause(execution: Execution, *, shortest: float) -> timedelta | None:
+    """From now to the best time of the next poll; None where nothing is known that helps."""
+    with _lock:
+        runs = _runs.get(execution.workflow_id) if execution.workflow_id is not None else None
+        usual = None if runs is None else runs.usual
+    if usual is None:
+        return None
+    begun = execution.started_at
+    age = 0.0 if begun is None else (timezone.now() - begun).total_seconds()
+    pause = pause_before(usual, age, shortest=shortest)
+    return None if pause is None else timedelta(seconds=pause)
+
+
+def pause_before(usual: UsualDurations, age: float, *, shortest: float) -> float | None:
+    """In seconds. A poll comes for the progress too, now and then, where the end is far."""
+    wanted = usual.next_age(age, shortest) if age else usual.first_age(shortest)
+    if wanted is None:
+        return None
+    longest = min(max(wanted / PROGRESS_POLLS, PROGRESS_SECONDS), LONGEST_PAUSE_SECONDS)
+    return max(0.0, min(wanted - age, longest))

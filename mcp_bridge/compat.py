@@ -1,0 +1,12 @@
+"""Uses of private names of other packages; tests/config/test_private_names.py fails when one is gone."""
+
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.http import HttpRequest
+
+
+def formsets_of(pages: "ModelAdmin[Any]", request: HttpRequest, row: Any, *, change: bool) -> list[Any]:
+    """The bound formsets of a row's inlines, as a page of the admin makes them when its form is sent."""
+    formsets, _ = pages._create_formsets(request, row, change=change)  # type: ignore[attr-defined]
+    return list(formsets)

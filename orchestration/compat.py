@@ -1,0 +1,8 @@
+"""Uses of private names of other packages; tests/config/test_private_names.py fails when one is gone."""
+
+from django.http import HttpResponseBase
+
+
+def mark_logged(response: HttpResponseBase) -> None:
+    """Keep Django from logging a response of a status from 400 on."""
+    response._has_been_logged = True  # type: ignore[attr-defined]

@@ -1,0 +1,457 @@
+"""REST: natural-language requests, `POST /workflow` and the record of each."""
+
+from typing import Any
+
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_field,
+    extend_schema_view,
+)
+from rest_framework import mixins, serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.database import run_without_connection
+from catalogue.permissions import Access, demand_of_staff
+from catalogue.rest.base import (
+    ProblemSerializer,
+    Refusal,
+    StableOrdering,
+    StrictBooleanFilter,
+    StrictSerializer,
+)
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from executions.models import State
+from executions.rest.parameters import (
+    CACHE_CONTROL,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT_REPLAYED,
+    caller_of,
+    idempotency_key_of,
+    waiting_places,
+    wants_fresh,
+)
+from executions.rest.serializers import AnyJSONField
+from orchestration.compat import mark_logged
+from orchestration.models import Failure, Stage, StageState, WorkflowRequest
+from orchestration.pipeline import answer_request
+from orchestration.records import WITH_RUN, answer_of, settle_with_runs
+from orchestration.request_types import (
+    LONGEST_FORMAT_INSTRUCTIONS,
+    LONGEST_INSTRUCTIONS,
+    MOST_TOOLS,
+    RequestInput,
+    RequestOutcome,
+    RequestRefused,
+    StillRunning,
+)
+
+LONGEST_ID = 255
+
+
+class AskSerializer(StrictSerializer):
+    """What the user wants, in natural language, and which tools may be used for it."""
+
+    user_instructions = serializers.CharField(
+        max_length=LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
+    )
+    tool_ids = serializers.ListField(
+        child=serializers.CharField(max_length=LONGEST_ID),
+        min_length=1,
+        max_length=MOST_TOOLS,
+        help_text="The tools that may be used, by their tool names. No other one is.",
+    )
+    format_response = serializers.BooleanField(
+        default=False, help_text="Whether the model puts the response into words as well."
+    )
+    response_format_instructions = serializers.CharField(
+        default="",
+        allow_blank=True,
+        allow_null=True,
+        max_length=LONGEST_FORMAT_INSTRUCTIONS,
+        help_text="How: length, language, tone, form.",
+    )
+    dry_run = serializers.BooleanField(
+        default=False, help_text="Stop before anything is sent: the answer shows what would be."
+    )
+
+
+class StageEntrySerializer(serializers.Serializer[Any]):
+    """One stage, as far as it got."""
+
+    stage = serializers.ChoiceField(choices=Stage.choices)
+    state = serializers.ChoiceField(choices=StageState.choices)
+    seconds = serializers.FloatField(allow_null=True)
+    message = serializers.CharField()
+
+
+class ModelUsageSerializer(serializers.Serializer[WorkflowRequest]):
+    """What it cost at the model, failures included."""
+
+    model = serializers.CharField(help_text="The name that the model's server gives it.")
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+
+
+class HttpRequestSpecSerializer(serializers.Serializer[Any]):
+    """The request as it was checked; credentials are added as it leaves."""
+
+    method = serializers.CharField()
+    url = serializers.CharField()
+    headers = serializers.DictField(child=serializers.CharField())
+    query_params = serializers.DictField()
+    body = AnyJSONField()
+
+
+class OrNull(serializers.CharField):
+    """A text of the record, null where it is empty."""
+
+    def to_representation(self, value: Any) -> Any:
+        return super().to_representation(value) if value else None
+
+
+class WorkflowAnswerSerializer(serializers.Serializer[RequestOutcome]):
+    """The answer, of one shape whether it succeeded or not."""
+
+    request_id = serializers.UUIDField(source="request.pk")
+    status = serializers.ChoiceField(
+        choices=WorkflowRequest.Status.choices,
+        source="request.status",
+        help_text="`running`: the run takes longer than the answer can wait; the request ends as it does.",
+    )
+    dry_run = serializers.BooleanField(source="request.dry_run")
+    selected_tool = OrNull(source="request.selected_tool", allow_null=True)
+    reason = OrNull(
+        source="request.reason", allow_null=True, help_text="Why this tool, in the model's words."
+    )
+    arguments = serializers.DictField(source="request.arguments", allow_null=True)
+    http_spec = HttpRequestSpecSerializer(
+        source="request.http_spec",
+        allow_null=True,
+        help_text="Of HTTP tools. Null for those of other engines.",
+    )
+    execution_id = serializers.UUIDField(source="request.execution_id", allow_null=True)
+    execution_state = serializers.ChoiceField(
+        choices=State.choices,
+        source="request.execution.state",
+        allow_null=True,
+        help_text="How the run is now. `unconfirmed`: it may have run, and asking again may do it twice.",
+    )
+    raw_response = AnyJSONField(
+        help_text="Of HTTP tools `{status_code, headers, body, execution_time_ms}`; of others, and where no "
+        "response came, `{execution_id, state, output, error}`. Null where nothing was run."
+    )
+    formatted_response = OrNull(
+        source="request.formatted_response",
+        allow_null=True,
+        required=False,
+        help_text="The response in words; only there if it was asked for, and null if it could not be made.",
+    )
+    error = OrNull(source="request.error", allow_null=True)
+    error_stage = serializers.ChoiceField(
+        choices=Stage.choices, source="request.error_stage", allow_null=True
+    )
+    failure = serializers.ChoiceField(choices=Failure.choices, source="request.failure", allow_null=True)
+    invalid_tool_ids = serializers.ListField(child=serializers.CharField())
+    warnings = serializers.ListField(child=serializers.CharField())
+    stages = StageEntrySerializer(many=True, source="request.stages")
+    usage = ModelUsageSerializer(source="request")
+
+    def to_representation(self, answered: RequestOutcome) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(answered)
+        for name in ("error_stage", "failure"):
+            shown[name] = shown[name] or None
+        if not answered.request.format_response:
+            del shown["formatted_response"]
+        return shown
+
+
+class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
+    """A request as lists show it."""
+
+    error = OrNull(allow_null=True)
+    selected_tool = OrNull(allow_null=True)
+    error_stage = OrNull(allow_null=True)
+    failure = OrNull(allow_null=True)
+    seconds = serializers.FloatField(allow_null=True, help_text="Null while it goes on.")
+    usage = ModelUsageSerializer(source="*")
+
+    class Meta:
+        model = WorkflowRequest
+        fields: tuple[str, ...] = (
+            "id",
+            "caller",
+            "caller_name",
+            "idempotency_key",
+            "created_at",
+            "finished_at",
+            "seconds",
+            "status",
+            "dry_run",
+            "selected_tool",
+            "execution_id",
+            "error",
+            "error_stage",
+            "failure",
+            "usage",
+        )
+        read_only_fields = fields
+
+
+class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
+    """Everything that is known of a request: what was asked, and the answer as it is now."""
+
+    user_instructions = serializers.CharField(source="instructions")
+    tool_ids = serializers.ListField(child=serializers.CharField())
+    response_format_instructions = serializers.CharField(source="format_instructions")
+    payload_removed_at = serializers.DateTimeField(
+        source="payload_pruned_at",
+        allow_null=True,
+        help_text="When the retention removed the instructions and what was made of them.",
+    )
+    answer = serializers.SerializerMethodField(
+        help_text="As `POST /workflow` answers, with the run as it is now."
+    )
+
+    class Meta(WorkflowRequestSerializer.Meta):
+        fields = (
+            *WorkflowRequestSerializer.Meta.fields,
+            "user_instructions",
+            "tool_ids",
+            "format_response",
+            "response_format_instructions",
+            "payload_removed_at",
+            "answer",
+        )
+        read_only_fields = fields
+
+    @extend_schema_field(WorkflowAnswerSerializer)
+    def get_answer(self, request: WorkflowRequest) -> dict[str, Any]:
+        return dict(WorkflowAnswerSerializer(answer_of(request)).data)
+
+
+CODES = {
+    Failure.UNKNOWN_TOOLS: status.HTTP_404_NOT_FOUND,
+    Failure.NO_TOOL_FITS: status.HTTP_422_UNPROCESSABLE_ENTITY,
+    Failure.PROPOSAL_REFUSED: status.HTTP_422_UNPROCESSABLE_ENTITY,
+    Failure.MODEL_ANSWER: status.HTTP_502_BAD_GATEWAY,
+    Failure.MODEL_UNAVAILABLE: status.HTTP_503_SERVICE_UNAVAILABLE,
+    Failure.MODEL_TIMEOUT: status.HTTP_504_GATEWAY_TIMEOUT,
+    Failure.BUSY: status.HTTP_503_SERVICE_UNAVAILABLE,
+    Failure.RUN_FAILED: status.HTTP_502_BAD_GATEWAY,
+    Failure.RUN_TIMED_OUT: status.HTTP_504_GATEWAY_TIMEOUT,
+    Failure.UNCONFIRMED: status.HTTP_504_GATEWAY_TIMEOUT,
+    Failure.INTERRUPTED: status.HTTP_500_INTERNAL_SERVER_ERROR,
+    Failure.INTERNAL: status.HTTP_500_INTERNAL_SERVER_ERROR,
+}
+OURS = (Failure.INTERNAL, Failure.INTERRUPTED)
+NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
+MAY_RUN = "executions.add_execution"
+"""Of a member of staff, for what is no dry run."""
+RETRY_AFTER_SECONDS = 5
+"""Of a request that repeats the key of one that is still running."""
+
+IDEMPOTENCY = OpenApiParameter(
+    IDEMPOTENCY_KEY,
+    location=OpenApiParameter.HEADER,
+    description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
+    "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
+    "and runs nothing again, whatever the model would choose now. A request that failed before a tool was "
+    "started does not use the key up.",
+)
+FRESH = OpenApiParameter(
+    CACHE_CONTROL,
+    location=OpenApiParameter.HEADER,
+    description="`no-cache`: the tool runs, though a cached result could answer.",
+)
+REPLAYED = OpenApiParameter(
+    IDEMPOTENT_REPLAYED,
+    location=OpenApiParameter.HEADER,
+    response=True,
+    description="`true` if the idempotency key was used before and this is the answer to that request.",
+)
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, OpenApiParameter.HEADER, response=[409, 503], description="Seconds."
+)
+
+
+class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
+    status = django_filters.ChoiceFilter(choices=WorkflowRequest.Status.choices)
+    tool = django_filters.CharFilter(field_name="selected_tool", label="The tool that was chosen.")
+    caller = django_filters.CharFilter(label="Who asked, such as `token:7` or `user:1`.")
+    idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
+    error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
+    failure = django_filters.ChoiceFilter(choices=Failure.choices)
+    dry_run = StrictBooleanFilter()
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    ordering = StableOrdering(
+        fields=["created_at", "finished_at", "status", ("selected_tool", "tool"), "prompt_tokens"]
+    )
+
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="workflow_requests_list",
+        summary="List natural-language requests",
+        description="The newest first. Callers who are not administrators see their own requests.",
+    ),
+    retrieve=extend_schema(
+        operation_id="workflow_requests_retrieve",
+        summary="Read a natural-language request",
+        description="What was asked, the stages as far as they got, and the answer, with the run as it is.",
+        responses=WorkflowRequestDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Natural-language requests"])
+class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
+    queryset = WorkflowRequest.objects.none()
+    filterset_class = WorkflowRequestFilters
+    lookup_value_regex = "[0-9a-fA-F-]{36}"
+    access = {
+        "list": Access(Scope.READ, "orchestration.view_workflowrequest"),
+        "retrieve": Access(Scope.READ, "orchestration.view_workflowrequest", Scope.RUN),
+    }
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        settle_with_runs()
+
+    def get_queryset(self) -> QuerySet[WorkflowRequest]:
+        visible = WorkflowRequest.objects.visible_to(caller_of(self.request))
+        if self.action == "list":
+            return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
+        return visible.select_related(*WITH_RUN)
+
+    def get_serializer_class(self) -> type[WorkflowRequestSerializer]:
+        return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
+
+
+class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
+    """`POST /workflow`."""
+
+    queryset = WorkflowRequest.objects.none()
+    filter_backends = ()
+    pagination_class = None
+    access = {"create": Access(Scope.RUN, "orchestration.add_workflowrequest")}
+
+    @extend_schema(
+        operation_id="workflow",
+        tags=["Natural-language requests"],
+        summary="Send a natural-language request",
+        description="The model chooses one of the tools and its arguments; the product checks that proposal, "
+        "makes the request by the tool's own definition, runs it, and puts the response into words if asked "
+        "to. The answer has the same shape whether that succeeds or not; `error_stage` says where it "
+        "failed. Everything is recorded, and goes on though the client may be gone.",
+        request=AskSerializer,
+        responses={
+            200: OpenApiResponse(WorkflowAnswerSerializer, "Done; of a dry run: this is what would be done."),
+            202: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "The run goes on, and the request ends as it does; `warnings` says where to read the rest.",
+            ),
+            404: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "tool_retrieval: `invalid_tool_ids` are no tools that this caller may run.",
+            ),
+            409: OpenApiResponse(
+                ProblemSerializer,
+                "The idempotency key was used for another request, or for one that is still going on; "
+                "`request_id` says which. Nothing was started.",
+            ),
+            422: OpenApiResponse(
+                WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."
+            ),
+            500: OpenApiResponse(WorkflowAnswerSerializer, "An error of ours, or the process was killed."),
+            502: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "llm_selection: the model gave no usable answer; api_execution: the run failed, "
+                "`raw_response` has the details.",
+            ),
+            503: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "llm_selection: no model is configured, it cannot be reached, or its server refuses our key, "
+                "the model or so long a prompt; api_execution: the limits "
+                "have no room. Nothing was started.",
+            ),
+            504: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "The model or the run took too long; or, as `unconfirmed`, it is not known whether it ran: "
+                "asking again may do it twice.",
+            ),
+        },
+        parameters=[IDEMPOTENCY, FRESH, REPLAYED, RETRY_AFTER],
+        examples=[
+            OpenApiExample(
+                "See what would be sent",
+                {
+                    "user_instructions": "Where is order 4711?",
+                    "tool_ids": ["get_order", "list_orders"],
+                    "dry_run": True,
+                },
+                request_only=True,
+            )
+        ],
+    )
+    def create(self, request: Request) -> Response:
+        body = AskSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        wanted = body.validated_data
+        asked = RequestInput(
+            **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
+            caller=caller_of(request),
+            idempotency_key=idempotency_key_of(request),
+            fresh=wants_fresh(request),
+        )
+        if not asked.dry_run:
+            demand_of_staff(request, MAY_RUN)
+        with waiting_places.one_for(asked.caller.key) as has_place:
+            if not has_place:
+                raise _too_many_wait()
+            try:
+                answered = run_without_connection(answer_request(asked))
+            except RequestRefused as refused:
+                conflict = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
+                if isinstance(refused, StillRunning):
+                    conflict.wait = RETRY_AFTER_SECONDS
+                raise conflict from None
+        response = Response(
+            WorkflowAnswerSerializer(answered).data,
+            _code(answered),
+            headers=_headers(request, asked, answered),
+        )
+        if answered.request.failure not in OURS:
+            # What is no error of ours was logged, with the request's id; Django would add a line as ERROR.
+            mark_logged(response)
+        return response
+
+
+def _code(answered: RequestOutcome) -> int:
+    if answered.request.failure:
+        return CODES[Failure(answered.request.failure)]
+    return status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
+
+
+def _headers(request: Request, asked: RequestInput, answered: RequestOutcome) -> dict[str, str]:
+    recorded = reverse("workflow-request-detail", args=[answered.request.pk])
+    headers = {"Location": request.build_absolute_uri(recorded)}
+    if answered.request.pk != asked.id:
+        headers[IDEMPOTENT_REPLAYED] = "true"
+    if answered.retry_after is not None:
+        headers["Retry-After"] = str(answered.retry_after)
+    return headers
+
+
+def _too_many_wait() -> Refusal:
+    refusal = Refusal(
+        status.HTTP_503_SERVICE_UNAVAILABLE, "Too many requests wait for answers. Nothing was done."
+    )
+    refusal.wait = RETRY_AFTER_SECONDS
+    return refusal
