@@ -13,7 +13,7 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -149,13 +149,17 @@ def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names:
     Quotes, numbers and addresses are values of arguments and do not count, nor do small words. Few tools have
     most of the sentences' words, so none is required.
     """
-    kept = (
-        word
-        for word in QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
-        if not OF_VALUES.search(word) and word.strip(PUNCTUATION).casefold() not in SMALL_WORDS
-    )
-    keywords = list(dict.fromkeys(split_words(" ".join(kept))))[:MOST_QUERY_WORDS]
-    return _remembered.index_of(catalogue).rank(keywords, among=names)
+    said = QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
+    words = _split_once(" ".join(word for word in _without_small(said) if not OF_VALUES.search(word)))
+    return _remembered.index_of(catalogue).rank(words, among=names)
+
+
+def _without_small(words: Iterable[str]) -> Iterator[str]:
+    return (word for word in words if word.strip(PUNCTUATION).casefold() not in SMALL_WORDS)
+
+
+def _split_once(text: str) -> list[str]:
+    return list(dict.fromkeys(split_words(text)))[:MOST_QUERY_WORDS]
 
 
 class _Match(NamedTuple):
@@ -198,36 +202,41 @@ class SearchIndex:
         self._vocabulary = sorted(postings)
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
-        words = list(dict.fromkeys(split_words(query[:LONGEST_QUERY])))[:MOST_QUERY_WORDS]
-        scores, shares = self._weigh(words, self._numbers_of(among))
-        needed = NEEDED_SHARE * max(shares.values(), default=0.0)
-        return self._ordered({number: scores[number] for number, share in shares.items() if share >= needed})
+        """Those with half of the words by weight; small words count only where there are no others."""
+        query = query[:LONGEST_QUERY]
+        words = _split_once(query)
+        needed = set(_split_once(" ".join(_without_small(query.split()))) or words)
+        scores, shares = self._weigh(words, self._numbers_of(among), needed)
+        least = NEEDED_SHARE * max(shares.values(), default=0.0)
+        found = [number for number, share in shares.items() if share >= least]
+        return self._ordered(found, scores, needed)
 
     def rank(self, words: Collection[str], *, among: Iterable[str]) -> list[str]:
-        """All documents with any of the words; a match of the name counts most."""
+        """All documents with any of the words."""
         scores, _ = self._weigh(words, self._numbers_of(among))
-        return self._ordered(
-            {
-                number: score * (1 + NAMED_WORTH * self._named_by(words, number))
-                for number, score in scores.items()
-            }
-        )
+        return self._ordered(scores, scores, words)
 
-    def _named_by(self, words: Collection[str], number: int) -> float:
+    def _ordered(
+        self, found: Iterable[int], scores: Mapping[int, float], words: Collection[str]
+    ) -> list[str]:
+        """The best first; a match of the name counts most."""
+        stems = {word[:SHORTEST_INFLECTED] for word in words}
+        worth = {number: scores[number] * (1 + NAMED_WORTH * self._named_by(stems, number)) for number in found}
+        return [self._names[number] for number in sorted(worth, key=lambda n: (-worth[n], self._names[n]))]
+
+    def _named_by(self, stems: Set[str], number: int) -> float:
         """The share of its name's words that are said, from 0 to 1."""
         own = split_words(self._names[number])
-        stems = {word[:SHORTEST_INFLECTED] for word in words}
         return sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
 
     def _numbers_of(self, names: Iterable[str]) -> set[int]:
         allowed = set(names)
         return {number for number, name in enumerate(self._names) if name in allowed}
 
-    def _ordered(self, scores: Mapping[int, float]) -> list[str]:
-        return [self._names[number] for number in sorted(scores, key=lambda n: (-scores[n], self._names[n]))]
-
-    def _weigh(self, words: Iterable[str], documents: set[int]) -> tuple[dict[int, float], dict[int, float]]:
-        """By document: its score, and the share of the words' weight that it has."""
+    def _weigh(
+        self, words: Iterable[str], documents: set[int], needed: Set[str] = frozenset()
+    ) -> tuple[dict[int, float], dict[int, float]]:
+        """By document: its score, and how much of the weight of the needed words it has."""
         scores: defaultdict[int, float] = defaultdict(float)
         shares: defaultdict[int, float] = defaultdict(float)
         for word in words:
@@ -237,7 +246,8 @@ class SearchIndex:
             rarity = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
             for document, match in matches.items():
                 scores[document] += rarity * match.worth * match.weight
-                shares[document] += rarity * match.worth
+                if word in needed:
+                    shares[document] += rarity * match.worth
         return scores, shares
 
     def _matches(self, word: str, allowed: set[int]) -> dict[int, _Match]:
