@@ -221,7 +221,9 @@ class SearchIndex:
     ) -> list[str]:
         """The best first; a match of the name counts most."""
         stems = {word[:SHORTEST_INFLECTED] for word in words}
-        worth = {number: scores[number] * (1 + NAMED_WORTH * self._named_by(stems, number)) for number in found}
+        worth = {
+            number: scores[number] * (1 + NAMED_WORTH * self._named_by(stems, number)) for number in found
+        }
         return [self._names[number] for number in sorted(worth, key=lambda n: (-worth[n], self._names[n]))]
 
     def _named_by(self, stems: Set[str], number: int) -> float:

@@ -263,7 +263,7 @@ class Environment(BaseSettings):
     model_context_tokens: int = _variable(
         "CATALOGUE_MODEL_CONTEXT_TOKENS",
         16_000,
-        "Longest prompt, in estimated tokens; of more tools than fit, the likeliest are described.",
+        "Longest prompt, in estimated tokens; of more tools than fit, the model says which to describe.",
         ge=1_000,
         le=10_000_000,
     )

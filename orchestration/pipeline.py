@@ -97,7 +97,7 @@ class Pipeline:
 
     def _find_tools(self) -> dict[str, Workflow]:
         tools = find_tools(self._asked.tool_ids, caller=self._asked.caller)
-        self._begin(Stage.LLM_SELECTION, questions=2, message=_count(tools))
+        self._begin(Stage.LLM_SELECTION, questions=3, message=_count(tools))
         return tools
 
     def _approve(self, selection: Selection) -> Approved:

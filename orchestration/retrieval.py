@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain, zip_longest
 from typing import Any
 
 from catalogue.describing import CHARACTERS_PER_TOKEN
@@ -21,9 +22,9 @@ from orchestration.models import Failure, StageFailed
 
 LONGEST_TITLE = 200
 LONGEST_SHOWN_TITLE = 80
-"""Of a tool that is given by name and title only."""
-NAMES_SHARE = 0.5
-"""Of the room, for names and titles."""
+"""Where only names and titles are given."""
+MOST_LIKELY = 40
+"""Tools that are described once the model has said what it looks for."""
 LONGEST_ENDPOINT = 2_000
 BETWEEN = "\n\n"
 REMEMBERED_ENTRIES = 2_000
@@ -86,11 +87,7 @@ class Detail:
 class ToolContext:
     text: str
     described: Sequence[str]
-    """Tool names, the likeliest first where not all fit."""
-    named: Sequence[str] = ()
-    """Tools given by name and title only, because their descriptions do not fit."""
-    left_out: Sequence[str]
-    """What did not fit."""
+    """Tool names, in the order in which they are described."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,75 +118,73 @@ DEPTHS = (
 """Less and less; only what does not even fit with the least is left out."""
 
 
-def describe_tools(
-    workflows: Sequence[Workflow],
-    *,
-    instructions: str,
-    tokens: int,
-    catalogue: ExposedCatalogue,
-    first: str = "",
-) -> ToolContext:
-    """Name, description, endpoint, parameters and expected output of each, in at most so many tokens.
+def describe_all(workflows: Sequence[Workflow], *, tokens: int) -> ToolContext | None:
+    """Name, description, endpoint, parameters and expected output of each, as fully as all of them fit.
 
-    Where not all fit they are ranked by the instructions, with the tool called `first` before all others;
-    the others are given by name and title only.
+    None if they take more than that many tokens even in their shortest form.
     """
-    *longer, shortest = DEPTHS
-    for depth in longer:
-        context = _describe(workflows, depth, tokens)
-        if context is not None:
-            return context
-        workflows = _ranked(workflows, instructions, catalogue, first)
-    return _describe_or_name(workflows, shortest, tokens)
+    for depth in DEPTHS:
+        entries = _entries(workflows, depth, tokens)
+        if len(entries) == len(workflows):
+            return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries))
+    return None
 
 
-def _describe(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> ToolContext | None:
-    """All of them; None where they do not fit."""
+def describe_likeliest(ranked: Sequence[Workflow], *, tokens: int) -> ToolContext:
+    """The same of the first `MOST_LIKELY`, or of as many of them as fit in their shortest form."""
+    likeliest = ranked[:MOST_LIKELY]
+    if (context := describe_all(likeliest, tokens=tokens)) is not None:
+        return context
+    entries = _entries(likeliest, DEPTHS[-1], tokens)
+    return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries))
+
+
+def _entries(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> dict[str, str]:
+    """By tool name, up to the first that does not fit."""
     left = tokens * CHARACTERS_PER_TOKEN
     entries: dict[str, str] = {}
     for workflow in workflows:
-        entry = entries[workflow.tool_name] = _entry(workflow, depth)
+        entry = _entry(workflow, depth)
         left -= len(entry) + len(BETWEEN)
         if left < 0:
-            return None
-    return ToolContext(text=BETWEEN.join(entries.values()), described=list(entries), left_out=[])
+            break
+        entries[workflow.tool_name] = entry
+    return entries
 
 
-def _describe_or_name(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> ToolContext:
-    """All that fit, in this order: names and titles first, which may take half of the room."""
-    room = tokens * CHARACTERS_PER_TOKEN
+def name_tools(ranked: Sequence[Workflow], *, tokens: int) -> dict[str, str]:
+    """A line with name and title of each, by tool name, as many as fit."""
+    left = tokens * CHARACTERS_PER_TOKEN
     lines: dict[str, str] = {}
-    named_size = len(BETWEEN)
-    for workflow in workflows:
+    for workflow in ranked:
         title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
-        line = f"name only: {workflow.tool_name}" + (f" ({title})" if title else "")
-        if named_size + len(line) + 1 <= room * NAMES_SHARE:
-            named_size += len(line) + 1
-            lines[workflow.tool_name] = line
-    entries: dict[str, str] = {}
-    left = room - named_size
-    for workflow in workflows:
-        entry = _entry(workflow, depth)
-        # What is described is not named as well.
-        size = len(entry) + len(BETWEEN) - len(lines.get(workflow.tool_name, "")) - 1
-        if size <= left:
-            left -= size
-            entries[workflow.tool_name] = entry
-            lines.pop(workflow.tool_name, None)
-    left_out = [one.tool_name for one in workflows if one.tool_name not in entries.keys() | lines.keys()]
-    parts = [*entries.values(), *(["\n".join(lines.values())] if lines else [])]
-    return ToolContext(
-        text=BETWEEN.join(parts), described=list(entries), named=list(lines), left_out=left_out
-    )
+        line = f"{workflow.tool_name} ({title})" if title else workflow.tool_name
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines[workflow.tool_name] = line
+    return lines
 
 
-def _ranked(
-    workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue, first: str
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What the model looks for, after it has read the tools' names."""
+
+    words: str = ""
+    tools: Sequence[str] = ()
+    """Names, the likeliest first."""
+
+
+def rank_tools(
+    workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue, wanted: Wanted
 ) -> list[Workflow]:
-    """Those that the instructions speak of first; the others as they were."""
-    found = rank_for_instructions(catalogue, instructions, [workflow.tool_name for workflow in workflows])
-    rank = {name: place for place, name in enumerate(found)} | {first: -1}
-    return sorted(workflows, key=lambda workflow: rank.get(workflow.tool_name, len(rank)))
+    """The likeliest first: those wanted by name, then by the wanted words and by the instructions in turn."""
+    names = [workflow.tool_name for workflow in workflows]
+    by_words = rank_for_instructions(catalogue, wanted.words, names)
+    by_instructions = rank_for_instructions(catalogue, instructions, names)
+    in_turn = chain.from_iterable(zip_longest(by_words, by_instructions))
+    order = {name: place for place, name in enumerate(dict.fromkeys(chain(wanted.tools, in_turn)))}
+    return sorted(workflows, key=lambda workflow: order.get(workflow.tool_name, len(order)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

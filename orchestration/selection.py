@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -20,18 +21,27 @@ from orchestration.guard import (
     ProposalRefused,
     UnreadableProposal,
     check_proposal,
+    objects_in,
     proposal_schema,
     read_proposal,
 )
 from orchestration.model.client import MeteredModel
-from orchestration.model.replies import Message
 from orchestration.models import Failure, StageFailed
-from orchestration.prompts import repair_prompt, selection_prompt
-from orchestration.retrieval import ToolContext, describe_tools
+from orchestration.prompts import repair_prompt, selection_prompt, shortlist_prompt
+from orchestration.retrieval import (
+    ToolContext,
+    Wanted,
+    describe_all,
+    describe_likeliest,
+    name_tools,
+    rank_tools,
+)
 
 LONGEST_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500
 """The length of our own prompts, the repair of a first proposal included."""
+LONGEST_SHORTLIST = 10_000
+"""Characters."""
 LEFT_OUT_SHOWN = 20
 
 
@@ -53,16 +63,17 @@ class _Objection:
 async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model: MeteredModel) -> Selection:
     """Raises StageFailed. `model` adds up the costs, also of failures."""
     # Hundreds of tools take most of a second, which would block the event loop.
-    context = await run_in_database(_describe, list(tools.values()), instructions)
-    asked, schema = _question(instructions, context, tools)
+    unknown: list[str] = []
+    context = await run_in_database(_describe_all, tools, instructions)
+    if context is None:
+        context, unknown = await _describe_wanted(instructions, tools, model)
+    has_endpoints = any(map(is_http_tool, tools.values()))
+    asked = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
+    schema = proposal_schema(list(context.described), has_endpoints=has_endpoints)
     reply = await model.ask(asked, schema=schema)
-    if context.named and (known_by_name := _chosen_by_name(reply.text, context)):
-        context = await run_in_database(_describe, list(tools.values()), instructions, known_by_name)
-        asked, schema = _question(instructions, context, tools)
-        reply = await model.ask(asked, schema=schema)
     first = _judge(reply.text, tools)
     if isinstance(first, Approved):
-        return Selection(approved=first, rounds=1, warnings=_warnings(context))
+        return Selection(approved=first, rounds=1, warnings=_warnings(unknown))
     logger.info("The proposal is sent back: {}", first.failure.label)
     asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
     try:
@@ -72,34 +83,50 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
         raise error.preceded_by(_before_that(first)) from error
     if isinstance(second, _Objection):
         raise StageFailed(_refused_twice(first, second), failure=second.failure)
-    return Selection(approved=second, rounds=2, warnings=_warnings(context))
+    return Selection(approved=second, rounds=2, warnings=_warnings(unknown))
 
 
-def _describe(tools: Sequence[Workflow], instructions: str, first: str = "") -> ToolContext:
+def _describe_all(tools: Mapping[str, Workflow], instructions: str) -> ToolContext | None:
+    return describe_all(list(tools.values()), tokens=_room_for_tools(instructions))
+
+
+async def _describe_wanted(
+    instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
+) -> tuple[ToolContext, list[str]]:
+    """The likeliest tools by what the model looks for, and those that it has not heard of at all."""
     room = _room_for_tools(instructions)
-    return describe_tools(
-        tools, instructions=instructions, tokens=room, catalogue=current_catalogue(), first=first
+
+    def rank(wanted: Wanted) -> list[Workflow]:
+        return rank_tools(list(tools.values()), instructions, current_catalogue(), wanted)
+
+    named = name_tools(await run_in_database(rank, Wanted()), tokens=room)
+    asked = shortlist_prompt(instructions, "\n".join(named.values()))
+    reply = await model.ask(asked, schema=SHORTLIST_SCHEMA)
+    ranked = await run_in_database(rank, _read_wanted(reply.text))
+    context = await run_in_database(partial(describe_likeliest, ranked, tokens=room))
+    return context, [name for name in tools if name not in named and name not in context.described]
+
+
+SHORTLIST_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
+    "required": ["words", "tools"],
+}
+
+
+def _read_wanted(text: str) -> Wanted:
+    """Nothing where the answer cannot be read: the instructions alone rank the tools as well as they can."""
+    answers = [
+        found for found in objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
+    ]
+    if not answers:
+        logger.info("The model did not say which tools to describe; the instructions decide")
+        return Wanted()
+    words, tools = answers[0].get("words"), answers[0].get("tools")
+    return Wanted(
+        words=words if isinstance(words, str) else "",
+        tools=[name for name in tools if isinstance(name, str)] if isinstance(tools, list) else [],
     )
-
-
-def _question(
-    instructions: str, context: ToolContext, tools: Mapping[str, Workflow]
-) -> tuple[list[Message], dict[str, Any]]:
-    has_endpoints = any(map(is_http_tool, tools.values()))
-    schema = proposal_schema([*context.described, *context.named], has_endpoints=has_endpoints)
-    prompt = selection_prompt(
-        instructions, context.text, has_endpoints=has_endpoints, has_names_only=bool(context.named)
-    )
-    return prompt, schema
-
-
-def _chosen_by_name(text: str, context: ToolContext) -> str:
-    """The tool that the model chose by name and title alone; empty where it knows what it chose."""
-    try:
-        chosen = read_proposal(text).tool
-    except UnreadableProposal:
-        return ""
-    return chosen if chosen and chosen in context.named else ""
 
 
 def approve_anew(approved: Approved, *, caller: Caller) -> Approved:
@@ -157,13 +184,13 @@ def _words_of(objection: _Objection) -> str:
     return shorten(printable(objection.message), LONGEST_OBJECTION)
 
 
-def _warnings(context: ToolContext) -> list[str]:
-    if not context.left_out:
+def _warnings(unknown: Sequence[str]) -> list[str]:
+    if not unknown:
         return []
-    named = ", ".join(context.left_out[:LEFT_OUT_SHOWN])
-    more = len(context.left_out) - LEFT_OUT_SHOWN
+    named = ", ".join(unknown[:LEFT_OUT_SHOWN])
+    more = len(unknown) - LEFT_OUT_SHOWN
     return [
-        f"The model was not told of all tools, as their descriptions are too long together: {named}"
+        f"The model was not told of all tools, as there are too many for its context: {named}"
         f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
     ]
 

@@ -140,7 +140,10 @@ LIST_WORKFLOWS = BuiltInTool(
     properties={
         "query": {
             "type": "string",
-            "description": "Words to find in names, titles, tags and descriptions; best matches come first.",
+            "description": (
+                "Keywords for the action and the thing, such as merge pull request, found in names, titles, "
+                "tags and descriptions; a sentence finds less. Best matches come first."
+            ),
         },
         "tags": {
             "type": "array",

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from orchestration.model.replies import Message
-from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt
+from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
 
 CONTEXT = "name: get_order\ndescription: Reads an order."
 ATTACKS = [
@@ -71,6 +71,8 @@ def test_no_data_closes_its_block_or_opens_another(attack: str) -> None:
     """C4.1, C6.2: neither the person's words, nor a tool's description, nor a response."""
     _, selecting = selection_prompt(attack, f"{CONTEXT} {attack}")
     assert marks(selecting["content"]) == ["<tools>", "</tools>", "<instructions>", "</instructions>"]
+    _, shortlisting = shortlist_prompt(attack, f"get_order ({attack})")
+    assert marks(shortlisting["content"]) == marks(selecting["content"])
     _, formatting = formatting_prompt(attack, instructions=attack, format_instructions=attack)
     assert marks(formatting["content"]) == [
         "<instructions>", "</instructions>", "<response>", "</response>", "<format>", "</format>",

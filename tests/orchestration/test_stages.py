@@ -245,14 +245,14 @@ def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(
     assert model_server.asked == []
 
 
-def test_tools_that_do_not_fit_into_the_prompt_are_named(
+def test_tools_whose_names_do_not_fit_either_are_said_to_be_unknown_to_the_model(
     model_server: ModelServer, shop: TargetApi, settings: Any
 ) -> None:
     """C3.1"""
     settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 3_000}
-    many = [GET_ORDER | {"name": f"tool_{number:03}", "description": "word " * 50} for number in range(150)]
+    many = [GET_ORDER | {"name": f"{'x' * 60}{number:03}"} for number in range(150)]
     store(shop, GET_ORDER, *many)
-    model_server.script(READ_A7)
+    model_server.script({"words": "read an order", "tools": ["get_order"]}, READ_A7)
 
     answer = ask(tool_ids=["get_order", *(str(tool["name"]) for tool in many)]).json()
 

@@ -9,7 +9,16 @@ import pytest
 from catalogue.describing import estimate_tokens
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
-from orchestration.retrieval import Detail, ToolContext, describe_tools, schema_lines
+from orchestration.retrieval import (
+    Detail,
+    ToolContext,
+    Wanted,
+    describe_all,
+    describe_likeliest,
+    name_tools,
+    rank_tools,
+    schema_lines,
+)
 
 SHOP = Source(
     name="shop", kind="http", config={"base_url": "https://shop.example/v1", "authentication": "bearer"}
@@ -57,11 +66,15 @@ def tool(name: str, **fields: Any) -> Workflow:
     return Workflow(tool_name=name, name=name, upstream_id=name, **(defaults | fields))
 
 
-def describe(
-    *tools: Workflow, instructions: str = "anything", tokens: int = 4_000, first: str = ""
-) -> ToolContext:
+def describe(*tools: Workflow, tokens: int = 4_000) -> ToolContext:
+    context = describe_all(tools, tokens=tokens)
+    assert context is not None, "they do not fit"
+    return context
+
+
+def rank(*tools: Workflow, instructions: str, **wanted: Any) -> list[str]:
     catalogue = ExposedCatalogue(revision=1, workflows={one.tool_name: one for one in tools})
-    return describe_tools(tools, instructions=instructions, tokens=tokens, catalogue=catalogue, first=first)
+    return [one.tool_name for one in rank_tools(tools, instructions, catalogue, Wanted(**wanted))]
 
 
 def test_each_tool_is_told_with_endpoint_parameters_and_output() -> None:
@@ -100,7 +113,6 @@ def test_each_tool_is_told_with_endpoint_parameters_and_output() -> None:
         "parameters: none"
     )
     assert context.described == ["update_order", "send_report"]
-    assert context.left_out == []
 
 
 def test_an_output_that_is_no_object_is_told_too() -> None:
@@ -159,18 +171,37 @@ def many(count: int, **fields: Any) -> list[Workflow]:
 
 
 def test_descriptions_are_shortened_before_a_tool_is_left_out() -> None:
-    """C3.1: with required parameters and output still there."""
+    """C3.1: with required parameters and output still there, and in the order that was asked for."""
     tools = many(12, output_schema=OUTPUT)
     context = describe(*tools, tokens=2_500)
-    assert sorted(context.described) == sorted(workflow.tool_name for workflow in tools)
-    assert context.left_out == []
+    assert context.described == [workflow.tool_name for workflow in tools]
     assert estimate_tokens(context.text) <= 2_500
     assert context.text.count("- order_id (string, required") == 12
     assert context.text.count("- total (number)") == 12
 
 
-def test_of_more_tools_than_fit_the_likeliest_are_described_and_the_others_named() -> None:
-    """C3.1: ranked by what the instructions speak of, whatever values and small words are among them."""
+def test_of_more_tools_than_fit_the_likeliest_are_described_as_fully_as_they_fit() -> None:
+    """C3.1"""
+    tools = many(80)
+    assert describe_all(tools, tokens=800) is None
+    few, enough = (describe_likeliest(tools, tokens=tokens) for tokens in (800, 100_000))
+    names = [workflow.tool_name for workflow in tools]
+    assert 3 <= len(few.described) < 40 and few.described == names[: len(few.described)]
+    assert estimate_tokens(few.text) <= 800
+    assert enough.described == names[:40] and ("It keeps the books. " * 40).strip() in enough.text
+
+
+def test_tools_that_do_not_fit_are_named_with_their_titles_as_far_as_those_fit() -> None:
+    """C3.1"""
+    tools = many(300, title_override="Keep the books")
+    named = name_tools(tools, tokens=600)
+    assert list(named) == [workflow.tool_name for workflow in tools[: len(named)]]
+    assert named["keep_books_7"] == "keep_books_7 (Keep the books)"
+    assert 40 < len(named) < 80 and estimate_tokens("\n".join(named.values())) <= 600
+
+
+def test_tools_are_ranked_by_what_the_instructions_speak_of() -> None:
+    """C3.1: whatever values and small words are among them."""
     books = {
         "title_override": "Keep the books",
         "description": "Has the what, where and who of 17 orders. " * 20,
@@ -179,43 +210,22 @@ def test_of_more_tools_than_fit_the_likeliest_are_described_and_the_others_named
     asked = (
         "Please cancel the subscription 17 of Ann, who has 'books to keep', and what is where in orders/7."
     )
-    context = describe(*tools, instructions=asked, tokens=800)
-    assert context.described[0] == "cancel_subscription"
-    assert context.named and not context.left_out
-    assert sorted([*context.described, *context.named]) == sorted(each.tool_name for each in tools)
-    assert estimate_tokens(context.text) <= 800
-    for name in context.named:
-        assert (
-            f"\nname only: {name} (Keep the books)" in context.text and f"name: {name}\n" not in context.text
-        )
+    ranked = rank(*tools, instructions=asked)
+    assert ranked[0] == "cancel_subscription" and len(ranked) == 31
 
 
-def test_names_that_do_not_fit_either_are_left_out() -> None:
-    """C3.1: and told as such to whoever asked."""
-    tools = [*many(300), tool("cancel_subscription", description="Ends the subscription of a customer.")]
-    context = describe(*tools, instructions="Please cancel the subscription of Ann.", tokens=600)
-    assert context.described[0] == "cancel_subscription" and context.named and context.left_out
-    told = [*context.described, *context.named, *context.left_out]
-    assert sorted(told) == sorted(each.tool_name for each in tools)
-    assert estimate_tokens(context.text) <= 600
+def test_what_the_model_looks_for_comes_before_what_the_instructions_speak_of() -> None:
+    """C3.1: names first, of which unknown ones do not count; then its words and the instructions in turn."""
+    tools = [tool(name) for name in ("a", "keep_books", "burn_books", "drop_customer", "end_subscription")]
+    asked = "Please let Ann, a customer who burns books, go"
+    assert rank(*tools, instructions=asked)[:2] == ["burn_books", "drop_customer"]
+    wanted = rank(*tools, instructions=asked, words="end subscription", tools=["gone", "a"])
+    assert wanted == ["a", "end_subscription", "burn_books", "drop_customer", "keep_books"]
 
 
-def test_a_tool_that_was_chosen_by_name_is_described_before_all_others() -> None:
-    """C3.1."""
-    tools = many(30)
-    chosen = describe(*tools, tokens=800).named[-1]
-    assert describe(*tools, tokens=800, first=chosen).described[0] == chosen
-
-
-def test_tools_that_fit_keep_the_order_in_which_they_were_asked_for() -> None:
-    """C3.1: the same tools make the same text, whatever the instructions."""
-    tools = [tool("b"), tool("a"), tool("c")]
-    assert describe(*tools, instructions="c") == describe(*tools, instructions="a")
-
-
-def test_where_nothing_fits_everything_is_left_out() -> None:
-    context = describe(tool("a"), tokens=1)
-    assert (context.text, context.described, context.left_out) == ("", [], ["a"])
+def test_where_nothing_fits_nothing_is_described() -> None:
+    assert describe_all([tool("a")], tokens=1) is None
+    assert describe_likeliest([tool("a")], tokens=1) == ToolContext(text="", described=[])
 
 
 @pytest.mark.parametrize(

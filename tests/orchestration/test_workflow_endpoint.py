@@ -129,25 +129,47 @@ def test_the_model_gets_the_instructions_and_every_tool_in_one_text(
     assert asked.json["model"] == MODEL
 
 
-def test_a_tool_that_was_chosen_by_its_name_alone_is_described_before_it_is_called(
-    model_server: ModelServer, shop: TargetApi, settings: Settings
-) -> None:
-    """C3.1, C4.1: of very many tools every one can be chosen."""
-    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 4_000}
-    others = [
-        GET_ORDER | {"name": f"read_order_{number}", "description": "Reads the lamps of an order. " * 20}
-        for number in range(40)
-    ]
-    store(shop, *others, CREATE_ORDER)
-    model_server.script(proposes("create_order"), proposes("create_order", {"item": "lamp", "amount": 2}))
+def lamps(count: int, **more: Any) -> list[dict[str, Any]]:
+    """Tools that have most words of what is asked for, and do something else."""
+    texts = {"description": "Reads the lamps of an order that you bought. " * 20}
+    return [GET_ORDER | texts | {"name": f"read_bought_lamps_{number}"} | more for number in range(count)]
 
-    answer = ask("Read me which lamps orders have", [*(str(one["name"]) for one in others), "create_order"])
+
+@pytest.mark.parametrize("sought", [{"words": "create an order"}, {"tools": ["gone", "create_order", 7]}])
+def test_of_more_tools_than_fit_the_model_first_says_what_it_looks_for(
+    model_server: ModelServer, shop: TargetApi, settings: Settings, sought: dict[str, Any]
+) -> None:
+    """C3.1, C4.1: from names and titles, so that of very many tools every one can be chosen."""
+    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 4_000}
+    others = lamps(150)
+    store(shop, *others, CREATE_ORDER)
+    model_server.script(sought, proposes("create_order", {"item": "lamp", "amount": 2}))
+
+    answer = ask("I bought two lamps", [*(one["name"] for one in others), "create_order"])
 
     assert answer.json()["status"] == "success" and not answer.json().get("warnings")
     assert shop.last.json == {"channel": "words", "line": {"item": "lamp", "amount": 2}}
-    by_name, described = (asked.prompt for asked in model_server.asked)
-    assert "name only: create_order" in by_name and "- amount (integer, required" not in by_name
-    assert "name: create_order" in described and "- amount (integer, required" in described
+    named, described = model_server.asked
+    assert "\ncreate_order" in named.prompt and "- amount (integer, required" not in named.prompt
+    assert "\nread_bought_lamps_149" in named.prompt
+    assert "name: create_order" in described.prompt and "- amount (integer, required" in described.prompt
+    assert answer.json()["usage"]["prompt_tokens"] == 2 * USAGE["prompt_tokens"]
+
+
+@pytest.mark.parametrize("said", ["I would describe them all!", {"words": 7, "tools": "create_order"}, {}])
+def test_where_the_model_does_not_say_what_it_looks_for_the_instructions_decide(
+    model_server: ModelServer, shop: TargetApi, settings: Settings, said: Any
+) -> None:
+    """C4.1: its first answer only orders the tools."""
+    settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 4_000}
+    others = lamps(150)
+    store(shop, *others, CREATE_ORDER)
+    model_server.script(said, proposes("create_order", {"item": "lamp", "amount": 2}))
+
+    answer = ask("Create an order of two lamps", [*(one["name"] for one in others), "create_order"])
+
+    assert answer.json()["status"] == "success"
+    assert "name: create_order" in model_server.asked[1].prompt
 
 
 def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(
