@@ -73,8 +73,10 @@ def ours(rows: Rows) -> Find:
     from catalogue.search import SearchIndex
 
     index = SearchIndex(
-        Workflow(tool_name=tool, name=title, tags=tags.split(), description=text)
-        for tool, title, tags, text in rows
+        [
+            Workflow(tool_name=tool, name=title, tags=tags.split(), description=text)
+            for tool, title, tags, text in rows
+        ]
     )
     names = [row[0] for row in rows]
     return lambda query: index.search(query, among=names)

@@ -11,12 +11,12 @@ import re
 import threading
 import unicodedata
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
@@ -105,6 +105,8 @@ BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3
 """Relative to the word itself."""
 NEEDED_SHARE = 0.5
 """Of the weight of the query's words; results with less are dropped."""
+MOST_UNUSED = 0.1
+"""Of the documents of an index: more that changed or were replaced, and it is built again."""
 NAMED_WORTH = 1.0
 """The bonus of a tool whose name's words all occur in the sentences."""
 QUOTED = re.compile(
@@ -140,7 +142,8 @@ def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | 
 
 def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) -> list[str]:
     """The same among these tools; unexposed ones are ignored."""
-    return _remembered.index_of(catalogue).search(query, among=names)
+    with _remembered.index_of(catalogue) as index:
+        return index.search(query, among=names)
 
 
 def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
@@ -151,7 +154,8 @@ def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names:
     """
     said = QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
     words = _split_once(" ".join(word for word in _without_small(said) if not OF_VALUES.search(word)))
-    return _remembered.index_of(catalogue).rank(words, among=names)
+    with _remembered.index_of(catalogue) as index:
+        return index.rank(words, among=names)
 
 
 def _without_small(words: Iterable[str]) -> Iterator[str]:
@@ -160,11 +164,6 @@ def _without_small(words: Iterable[str]) -> Iterator[str]:
 
 def _split_once(text: str) -> list[str]:
     return list(dict.fromkeys(split_words(text)))[:MOST_QUERY_WORDS]
-
-
-class _Match(NamedTuple):
-    worth: float
-    weight: float
 
 
 @dataclass(slots=True)
@@ -183,26 +182,53 @@ class _Postings:
 
 
 class SearchIndex:
-    """Immutable, so that threads may share it."""
+    """Not safe to use from several threads at once."""
 
-    def __init__(self, workflows: Iterable[Workflow]) -> None:
+    def __init__(self, workflows: Collection[Workflow]) -> None:
+        counted = {workflow.tool_name: _count_words(workflow) for workflow in workflows}
+        lengths = [counts.total() for counts in counted.values()]
+        self._usual_length = sum(lengths) / len(lengths) if lengths else 1.0
+        self._indexed = {workflow.tool_name: workflow for workflow in workflows}
         self._names: list[str] = []
-        postings: defaultdict[str, _Postings] = defaultdict(_Postings)
-        counted: list[Counter[str]] = []
-        for workflow in workflows:
-            self._names.append(workflow.tool_name)
-            counted.append(_count_words(workflow))
-        lengths = [counts.total() for counts in counted]
-        usual = sum(lengths) / len(lengths) if lengths else 1.0
-        for document, (counts, length) in enumerate(zip(counted, lengths, strict=True)):
-            damping = K1 * (1 - B + B * length / usual)
-            for word, count in counts.items():
-                postings[word].add(document, count * (K1 + 1) / (count + damping))
-        self._postings = dict(postings)
-        self._vocabulary = sorted(postings)
+        """By document; one that was replaced stays, and its number is no longer in `_numbers`."""
+        self._numbers: dict[str, int] = {}
+        self._postings: dict[str, _Postings] = {}
+        for name, counts in counted.items():
+            self._add(name, counts)
+        self._vocabulary = sorted(self._postings)
+
+    def follow(self, workflows: Mapping[str, Workflow]) -> bool:
+        """Index what is new or another object, by tool name; False if that is so much that a new index is due."""
+        changed = [
+            workflow for name, workflow in workflows.items() if self._indexed.get(name) is not workflow
+        ]
+        gone = self._indexed.keys() - workflows.keys()
+        unused = len(self._names) + len(changed) - len(workflows)
+        if unused > MOST_UNUSED * len(workflows) or len(changed) > MOST_UNUSED * len(workflows):
+            return False
+        for name in gone:
+            del self._indexed[name], self._numbers[name]
+        for workflow in changed:
+            self._indexed[workflow.tool_name] = workflow
+            for word in self._add(workflow.tool_name, _count_words(workflow)):
+                insort(self._vocabulary, word)
+        return True
+
+    def _add(self, name: str, counts: Counter[str]) -> list[str]:
+        """The words that were not known before."""
+        document = self._numbers[name] = len(self._names)
+        self._names.append(name)
+        damping = K1 * (1 - B + B * counts.total() / self._usual_length)
+        new = []
+        for word, count in counts.items():
+            if (postings := self._postings.get(word)) is None:
+                postings = self._postings[word] = _Postings()
+                new.append(word)
+            postings.add(document, count * (K1 + 1) / (count + damping))
+        return new
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
-        """Those with half of the words by weight; small words count only where there are no others."""
+        """Those with half of the words by weight; small words only order them, where there are others."""
         query = query[:LONGEST_QUERY]
         words = _split_once(query)
         needed = set(_split_once(" ".join(_without_small(query.split()))) or words)
@@ -213,17 +239,18 @@ class SearchIndex:
 
     def rank(self, words: Collection[str], *, among: Iterable[str]) -> list[str]:
         """All documents with any of the words."""
-        scores, _ = self._weigh(words, self._numbers_of(among))
+        scores, _ = self._weigh(words, self._numbers_of(among), set(words))
         return self._ordered(scores, scores, words)
+
+    def _numbers_of(self, names: Iterable[str]) -> set[int]:
+        return {self._numbers[name] for name in names if name in self._numbers}
 
     def _ordered(
         self, found: Iterable[int], scores: Mapping[int, float], words: Collection[str]
     ) -> list[str]:
         """The best first; a match of the name counts most."""
         stems = {word[:SHORTEST_INFLECTED] for word in words}
-        worth = {
-            number: scores[number] * (1 + NAMED_WORTH * self._named_by(stems, number)) for number in found
-        }
+        worth = {n: scores[n] * (1 + NAMED_WORTH * self._named_by(stems, n)) for n in found}
         return [self._names[number] for number in sorted(worth, key=lambda n: (-worth[n], self._names[n]))]
 
     def _named_by(self, stems: Set[str], number: int) -> float:
@@ -231,39 +258,35 @@ class SearchIndex:
         own = split_words(self._names[number])
         return sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
 
-    def _numbers_of(self, names: Iterable[str]) -> set[int]:
-        allowed = set(names)
-        return {number for number, name in enumerate(self._names) if name in allowed}
-
     def _weigh(
-        self, words: Iterable[str], documents: set[int], needed: Set[str] = frozenset()
+        self, words: Collection[str], documents: set[int], needed: Set[str]
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """By document: its score, and how much of the weight of the needed words it has."""
+        """By document with a needed word: its score, and its share of the weight of the needed words."""
         scores: defaultdict[int, float] = defaultdict(float)
         shares: defaultdict[int, float] = defaultdict(float)
-        for word in words:
-            matches = self._matches(word, documents)
-            having = sum(match.worth for match in matches.values())
+        for word in sorted(words, key=needed.__contains__, reverse=True):
+            readings = list(self._matches(word, documents))
+            having = sum(worth * len(weights) for worth, weights in readings)
             # Always above 0, so that a word of all documents finds them.
             rarity = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
-            for document, match in matches.items():
-                scores[document] += rarity * match.worth * match.weight
-                if word in needed:
-                    shares[document] += rarity * match.worth
+            for worth, weights in readings:
+                for document in weights if word in needed else weights.keys() & scores.keys():
+                    scores[document] += rarity * worth * weights[document]
+                    if word in needed:
+                        shares[document] += rarity * worth
         return scores, shares
 
-    def _matches(self, word: str, allowed: set[int]) -> dict[int, _Match]:
-        """How well each document matches the word, by the closest reading."""
-        matches: dict[int, _Match] = {}
+    def _matches(self, word: str, allowed: set[int]) -> Iterator[tuple[float, dict[int, float]]]:
+        """What each reading is worth, with the word's weight in documents that no closer reading matches."""
+        left = allowed
         for worth, read_as in self._readings(word):
-            closer = set(matches)
-            for postings in map(self._postings.get, read_as):
-                for document, weight in postings or ():
-                    if document not in allowed or document in closer:
-                        continue
-                    if (known := matches.get(document)) is None or known.weight < weight:
-                        matches[document] = _Match(worth, weight)
-        return matches
+            weights: dict[int, float] = {}
+            for postings in filter(None, map(self._postings.get, read_as)):
+                for document, weight in postings:
+                    if document in left and weight > weights.get(document, 0.0):
+                        weights[document] = weight
+            left = left - weights.keys()
+            yield worth, weights
 
     def _readings(self, word: str) -> Iterator[tuple[float, list[str]]]:
         yield 1.0, [word]
@@ -294,17 +317,21 @@ def _count_words(workflow: Workflow) -> Counter[str]:
 
 
 class _Remembered:
-    """The index of the last searched catalogue, built on first use."""
+    """The index of the catalogue that was searched last, built on first use and then kept up to date."""
 
     def __init__(self) -> None:
-        self._building = threading.Lock()
-        self._last: tuple[ExposedCatalogue, SearchIndex] | None = None
+        self._one_at_a_time = threading.Lock()
+        self._index = SearchIndex([])
+        self._catalogue: ExposedCatalogue | None = None
 
-    def index_of(self, catalogue: ExposedCatalogue) -> SearchIndex:
-        with self._building:
-            if self._last is None or self._last[0] is not catalogue:
-                self._last = (catalogue, SearchIndex(catalogue.workflows.values()))
-            return self._last[1]
+    @contextmanager
+    def index_of(self, catalogue: ExposedCatalogue) -> Iterator[SearchIndex]:
+        with self._one_at_a_time:
+            if self._catalogue is not catalogue:
+                if not self._index.follow(catalogue.workflows):
+                    self._index = SearchIndex(catalogue.workflows.values())
+                self._catalogue = catalogue
+            yield self._index
 
 
 _remembered = _Remembered()
