@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -44,6 +45,8 @@ class ExposedCatalogue:
     workflows: Workflows
     toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)
     """Enabled ones, by slug."""
+    runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
+    """By key, also those that filters hide."""
 
     def seen_through(self, slug: str | None) -> Workflows:
         """What callers of this toolset may see; None: everything exposed. Empty for an unknown toolset."""
@@ -96,15 +99,17 @@ class Placement:
         return f"it would {' and '.join(phrases)}" if phrases else ""
 
 
-def load_exposed_catalogue() -> ExposedCatalogue:
-    """At most seven queries, whatever the size."""
+def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
+    """A bounded number of queries, whatever the size; rows that have not changed are taken from `known`.
+
+    So a workflow is another object when, and only when, its row or its source's is another.
+    """
     # The revision first: rows that change while we read then belong to a later one, which is noticed.
     revision = Revision.current()
     chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    runnable = _read_runnable({} if known is None else known.runnable)
     # Not by the database, whose alphabet depends on its locale: cursors compare names.
-    # Each source once: joined, its columns would be read and converted again with each workflow.
-    runnable = Workflow.objects.runnable().order_by().prefetch_related("source")
-    candidates = sorted(runnable, key=attrgetter("tool_name"))
+    candidates = sorted(runnable.values(), key=attrgetter("tool_name"))
     shown = {workflow.tool_name: workflow for workflow in candidates if chain.lets_through(workflow)}
     toolsets = Toolset.objects.filter(enabled=True).prefetch_related("rules")
     picked = _picked_workflows()
@@ -112,7 +117,40 @@ def load_exposed_catalogue() -> ExposedCatalogue:
         toolset.slug: expose(toolset, choose_for(toolset, shown.values(), picked[toolset.pk]))
         for toolset in toolsets
     }
-    return ExposedCatalogue(revision, MappingProxyType(shown), MappingProxyType(divided))
+    return ExposedCatalogue(revision, MappingProxyType(shown), MappingProxyType(divided), runnable)
+
+
+FEW = 500
+"""Rows that are read by their keys; databases limit the parameters of a query."""
+
+
+def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
+    rows = Workflow.objects.runnable().order_by()
+    versions = dict(rows.values_list("pk", "row_version")) if known else {}
+    kept = [row for key, row in known.items() if versions.get(key) == row.row_version]
+    changed = versions.keys() - {row.pk for row in kept}
+    if not known or len(changed) > FEW:
+        kept, read = [], list(rows)
+    else:
+        read = list(rows.filter(pk__in=changed)) if changed else []
+    sources = _sources_of_now({row.source_id: row.source for row in kept})
+    current = {}
+    for row in [*read, *(copy(row) if row.source is not sources.get(row.source_id) else row for row in kept)]:
+        # One that was added since is not there yet, or one was deleted with its workflows.
+        if (source := sources.get(row.source_id)) is not None:
+            row.source = source
+            current[row.pk] = row
+    return current
+
+
+def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
+    """The known objects where no setting has changed, with the present state of their listings."""
+    sources = Source.objects.in_bulk()
+    for key, source in known.items():
+        if (present := sources.get(key)) is not None and present.has_settings_of(source):
+            source.take_listing_state(present)
+            sources[key] = source
+    return sources
 
 
 def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
@@ -321,7 +359,7 @@ class _Remembered:
     def _confirm(self) -> ExposedCatalogue:
         asked_at = time.monotonic()
         if self._catalogue is None or self._catalogue.revision != Revision.current():
-            self._catalogue = load_exposed_catalogue()
+            self._catalogue = load_exposed_catalogue(self._catalogue)
         self._confirmed_at = asked_at
         return self._catalogue
 

@@ -198,7 +198,7 @@ class SearchIndex:
         self._vocabulary = sorted(self._postings)
 
     def follow(self, workflows: Mapping[str, Workflow]) -> bool:
-        """Index what is new or another object, by tool name; False if that is so much that a new index is due."""
+        """Index what is new, or another object, by tool name. False if a new index would cost less."""
         changed = [
             workflow for name, workflow in workflows.items() if self._indexed.get(name) is not workflow
         ]

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
@@ -21,6 +21,12 @@ SOURCE_NAME = RegexValidator(
 )
 TOLERATED_LOSS = 20
 """Percent."""
+
+
+LISTING_STATE = (
+    "health_state", "health_message", "failing_since", "failures", "last_refreshed_at", "next_refresh_at",
+    "refresh_lease_expires_at",
+)  # fmt: skip
 
 
 class SourceQuerySet(ExposingQuerySet["Source"]):
@@ -139,6 +145,21 @@ class Source(Exposing):
             return one == other or decrypt_credentials(one) == decrypt_credentials(other)
         except CredentialsUnreadable:
             return False
+
+    def has_settings_of(self, other: "Source") -> bool:
+        """Whether all columns are the same but those of its listings."""
+        return self._columns() == other._columns()
+
+    def take_listing_state(self, other: "Source") -> None:
+        for name in LISTING_STATE:
+            setattr(self, name, getattr(other, name))
+
+    def _columns(self) -> list[Any]:
+        return [
+            getattr(self, field.attname)
+            for field in self._meta.concrete_fields
+            if field.name not in LISTING_STATE
+        ]
 
     @property
     def effective_refresh_interval(self) -> int:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import secrets
+from collections.abc import Iterable
 from datetime import datetime
 from fnmatch import translate
 from typing import Any, ClassVar
@@ -46,7 +48,24 @@ OVERRIDES: dict[str, Any] = {
 """The columns of a curator's decisions, with their values where there is none."""
 
 
+def new_row_version() -> int:
+    return secrets.randbits(63)
+
+
 class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
+    def update(self, **changes: Any) -> int:
+        return super().update(**{"row_version": new_row_version(), **changes})
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def bulk_create(self, objs: Iterable["Workflow"], *args: Any, **options: Any) -> list["Workflow"]:
+        written = list(objs)
+        for workflow in written:
+            workflow.row_version = new_row_version()
+        if options.get("update_fields") is not None:
+            options["update_fields"] = [*options["update_fields"], "row_version"]
+        return super().bulk_create(written, *args, **options)
+
     def present(self) -> "WorkflowQuerySet":
         return self.filter(missing_since=None)
 
@@ -284,6 +303,10 @@ class Workflow(Exposing):
         "nothing and answers all callers alike. 0: every call runs. Empty: what the engine says.",
     )
 
+    row_version = models.BigIntegerField(
+        default=0, editable=False, help_text="Another number after each write of the row."
+    )
+
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
 
     class Meta:
@@ -294,6 +317,12 @@ class Workflow(Exposing):
 
     def __str__(self) -> str:
         return self.tool_name
+
+    def save(self, *, update_fields: Iterable[str] | None = None, **options: Any) -> None:
+        self.row_version = new_row_version()
+        if update_fields is not None:
+            update_fields = [*update_fields, "row_version"]
+        super().save(update_fields=update_fields, **options)
 
     def clean(self) -> None:
         problems = self.find_own_problems()

@@ -223,6 +223,79 @@ def test_rows_that_change_while_the_catalogue_is_read_belong_to_a_later_revision
     assert current_catalogue().workflows == {}
 
 
+def _saved(workflow: Workflow) -> None:
+    workflow.title_override = "Changed"
+    workflow.save(update_fields=["title_override"])
+
+
+def _updated(workflow: Workflow) -> None:
+    Workflow.objects.filter(pk=workflow.pk).update(title_override="Changed")
+
+
+def _updated_in_bulk(workflow: Workflow) -> None:
+    workflow.title_override = "Changed"
+    Workflow.objects.bulk_update([workflow], ["title_override"])
+
+
+def _upserted(workflow: Workflow) -> None:
+    workflow.title_override = "Changed"
+    unique = ("source", "upstream_id")
+    Workflow.objects.bulk_create(
+        [workflow], update_conflicts=True, unique_fields=unique, update_fields=["title_override"]
+    )
+
+
+def _updated_through_its_source(workflow: Workflow) -> None:
+    workflow.source.workflows.filter(pk=workflow.pk).update(title_override="Changed")
+
+
+@pytest.mark.parametrize(
+    "write", [_saved, _updated, _updated_in_bulk, _upserted, _updated_through_its_source]
+)
+def test_however_a_row_is_written_the_change_is_seen_and_other_rows_are_not_read_again(
+    db: None, write: Callable[[Workflow], None]
+) -> None:
+    """A4.4: with twenty thousand workflows, reading all of them takes seconds."""
+    changed = make_workflow(name="changed")
+    make_workflow(name="other")
+    before = confirmed_catalogue().workflows
+
+    write(changed)
+    Revision.bump()
+
+    after = confirmed_catalogue().workflows
+    assert (after["changed"].title, before["changed"].title) == ("Changed", "changed")
+    assert after["other"] is before["other"]
+
+
+def test_what_is_deleted_added_and_hidden_is_seen_among_rows_that_are_kept(db: None) -> None:
+    for name in ("deleted", "hidden", "kept"):
+        make_workflow(name=name)
+    confirmed_catalogue()
+
+    Workflow.objects.filter(name="deleted").delete()
+    make_workflow(name="added")
+    make_filter("hidden", action="exclude")
+
+    assert list(confirmed_catalogue().workflows) == ["added", "kept"]
+
+
+def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(db: None) -> None:
+    """A4.4"""
+    source = make_source("engine", base_url="https://one.example")
+    make_workflow(source, name="a")
+    first = confirmed_catalogue().workflows["a"]
+
+    Source.objects.update(failures=3)
+    Revision.bump()
+    assert confirmed_catalogue().workflows["a"] is first and first.source.failures == 3
+
+    configure_source(source, config=source.config | {"base_url": "https://two.example"})
+    second = confirmed_catalogue().workflows["a"]
+    assert second.source.config["base_url"] == "https://two.example"
+    assert first.source.config["base_url"] == "https://one.example"
+
+
 def _disable_all() -> None:
     disable_workflows(Workflow.objects.all())
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from catalogue.exposure import load_exposed_catalogue
-from catalogue.models import Toolset
+from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
+from catalogue.models import Toolset, Workflow
 from catalogue.search import search_workflows, split_name, split_words
 from tests.factories import make_filter, make_workflow
 
@@ -165,6 +165,41 @@ def test_a_changed_word_is_found_in_the_next_revision(db: None) -> None:
     workflow.save()
 
     assert found("marigold") == ["plain"]
+
+
+@pytest.mark.databases("catalogue.search")
+def test_the_index_follows_each_change_of_many_workflows(db: None) -> None:
+    """A4.4: it is not built again."""
+    for number in range(30):
+        make_workflow(name=f"plain_{number}")
+    changed, deleted = Workflow.objects.filter(name__in=("plain_1", "plain_2")).order_by("name")
+    assert search_workflows(confirmed_catalogue(), "plain 2")[0] == "plain_2"
+
+    changed.description_override = "Waters the marigolds."
+    changed.save()
+    assert search_workflows(confirmed_catalogue(), "marigold") == ["plain_1"]
+    changed.description_override = "Waters the tulips."
+    changed.save()
+    deleted.delete()
+    make_workflow(name="added", description="Sells marigolds.")
+
+    catalogue = confirmed_catalogue()
+    assert search_workflows(catalogue, "marigold") == ["added"]
+    assert search_workflows(catalogue, "tulip") == ["plain_1"]
+    assert "plain_2" not in search_workflows(catalogue, "plain 2")
+
+
+@pytest.mark.databases("catalogue.search")
+def test_a_sentence_finds_what_its_keywords_find(books: None) -> None:
+    """D2: small words are none of those that a workflow needs half of, but tell names apart."""
+    make_workflow(name="get_order")
+    make_workflow(name="cancel_order")
+    assert found("get order")[0] == "get_order"
+    assert (
+        found("Could you please cancel it for me, as I have no need of the order any more?")[0]
+        == "cancel_order"
+    )
+    assert found("get")
 
 
 @pytest.mark.parametrize(
