@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -128,6 +128,8 @@ METHOD = "tools/list"
 
 @dataclass(frozen=True, slots=True)
 class SerialisedTool:
+    workflow: Workflow
+    shown_as: str
     made_of: tuple[Any, ...]
     tool: bytes
     characters: int
@@ -143,13 +145,20 @@ class SerialisedTools:
 
     def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
         key = (version, portable.entry.toolset.slug if portable else "")
-        known, made_of = self._by_version.get(key, {}).get(workflow.pk), _what_shows(workflow, portable)
-        if known is None or known.made_of != made_of:
+        known = self._by_version.get(key, {}).get(workflow.pk)
+        shown_as = portable.shown_name(workflow.tool_name) if portable else workflow.tool_name
+        # The catalogue keeps the object as long as its row is the same.
+        if known is not None and known.workflow is workflow and known.shown_as == shown_as:
+            return known
+        made_of = _what_shows(workflow)
+        if known is not None and (known.shown_as, known.made_of) == (shown_as, made_of):
+            made = replace(known, workflow=workflow)
+        else:
             tool = serialise_tool(workflow_tool(workflow, portable=portable), version)
-            known = SerialisedTool(made_of, tool, len(tool.decode()))
-            with self._changing:
-                self._by_version[key][workflow.pk] = known
-        return known
+            made = SerialisedTool(workflow, shown_as, made_of, tool, len(tool.decode()))
+        with self._changing:
+            self._by_version[key][workflow.pk] = made
+        return made
 
     def forget_gone(self, catalogue: ExposedCatalogue) -> None:
         present = {workflow.pk for workflow in catalogue.workflows.values()}
@@ -166,13 +175,12 @@ class SerialisedTools:
 serialised_tools = SerialisedTools()
 
 
-def _what_shows(workflow: Workflow, portable: PortableView | None) -> tuple[Any, ...]:
+def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
     """Changes whenever the tool does; the hash stands for all that upstream says, the schemas above all."""
     return (
         workflow.content_hash,
         # As text: 1 and true are the same to Python.
         json.dumps(workflow.argument_overrides),
-        portable.shown_name(workflow.tool_name) if portable else workflow.tool_name,
         workflow.title,
         workflow.shown_description,
         workflow.effective_execution_type,

@@ -290,7 +290,8 @@ def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(
     Revision.bump()
     assert confirmed_catalogue().workflows["a"] is first and first.source.failures == 3
 
-    configure_source(source, config=source.config | {"base_url": "https://two.example"})
+    source.config = source.config | {"base_url": "https://two.example"}
+    source.save()
     second = confirmed_catalogue().workflows["a"]
     assert second.source.config["base_url"] == "https://two.example"
     assert first.source.config["base_url"] == "https://one.example"
