@@ -5,9 +5,9 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, InterfaceError
+from django.db.models import Model
 from loguru import logger
 
 from catalogue.database import run_in_database
@@ -37,6 +38,8 @@ class ExposedToolset:
     workflows: Workflows
     aliases: Mapping[str, str] = field(default_factory=dict)
     """In a portable toolset: the names of tools whose own names some clients refuse."""
+    chosen_by: Any = field(default=None, repr=False, compare=False)
+    """The values of its rules, and the keys of what is picked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class ExposedCatalogue:
     """Enabled ones, by slug."""
     runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
     """By key, also those that filters hide."""
+    filtered_by: Any = field(default=None, repr=False, compare=False)
+    """The values of the filters."""
 
     def seen_through(self, slug: str | None) -> Workflows:
         """What callers of this toolset may see; None: everything exposed. Empty for an unknown toolset."""
@@ -100,24 +105,53 @@ class Placement:
 
 
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
-    """A bounded number of queries, whatever the size; rows that have not changed are taken from `known`.
+    """A bounded number of queries, whatever the size; what has not changed is taken from `known`.
 
     So a workflow is another object when, and only when, its row or its source's is another.
     """
+    known = ExposedCatalogue(0, NOTHING) if known is None else known
     # The revision first: rows that change while we read then belong to a later one, which is noticed.
     revision = Revision.current()
-    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
-    runnable = _read_runnable({} if known is None else known.runnable)
+    filters = list(WorkflowFilter.objects.filter(enabled=True))
+    runnable, filtered_by = _read_runnable(known.runnable), _values_of(filters)
+    judged = known.runnable if filtered_by == known.filtered_by else {}
+    chain = FilterChain(filters)
     # Not by the database, whose alphabet depends on its locale: cursors compare names.
-    candidates = sorted(runnable.values(), key=attrgetter("tool_name"))
-    shown = {workflow.tool_name: workflow for workflow in candidates if chain.lets_through(workflow)}
-    toolsets = Toolset.objects.filter(enabled=True).prefetch_related("rules")
-    picked = _picked_workflows()
-    divided = {
-        toolset.slug: expose(toolset, choose_for(toolset, shown.values(), picked[toolset.pk]))
-        for toolset in toolsets
+    shown = {
+        workflow.tool_name: workflow
+        for workflow in sorted(runnable.values(), key=attrgetter("tool_name"))
+        if (
+            workflow.tool_name in known.workflows
+            if judged.get(workflow.pk) is workflow
+            else chain.lets_through(workflow)
+        )
     }
-    return ExposedCatalogue(revision, MappingProxyType(shown), MappingProxyType(divided), runnable)
+    new = {name: workflow for name, workflow in shown.items() if known.workflows.get(name) is not workflow}
+    gone = known.workflows.keys() - shown.keys()
+    picked = _picked_workflows()
+    divided = {}
+    for toolset in Toolset.objects.filter(enabled=True).prefetch_related("rules"):
+        chosen_by = (_values_of(toolset.rules.all()), picked[toolset.pk])
+        if (before := known.toolsets.get(toolset.slug)) is None or before.chosen_by != chosen_by:
+            workflows = choose_for(toolset, shown.values(), picked[toolset.pk])
+        else:
+            chosen = choose_for(toolset, new.values(), picked[toolset.pk])
+            workflows = _follow(before.workflows, without=gone | new.keys(), chosen=chosen)
+        divided[toolset.slug] = replace(expose(toolset, workflows), chosen_by=chosen_by)
+    return ExposedCatalogue(
+        revision, MappingProxyType(shown), MappingProxyType(divided), runnable, filtered_by
+    )
+
+
+def _values_of(rows: Iterable[Model]) -> list[list[Any]]:
+    return [[getattr(row, field.attname) for field in row._meta.concrete_fields] for row in rows]
+
+
+def _follow(before: Workflows, *, without: Set[str], chosen: Workflows) -> Workflows:
+    if not chosen and not without & before.keys():
+        return before
+    kept = {name: workflow for name, workflow in before.items() if name not in without}
+    return MappingProxyType(dict(sorted({**kept, **chosen}.items())))
 
 
 FEW = 500

@@ -1,6 +1,7 @@
 """What agents see, and how soon they see a change."""
 
 import contextlib
+import random
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from catalogue.exposure import (
     preview_filters,
 )
 from catalogue.filters import FilterChain
-from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.sources import configure_source, create_source, disable_sources, enable_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 
@@ -295,6 +296,48 @@ def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(
     second = confirmed_catalogue().workflows["a"]
     assert second.source.config["base_url"] == "https://two.example"
     assert first.source.config["base_url"] == "https://one.example"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_any_changes_the_catalogue_is_as_if_read_anew(db: None, seed: int) -> None:
+    """A4.2, A4.4: rows, filters, toolsets, rules and picks in any order."""
+    drawn = random.Random(seed)
+    sources = [make_source("one"), make_source("two")]
+    toolsets = [make_toolset("first"), make_toolset("second", portable=True)]
+    for number in range(12):
+        make_workflow(drawn.choice(sources), name=f"w.{number}")
+
+    def anyone() -> Workflow:
+        return drawn.choice(list(Workflow.objects.all()))
+
+    def pattern() -> str:
+        return drawn.choice(["*1*", "*.2", "w.*", "nothing"])
+
+    changes: list[Callable[[], object]] = [
+        lambda: make_workflow(drawn.choice(sources), name=f"w.{drawn.random()}"),
+        lambda: anyone().delete(),
+        lambda: drawn.choice([enable_workflows, disable_workflows])(Workflow.objects.filter(pk=anyone().pk)),
+        lambda: override_workflow(anyone(), title_override=str(drawn.random())),
+        lambda: make_filter(pattern(), action=drawn.choice(["include", "exclude"])),
+        lambda: WorkflowFilter.objects.all().delete(),
+        lambda: ToolsetRule.objects.create(
+            toolset=drawn.choice(toolsets), action="include", subject="name", pattern=pattern()
+        ),
+        lambda: ToolsetRule.objects.all().delete(),
+        lambda: drawn.choice(toolsets).picked.add(anyone()),
+        lambda: drawn.choice(toolsets).picked.clear(),
+        lambda: drawn.choice([enable_sources, disable_sources])(Source.objects.filter(name="two")),
+    ]
+    for _ in range(40):
+        drawn.choice(changes)()
+        Revision.bump()
+        followed, anew = confirmed_catalogue(), load_exposed_catalogue()
+        assert list(followed.workflows.items()) == list(anew.workflows.items())
+        titles = ([each.title for each in one.workflows.values()] for one in (followed, anew))
+        assert next(titles) == next(titles)
+        for slug, toolset in anew.toolsets.items():
+            assert list(followed.toolsets[slug].workflows) == list(toolset.workflows)
+            assert followed.toolsets[slug].aliases == toolset.aliases
 
 
 def _disable_all() -> None:
