@@ -26,6 +26,7 @@ from executions.change_feed import watching
 from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.refusals import StartRefused
+from executions.runner.follow import CANCELLATION_GRACE
 from executions.runner.lease import LEASE, keep
 from executions.runner.start import send_start
 from executions.starting import create_execution
@@ -34,8 +35,8 @@ from executions.wakeups import is_awaited_besides, wake, woken_by
 ProgressListener = Callable[[Execution], Awaitable[None]]
 LOOK_AGAIN_SECONDS = 1.0
 """How often a waiting request reads the row, which others may have changed."""
-GRACE_SECONDS = 5.0
-"""How long a patient caller waits beyond the run's timeout for the engine's last answer."""
+GRACE_SECONDS = CANCELLATION_GRACE.total_seconds() + 5.0
+"""How long a patient caller waits beyond the run's timeout: for as long as the run is usually followed."""
 QUEUE_NEWS_SECONDS = 10.0
 """Interval of progress for a client in the queue; many time out after 60 s."""
 NOTING_SECONDS = 1.0

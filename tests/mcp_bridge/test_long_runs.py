@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -15,6 +16,7 @@ from mcp import Client, MCPError
 from catalogue.models import Workflow
 from executions import change_feed
 from executions.models import Execution, State
+from executions.runner import follow
 from mcp_bridge import calls
 from mcp_bridge.builtin_tools import executions as builtin_executions
 from mcp_bridge.models import AccessToken
@@ -429,6 +431,21 @@ async def test_a_timeout_says_what_the_run_was_at_last(
     assert result.is_error
     assert "It took longer than its timeout of 1 s" in result.content[0].text
     assert f"The last that it told: {word}\n" in result.content[0].text
+
+
+async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_after_its_timeout(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """A7.2, A7.3: it waits as long as the run is followed, here where a cancellation does nothing."""
+    monkeypatch.setattr(follow, "CANCELLATION_GRACE", timedelta(seconds=7))
+    await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
+
+    async def hear(value: float, total: float | None, message: str | None) -> None:
+        pass
+
+    async with connect() as client:
+        result = await client.call_tool("report", {}, progress_callback=hear)
+    assert result.is_error and "it may go on there" in result.content[0].text
 
 
 async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
