@@ -76,6 +76,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
             request,
             patient=call.stays_for_progress and not call.takes_tasks,
             patience=(patience := await patience_of(call)),
+            is_assumed=patience is not None and await known_patience(call.access) is None,
             on_progress=progress.tell if progress else None,
         )
     except UnknownTool:

@@ -12,6 +12,7 @@ from django.test import Client as HttpClient
 from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
+from pytest_django import Settings
 
 from catalogue.models import Workflow
 from executions import change_feed
@@ -210,6 +211,19 @@ async def test_a_client_without_a_name_of_its_own_gets_a_handle_from_its_first_c
         await in_thread(work_on)
         ended = (await client.call_tool("get_execution_status", asked)).structured_content
     assert ended["output"] == {"answer": 42}
+
+
+async def test_a_product_that_waits_less_does_so_for_a_client_without_a_name_too(
+    connect: Connect, long_workflow: Workflow, settings: Settings
+):
+    """A8.4"""
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0}
+    await in_database(change)(inline_wait_seconds=None)
+    async with connect(mode="legacy", **UNNAMED) as client:
+        begun = time.monotonic()
+        handle = (await client.call_tool("report", {})).structured_content
+        assert time.monotonic() - begun < 4
+    assert handle["next"]["arguments"]["wait_seconds"] == 4
 
 
 @pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
