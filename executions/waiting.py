@@ -26,6 +26,7 @@ from executions.change_feed import watching
 from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.refusals import StartRefused
+from executions.runner.follow import CANCELLATION_GRACE
 from executions.runner.lease import LEASE, keep
 from executions.runner.start import send_start
 from executions.starting import create_execution
@@ -34,8 +35,8 @@ from executions.wakeups import is_awaited_besides, wake, woken_by
 ProgressListener = Callable[[Execution], Awaitable[None]]
 LOOK_AGAIN_SECONDS = 1.0
 """How often a waiting request reads the row, which others may have changed."""
-GRACE_SECONDS = 5.0
-"""How long a patient caller waits beyond the run's timeout for the engine's last answer."""
+GRACE_SECONDS = CANCELLATION_GRACE.total_seconds() + 5.0
+"""How long a patient caller waits beyond the run's timeout: for as long as the run is usually followed."""
 QUEUE_NEWS_SECONDS = 10.0
 """Interval of progress for a client in the queue; many time out after 60 s."""
 NOTING_SECONDS = 1.0
@@ -49,12 +50,13 @@ async def start_and_wait(
     seconds: float | None = None,
     patient: bool = False,
     patience: float | None = None,
+    is_assumed: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> Execution:
     """Start a workflow and wait until it is settled, at most `seconds`.
 
-    Without `seconds`, as long as the workflow's settings say, up to a known `patience` of the caller; until
-    the
+    Without `seconds`, as long as the workflow's settings say, up to the caller's `patience`, which replaces
+    the product's default, or lowers it where it `is_assumed`; until the
     run's deadline for a `patient` caller, whose client waits as long as progress arrives. The execution may
     still be active; a worker then follows it. Cancelling the call ends the wait and applies the workflow's
     `on_disconnect`. Raises what `create_execution` raises.
@@ -64,7 +66,9 @@ async def start_and_wait(
     answered = False
     try:
         execution = await follower.created()
-        limit = _inline_wait(execution, patient=patient, patience=patience) if seconds is None else seconds
+        limit = seconds
+        if limit is None:
+            limit = _inline_wait(execution, patient=patient, patience=patience, is_assumed=is_assumed)
         again = patient and seconds is None and execution.is_queued
         execution = await follower.wait(execution, limit, on_progress, again_once_admitted=again)
         answered = True
@@ -73,7 +77,9 @@ async def start_and_wait(
         await follower.release(answered=answered)
 
 
-def _inline_wait(execution: Execution, *, patient: bool, patience: float | None) -> float | None:
+def _inline_wait(
+    execution: Execution, *, patient: bool, patience: float | None, is_assumed: bool
+) -> float | None:
     """In seconds; None: without a limit."""
     workflow = execution.workflow
     if workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
@@ -83,6 +89,8 @@ def _inline_wait(execution: Execution, *, patient: bool, patience: float | None)
     decided = None if workflow is None else workflow.inline_wait_seconds
     known = [float(limit) for limit in (decided, patience) if limit is not None]
     default: float = settings.CATALOGUE["inline_wait"]
+    if is_assumed and decided is None:
+        known.append(default)
     return min(known, default=default)
 
 

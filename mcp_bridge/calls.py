@@ -48,6 +48,8 @@ class ToolCall:
     """Sends a progress notification (value, total, message); None when the client asked for none."""
     stays_for_progress: bool = False
     """Whether progress keeps the client waiting for as long as a run takes."""
+    may_give_up_soon: bool = False
+    """Whether the client is of a kind whose default timeout is 5 s and that does not say when it is up."""
 
 
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
@@ -73,7 +75,8 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         execution = await start_and_wait(
             request,
             patient=call.stays_for_progress and not call.takes_tasks,
-            patience=(patience := await patience_of(call.access)),
+            patience=(patience := await patience_of(call)),
+            is_assumed=patience is not None and await known_patience(call.access) is None,
             on_progress=progress.tell if progress else None,
         )
     except UnknownTool:
@@ -89,7 +92,17 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
     return await run_in_database(_render, execution, call, patience, name)
 
 
-async def patience_of(access: Access) -> int | None:
+UNNAMED_WAIT_SECONDS = 4
+"""Where nothing is known of an unnamed client: OpenAI Agents, the least patient of them, waits for 5 s."""
+
+
+async def patience_of(call: ToolCall) -> int | None:
+    """Seconds that the client waits as far as is known or has to be assumed; else None."""
+    known = await known_patience(call.access)
+    return UNNAMED_WAIT_SECONDS if known is None and call.may_give_up_soon else known
+
+
+async def known_patience(access: Access) -> int | None:
     """Seconds that the client waits: as its token says, else its toolset and what was learned; else None."""
     toolset = access.caller.toolset
     if access.inline_wait_seconds is not None or toolset is None:

@@ -28,11 +28,31 @@ NOTE = "workflow-catalogue/note"
 EXECUTION_ID = "workflow-catalogue/execution-id"
 """In `_meta` of every result that comes of a run."""
 KEPT_CHARACTERS = 100
+UNNAMED = "mcp"
+"""The name of all clients on the Python SDK that were given none of their own."""
+SESSION_HEADER = "mcp-session-id"
+UNNAMED_SESSION = "unnamed-"
+"""How the session ids of these begin, over HTTP with a handshake."""
 
 
 def is_modern(context: Context) -> bool:
     """Whether the request is of the era without a handshake."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def is_unnamed(context: Context) -> bool:
+    if (client := context.session.client_params) is not None:
+        return client.client_info.name == UNNAMED
+    session = "" if context.request is None else context.request.headers.get(SESSION_HEADER, "")
+    return bool(session.startswith(UNNAMED_SESSION))
+
+
+def introduces_unnamed(message: dict[str, Any]) -> bool:
+    """Whether it is the `initialize` request of an unnamed client."""
+    params = message.get("params")
+    client = params.get("clientInfo") if isinstance(params, dict) else None
+    is_named_so = isinstance(client, dict) and client.get("name") == UNNAMED
+    return is_named_so and message.get("method") == "initialize" and "id" in message
 
 
 def takes_tasks(context: Context) -> bool:
@@ -64,7 +84,7 @@ def wants_fresh(context: Context) -> bool:
 def describe_client(context: Context) -> dict[str, Any]:
     """Name and version as the client tells them, else what its HTTP library says, and the protocol's version.
 
-    Without sessions a request of the handshake era over HTTP does not tell who sent it.
+    A request of the handshake era over HTTP does not tell who sent it.
     """
     described = {"protocol_version": context.protocol_version}
     if (client := context.session.client_params) is not None:

@@ -310,7 +310,7 @@ def _closed(words: str) -> str:
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
-def next_step(execution: Execution, *, patience: int | None) -> dict[str, Any]:
+def next_step(execution: Execution, *, patience: float | None) -> dict[str, Any]:
     """How to go on with a run that goes on, for programs, by a call that its client survives.
 
     `patience`: the seconds that the client waits, where they are known.

@@ -37,6 +37,7 @@ from mcp_bridge.declarations import (
     describe_client,
     idempotency_key,
     is_modern,
+    is_unnamed,
     takes_tasks,
     wants_fresh,
     wants_progress,
@@ -157,16 +158,17 @@ class _Bridge:
         return access
 
     def _call(self, context: Context) -> ToolCall:
-        reports = wants_progress(context)
+        reports, gets_tasks = wants_progress(context), takes_tasks(context)
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,
             idempotency_key=idempotency_key(context),
             fresh=wants_fresh(context),
             client=describe_client(context),
-            takes_tasks=takes_tasks(context),
+            takes_tasks=gets_tasks,
             report=context.session.report_progress if reports else None,
             stays_for_progress=reports and is_modern(context),
+            may_give_up_soon=is_unnamed(context) and not reports and not gets_tasks,
         )
 
 

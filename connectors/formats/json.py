@@ -38,13 +38,28 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
     """
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
-    if _opening_brackets(data) > max_depth and _depth(data) > max_depth:
+    if is_nested_deeper(data, max_depth):
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     parsed = _parse(data, object_of)
     if not LONE_SURROGATE.search(data):
         return parsed
     text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, object_pairs_hook=object_of)
+
+
+def is_nested_deeper(data: bytes, max_depth: int) -> bool:
+    return _opening_brackets(data) > max_depth and _depth(data) > max_depth
+
+
+def parse_top_level(data: bytes) -> dict[str, Any]:
+    """An object's members but for objects and arrays, however deep these are. Raises UnreadableJSON."""
+    if (cut := _without_deep_values(data, 1)) is None:
+        raise UnreadableJSON("The JSON is no object with objects or arrays in it.")
+    mark, shallow = cut
+    members = parse_json(shallow, max_depth=1)
+    if not isinstance(members, dict):
+        raise UnreadableJSON("The JSON is no object.")
+    return {name: None if value == mark else value for name, value in members.items()}
 
 
 def parse_listing(data: bytes, *, max_depth: int) -> Any:

@@ -1,7 +1,6 @@
 """MCP over Streamable HTTP, within limits and the address policy."""
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +15,7 @@ from mcp_types import INVALID_PARAMS
 
 from connectors.backoff import backoff_seconds
 from connectors.errors import ConnectorError
-from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import UnreadableJSON, is_nested_deeper, parse_json
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.oauth import ClientCredentials
 from connectors.network.redaction import Redactor
@@ -31,13 +30,20 @@ from connectors.network.transport import (
 )
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.rate_limits import Events, TooManyMessages
-from connectors.upstream_mcp.tools import CUT
+from connectors.upstream_mcp.rate_limits import (
+    MAX_DEPTH,
+    Events,
+    TooDeepAnswer,
+    TooManyMessages,
+    cut_deep_tools,
+    without_depth,
+)
 
 MAX_CONNECTIONS = 500
 """Each running call holds one."""
 STREAM_BYTES_PER_SECOND = 64_000
 """Growth of an event stream beyond the largest answer."""
+DATA_LINE = re.compile(rb"^data:([^\r\n]*)(?:\r\n|\r|\n)?", re.MULTILINE)
 NO_MESSAGE = b"\nevent: cut\n\n"
 """Ends an incomplete event, so that it is not read as a message."""
 NOTIFICATION_SECONDS = 10.0
@@ -51,8 +57,6 @@ RESUMING_SECONDS = 15.0
 """For resuming a broken stream, as a call may wait for it."""
 SECONDS_BEFORE_RESUMING = 0.2
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
-MAX_DEPTH = 150
-"""The SDK's parser stops at 200."""
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
 NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 FIRST_PAUSE_SECONDS = 1.0
@@ -191,7 +195,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         if not exchange.truncated and _method_of(request) == b"tools/list":
-            exchange.body[:] = _cut_deep_tools(bytes(exchange.body))
+            exchange.body[:] = cut_deep_tools(bytes(exchange.body))
         if failure := self._failure_in(request, exchange):
             return self._failed(request, failure)
         headers = {
@@ -250,7 +254,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received, began, events = 0, time.monotonic(), Events()
+        received, began, events = 0, time.monotonic(), Events(self._fit)
         async for chunk in unbroken(self._response):
             received += len(chunk)
             if received > self._most + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
@@ -264,6 +268,19 @@ class _BoundedStream(httpx2.AsyncByteStream):
             if admitted:
                 yield admitted
         yield bytes(events.rest)
+
+    def _fit(self, event: bytes) -> bytes:
+        """The event, with what can be used of its message."""
+        data = b"\n".join(line.removeprefix(b" ") for line in DATA_LINE.findall(event))
+        if not is_nested_deeper(data, MAX_DEPTH):
+            return event
+        # The other fields stay: a stream is resumed after the last id.
+        try:
+            message = without_depth(data)
+        except TooDeepAnswer as answer:
+            failure = HttpFailure(self._exchange, problem=str(answer))
+            message = self._failures.write(failure, request_id=answer.request_id)
+        return b"data: " + message + b"\n" + DATA_LINE.sub(b"", event).lstrip(b"\r\n")
 
     def _end(self, problem: str) -> bytes:
         failure = HttpFailure(self._exchange, problem=problem)
@@ -387,22 +404,6 @@ def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
     except UnreadableJSON as error:
         return {}, str(error)
     return message if isinstance(message, dict) else {}, ""
-
-
-def _cut_deep_tools(body: bytes) -> bytes:
-    """Tools nested too deep keep only the values of their top level."""
-    if not body.lstrip().startswith(b"{"):
-        return body
-    try:
-        listing = parse_listing(body, max_depth=MAX_DEPTH)
-    except UnreadableJSON:
-        return body
-    result = listing.get("result") if isinstance(listing, dict) else None
-    tools = result.get("tools") if isinstance(result, dict) else None
-    if not isinstance(tools, list) or not any(isinstance(tool, TooDeep) for tool in tools):
-        return body
-    tools[:] = [tool | {CUT: True} if isinstance(tool, TooDeep) else tool for tool in tools]
-    return json.dumps(listing).encode()
 
 
 class Authorization:

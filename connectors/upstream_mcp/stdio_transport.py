@@ -19,10 +19,17 @@ from mcp_types import jsonrpc_message_adapter
 
 from connectors.allowlists import allowed_stdio_command
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
+from connectors.formats.json import is_nested_deeper
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp.config import McpConfig, variables
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.rate_limits import FloodGate, TooManyMessages
+from connectors.upstream_mcp.rate_limits import (
+    MAX_DEPTH,
+    FloodGate,
+    TooDeepAnswer,
+    TooManyMessages,
+    without_depth,
+)
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
@@ -40,13 +47,13 @@ LOGGED_LINES_A_MINUTE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class OversizedMessage:
-    most: int
+class UnusableMessage:
+    problem: str
     session_is_gone: bool = False
 
     def error(self, *, repeatable: bool) -> ConnectorError:
         kind = InvalidAnswer if repeatable else OutcomeUnknown
-        return kind(f"The server's answer is larger than {self.most:,} bytes.")
+        return kind(self.problem)
 
 
 @dataclass(slots=True)
@@ -135,12 +142,22 @@ async def _read_messages(
                 for line in lines.feed(chunk):
                     if isinstance(line, bytes) and not gate.admits(line):
                         continue
-                    message = line if isinstance(line, bytes) else line.failure(failures)
+                    message = line.failure(failures) if isinstance(line, _TooLong) else _fit(line, failures)
                     # Keep reading: a full pipe would keep the program from exiting.
                     with contextlib.suppress(ValueError, *reader_gone):
                         await to_us.send(
                             SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
                         )
+
+
+def _fit(line: bytes, failures: TransportFailures) -> bytes:
+    """The line, or of a message nested too deep what can be used."""
+    if not is_nested_deeper(line, MAX_DEPTH):
+        return line
+    try:
+        return without_depth(line)
+    except TooDeepAnswer as answer:
+        return failures.write(UnusableMessage(f"Unusable: {answer}"), request_id=answer.request_id)
 
 
 async def _speak(
@@ -226,7 +243,8 @@ class _TooLong:
 
     def failure(self, failures: TransportFailures) -> bytes:
         found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
-        return failures.write(OversizedMessage(self.most), request_id=int(found[1]) if found else None)
+        problem = UnusableMessage(f"The server's answer is larger than {self.most:,} bytes.")
+        return failures.write(problem, request_id=int(found[1]) if found else None)
 
 
 @dataclass(slots=True)

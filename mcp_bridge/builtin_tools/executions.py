@@ -16,7 +16,7 @@ from executions.reading import MOST_AT_A_TIME, describe_execution, list_own_exec
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
-from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
+from mcp_bridge.calls import UNNAMED_WAIT_SECONDS, ProgressNotifications, ToolCall, known_patience
 from mcp_bridge.content import (
     BEGINNING,
     Block,
@@ -42,18 +42,21 @@ EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_
 
 
 async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    asked, patience = arguments.get("wait_seconds", 0), await patience_of(call.access)
+    asked, patience = arguments.get("wait_seconds", 0), await known_patience(call.access)
     execution = await watch_until_settled(
         arguments["execution_id"],
         caller=call.access.caller,
         seconds=asked if patience is None else min(asked, patience),
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
+    if patience is None and call.may_give_up_soon:
+        # A client that reads the answer has survived the wait that it asked for.
+        patience = max(asked, UNNAMED_WAIT_SECONDS)
     return await run_in_database(_status, execution, arguments, call.protocol_version, patience)
 
 
 def _status(
-    execution: Execution, arguments: Arguments, protocol_version: str, patience: int | None
+    execution: Execution, arguments: Arguments, protocol_version: str, patience: float | None
 ) -> CallToolResult:
     """The document, then what of the result is no text."""
     blocks: list[Block] = []
@@ -74,7 +77,7 @@ def _status(
     return result
 
 
-def _describe_execution(execution: Execution, patience: int | None) -> dict[str, Any]:
+def _describe_execution(execution: Execution, patience: float | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
         return described | _rest(execution, BEGINNING)

@@ -1,6 +1,7 @@
 """MCP over Streamable HTTP: who is let in, then the SDK."""
 
 import re
+import secrets
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from catalogue.models.toolset import SLUG_FORM
 from catalogue.scopes import Scope as AccessScope
 from mcp_bridge.authentication import TooManyFailures, client_address, note_wrong_token
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
+from mcp_bridge.declarations import SESSION_HEADER, UNNAMED_SESSION, introduces_unnamed
 from mcp_bridge.models import AccessToken
 from mcp_bridge.notifications.change_stream import ChangeStreams
 from mcp_bridge.server import CatalogueServer
@@ -33,7 +35,7 @@ from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
 NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
 NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
 SHOWN_SLUG = 64
-# There are no sessions, so that there is none to end with DELETE.
+# No process keeps anything of a session, so that there is nothing to end with DELETE.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
 
 
@@ -94,25 +96,28 @@ class McpEndpoint:
         received: list[Message] = [await receive()]  # The limit has put the body into one piece.
         if received[0]["type"] != "http.request" or received[0].get("more_body"):
             return  # The client has hung up in the middle of it.
-        answer = await self._own_answer(scope, received[0].get("body", b""))
-        if answer is not None:
-            await answer(scope, receive, send)
-            return
+        body = received[0].get("body", b"")
+        try:
+            message = from_json(body)
+        except ValueError:
+            message = {}  # The SDK refuses in clean words what is no JSON at all.
+        else:
+            if (answer := await self._own_answer(scope, body, message)) is not None:
+                await answer(scope, receive, send)
+                return
+        if introduces_unnamed(message):
+            send = _opening_session(send)
 
         async def replay() -> Message:
             return received.pop() if received else await receive()
 
         await self.session_manager.handle_request(scope, replay, send)
 
-    async def _own_answer(self, scope: Scope, body: bytes) -> ASGIApp | None:
+    async def _own_answer(self, scope: Scope, body: bytes, message: Any) -> ASGIApp | None:
         """None for what the SDK has to answer.
 
         What is no message is refused before the SDK does, which would recite its validator.
         """
-        try:
-            message = from_json(body)
-        except ValueError:
-            return None  # The SDK refuses in clean words what is no JSON at all.
         if _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
@@ -238,6 +243,17 @@ def _uncached(send: Send) -> Send:
         await send(message)
 
     return send_uncached
+
+
+def _opening_session(send: Send) -> Send:
+    """The client sends the id with each further request: all that these tell of a client with a handshake."""
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            MutableHeaders(scope=message)[SESSION_HEADER] = UNNAMED_SESSION + secrets.token_urlsafe(16)
+        await send(message)
+
+    return send_with_id
 
 
 ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})

@@ -145,7 +145,7 @@ def test_bad_tools_cost_nobody_but_themselves() -> None:
         assert words in reason
 
 
-@pytest.mark.parametrize(("levels", "streamed"), [(85, False), (1_000, False), (85, True)])
+@pytest.mark.parametrize(("levels", "streamed"), [(85, False), (1_000, False), (85, True), (1_000, True)])
 def test_a_tool_that_is_nested_too_deep_to_be_read_costs_itself_alone(levels: int, streamed: bool) -> None:
     """B6"""
     schema = '{"properties": {"a": ' * levels + "{}" + "}}" * levels

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -62,6 +63,28 @@ def shown(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     logger.remove(sink)
 
 
+def deep(text: str, message: Any) -> bytes:
+    """The event of a message; DEEP in it stands for what no parser reads."""
+    nested = "[" * 5_000 + "]" * 5_000
+    body = text.replace("ID", json.dumps(message["id"])).replace("DEEP", nested)
+    return f"event: message\ndata: {body}\n\n".encode()
+
+
+def answers_deeply(message: Any, writer: asyncio.StreamWriter) -> None:
+    text = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [], "structuredContent": {"a": DEEP}}}'
+    writer.write(servers.STREAM_HEAD + deep(text, message))
+
+
+def tells_deeply(message: Any, writer: asyncio.StreamWriter) -> None:
+    """Notifications, a request and a good answer."""
+    told = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"result": {"error": DEEP}}}'
+    asked = '{"jsonrpc": "2.0", "id": "one", "method": "sampling/createMessage", "params": {"a": DEEP}}'
+    counted = '{"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": DEEP}}'
+    answer = f"data: {json.dumps(done(message))}\n\n".encode()
+    writer.write(servers.STREAM_HEAD + b"".join(deep(text, message) for text in (told, asked, counted)))
+    writer.write(answer)
+
+
 async def hang_up(message: Any, writer: asyncio.StreamWriter) -> None:
     """In the middle of the answer."""
     writer.write(servers.STREAM_HEAD + b"event: message\ndata: {")
@@ -89,6 +112,28 @@ async def test_a_call_without_a_usable_answer_may_have_happened(answer: Any, wor
         with pytest.raises(OutcomeUnknown, match=words):
             await call(connector)
         assert (await call(connector)).snapshot
+
+
+async def test_an_answer_that_is_nested_too_deep_is_said_to_be_so() -> None:
+    """E5: and the next call is not harmed."""
+    engine = ScriptedEngine(server(call=at_first(answers_deeply)))
+    async with connected(engine) as connector:
+        with pytest.raises(OutcomeUnknown, match="nested more than 150 levels deep"):
+            await call(connector)
+        assert (await call(connector)).snapshot
+
+
+async def test_a_message_of_a_stream_that_is_nested_too_deep_costs_itself_alone() -> None:
+    """E5: the answer after it is heard, and the server is told that its request is not served."""
+    engine = ScriptedEngine(server(call=tells_deeply))
+    async with connected(engine) as connector:
+        snapshot = (await call(connector)).snapshot
+        refusals = lambda: [told.json for told in engine.received if '"one"' in told.body.decode()]  # noqa: E731
+        async with asyncio.timeout(5):
+            while not refusals():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert snapshot is not None and snapshot.state is RunState.COMPLETED
+    assert refusals()[0]["error"]["code"] == -32601
 
 
 @pytest.mark.parametrize(

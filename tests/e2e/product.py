@@ -19,12 +19,15 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import psutil
 import psycopg
+from mcp_types import Implementation
 
 from connectors.testing import free_port
 from tests import plain_http
 from tests.processes import ROOT, running, web_command
 from tests.warm_starts import run_warm
 
+AGENT = Implementation(name="agent", version="1.0")
+"""A client with a name, which waits for as long as the product lets it."""
 START_SECONDS = 90.0
 STOP_SECONDS = 25.0
 QUICKSTART = (sys.executable, "manage.py", "quickstart")

@@ -167,22 +167,31 @@ def test_openai_agents_gets_the_results_of_runs_that_are_longer_than_it_waits(
         assert json.loads(later[-1])["output"] == {"received": given}
 
 
-def test_openai_agents_at_its_defaults_gets_handles_once_it_was_seen_to_give_up(
+def check_chain(call: dict[str, Any], given: dict[str, Any]) -> None:
+    """That the first answer is a handle, and what it proposes leads to the result without an error."""
+    handle, *others, ended = [call["text"], *call["then"]]
+    assert '"wait_seconds": 4' in handle
+    assert all("next" in json.loads(text) for text in others)
+    assert json.loads(ended)["output"] == {"received": given}
+
+
+def test_openai_agents_at_its_defaults_gets_a_handle_from_its_first_call_on(
     product: Product, python_of_2025: Path
 ) -> None:
-    """A8.4: nobody has told the product how long it waits; twice its calls end after 5 s."""
-    token = product.manage("create_mcp_token", "impatient")
-    rest = Rest(product, product.manage("create_mcp_token", "viewer", "--scope", "catalogue:admin"))
+    """A8.4: with a new token and one server object for all calls; it gives up after 5 s, and says nothing."""
+    token, given = product.manage("create_mcp_token", "new"), {"seconds": 20}
     program = [python_of_2025, SCRIPTS / "openai_agents_client.py"]
+    (call,) = run(product, program, [(LATE_ANSWER.name, given)], token=token)["calls"]
+    check_chain(call, given)
 
-    def patience() -> int | None:
-        tokens = rest.get("/tokens/")["results"]
-        return next(one["patience_seconds"] for one in tokens if one["name"] == "impatient")
 
-    for seconds in (12, 13):
-        told = run(product, program, [(LATE_ANSWER.name, {"seconds": seconds})], token=token)
-        assert "error occurred" in told["calls"][0]["text"]
-    wait_until(lambda: patience() == 5, PATIENCE_SECONDS, product.told)
-    (call,) = run(product, program, [(LATE_ANSWER.name, {"seconds": 7})], token=token)["calls"]
-    assert '"wait_seconds": 4' in call["text"]
-    assert json.loads(call["then"][-1])["output"] == {"received": {"seconds": 7}}
+def test_the_python_client_of_2025_that_gives_up_after_5_s_gets_a_handle_over_stdio(
+    product: Product, python_of_2025: Path
+) -> None:
+    """A8.4, E8: there is no token to set an inline wait for, or to learn a patience by."""
+    given = {"seconds": 12}
+    server = [sys.executable, "manage.py", "mcp_stdio"]
+    program = [python_of_2025, SCRIPTS / "stdio_client.py"]
+    variables = environment(product.variables)
+    told = run(product, program, [(LATE_ANSWER.name, given)], server=server, environment=variables)
+    check_chain(told["calls"][0], given)

@@ -16,7 +16,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests import plain_http
-from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
+from tests.e2e.product import AGENT, Product, Rest, place_for_one, started, wait_until
 from tests.processes import ROOT
 
 PACKAGE = ROOT / "examples" / "connector-package"
@@ -68,7 +68,7 @@ async def agent(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
     async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
-        async with Client(transport, mode="2026-07-28", cache=None) as client:
+        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
             yield client
 
 

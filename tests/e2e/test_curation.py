@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests import plain_http
-from tests.e2e.product import Product, place_for_one, started, wait_until
+from tests.e2e.product import AGENT, Product, place_for_one, started, wait_until
 from tests.e2e.simplified_engine import Engine, Fixture
 from tests.e2e.webdriver import BROWSER, DRIVER, ENTER, MISSING, RealBrowser, real_browser
 from tests.mcp_bridge.serving import serving
@@ -302,7 +302,7 @@ def accept_one_change_and_keep_the_other_out(desk: Desk) -> None:
 async def client_at(url: str, token: str) -> AsyncIterator[Client]:
     async with plain_http.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http:
         transport = streamable_http_client(url, http_client=http)
-        async with Client(transport, mode="2026-07-28", cache=None) as client:
+        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
             yield client
 
 

@@ -17,7 +17,7 @@ from mcp_types import CallToolResult, Tool
 
 from tests import plain_http
 from tests.e2e.node_tools import node
-from tests.e2e.product import Product, Rest, environment, place_for_one, started
+from tests.e2e.product import AGENT, Product, Rest, environment, place_for_one, started
 from tests.e2e.test_typescript import ask
 from tests.engines.everything import Everything, everything
 from tests.processes import ROOT
@@ -104,7 +104,7 @@ async def over_http(url: str, *, mode: str, token: str = "", **options: Any) -> 
     headers = {"authorization": f"Bearer {token}"} if token else {}
     async with plain_http.AsyncClient(headers=headers, timeout=30) as http:
         transport = streamable_http_client(url, http_client=http)
-        async with Client(transport, mode=mode, cache=None, **options) as client:
+        async with Client(transport, mode=mode, cache=None, client_info=AGENT, **options) as client:
             yield client
 
 

@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
 from tests import plain_http
-from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
+from tests.e2e.product import AGENT, Product, Rest, place_for_one, started, wait_until
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
 __all__ = ["prefect"]
@@ -63,7 +63,7 @@ async def agent(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
     async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
-        async with Client(transport, mode="2026-07-28", cache=None) as client:
+        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
             yield client
 
 

@@ -21,7 +21,7 @@ from chaos.deployment import OBSERVER, Deployment, deployed
 from chaos.plan import KEYED, PLAIN
 from chaos.stacks import choose_name, own_stack
 from tests import plain_http
-from tests.e2e.product import wait_until
+from tests.e2e.product import AGENT, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -63,7 +63,7 @@ class Web:
         headers = {"Authorization": f"Bearer {self.token}"}
         async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
             transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
-            async with Client(transport, mode="2026-07-28") as client:
+            async with Client(transport, mode="2026-07-28", client_info=AGENT) as client:
                 yield client
 
     def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:

@@ -67,6 +67,11 @@ def one_long_line(_: Any) -> None:
     sys.stdout.flush()
 
 
+def list_deeply(message: Any) -> None:
+    nested = "[" * 10_000 + "]" * 10_000
+    print(f'{{"jsonrpc": "2.0", "id": {message["id"]}, "result": {{"tools": {nested}}}}}', flush=True)
+
+
 def leave(message: Any) -> None:
     sys.stderr.write("I have had enough.\n")
     sys.stderr.flush()
@@ -103,6 +108,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "says nothing": lambda: time.sleep(FOREVER),
     "ignores SIGTERM and the end of its input": stay,
     "forks children": serve_as_a_parent,
+    "lists in lists": lambda: serve(list_deeply),
     "leaves in the middle": lambda: serve(leave),
     "floods stderr": lambda: serve(flood_errors),
     "prints garbage": lambda: serve(print_garbage),

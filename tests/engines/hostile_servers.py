@@ -57,9 +57,9 @@ def server(**answers: Answer) -> Behaviour:
             await _answer_stream(answers.get("stream"), request, writer)
             return
         message = request.json
-        name = methods.get(message["method"])
+        name = methods.get(message.get("method"))
         if name is None:
-            known = "id" not in message
+            known = "id" not in message or "method" not in message
             body = b"" if known else json.dumps(error(message, "Method not found")).encode()
             writer.write(response(202 if known else 404, body))
             return

@@ -1,6 +1,9 @@
 """Runs that outlast their client's patience: giving up, coming back, asking later, in both eras."""
 
 import asyncio
+import re
+import time
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -9,11 +12,14 @@ from django.test import Client as HttpClient
 from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
+from pytest_django import Settings
 
 from catalogue.models import Workflow
 from executions import change_feed
 from executions.models import Execution, State
+from executions.runner import follow
 from mcp_bridge import calls
+from mcp_bridge.builtin_tools import executions as builtin_executions
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token, forget_tokens
 from tests import plain_http
@@ -177,6 +183,127 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
 
 
 @pytest.fixture
+def _unnamed_clients_wait_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "UNNAMED_WAIT_SECONDS", 1)
+    monkeypatch.setattr(builtin_executions, "UNNAMED_WAIT_SECONDS", 1)
+
+
+UNNAMED = {"client_info": None, "read_timeout_seconds": 5}
+"""As the frameworks on the Python SDK open it that give up soonest."""
+
+
+@pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("execution_type", ["sync", "async"])
+async def test_a_client_without_a_name_of_its_own_gets_a_handle_from_its_first_call_on(
+    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, execution_type: str
+):
+    """A8.4: such clients give up after 5 s, some without a word; over stdio no token can learn that."""
+    await in_database(change)(inline_wait_seconds=None, execution_type=execution_type)
+    async with open_client(mode=era, **UNNAMED) as client:
+        handle = (await client.call_tool("report", {})).structured_content
+        assert handle["next"]["arguments"]["wait_seconds"] == 1
+        await until(is_free, "a worker could go on")
+        asked = handle["next"]["arguments"]
+        waited = (await client.call_tool("get_execution_status", asked)).structured_content
+        assert waited["next"] == handle["next"]
+        wire_engine.on_status = replies(200, completed())
+        await in_thread(work_on)
+        ended = (await client.call_tool("get_execution_status", asked)).structured_content
+    assert ended["output"] == {"answer": 42}
+
+
+async def test_a_product_that_waits_less_does_so_for_a_client_without_a_name_too(
+    connect: Connect, long_workflow: Workflow, settings: Settings
+):
+    """A8.4"""
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0}
+    await in_database(change)(inline_wait_seconds=None)
+    async with connect(mode="legacy", **UNNAMED) as client:
+        begun = time.monotonic()
+        handle = (await client.call_tool("report", {})).structured_content
+        assert time.monotonic() - begun < 4
+    assert handle["next"]["arguments"]["wait_seconds"] == 4
+
+
+@pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go_on_with_that(
+    open_client: Connect, long_workflow: Workflow, era: str
+):
+    """A8.3: only a client that has waited reads the answer."""
+    await in_database(change)(inline_wait_seconds=0)
+    async with open_client(mode=era, **UNNAMED) as client:
+        handle = (await client.call_tool("report", {})).structured_content
+        asked = handle["next"]["arguments"] | {"wait_seconds": 2}
+        begun = time.monotonic()
+        waited = (await client.call_tool("get_execution_status", asked)).structured_content
+        assert time.monotonic() - begun >= 2, "it waits for as long as it was asked to"
+    assert waited["next"]["arguments"]["wait_seconds"] == 2
+
+
+@pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
+@pytest.mark.parametrize(
+    ("era", "known_by"),
+    [
+        *(("legacy", sign) for sign in ("progress", "token", "lesson", "name")),
+        *(("2026-07-28", sign) for sign in ("progress", "toolset", "tasks", "name")),
+    ],
+)
+async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_for_the_result(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, known_by: str
+):
+    """A8.3"""
+    await in_database(change)(inline_wait_seconds=None)
+    wait = {"inline_wait_seconds": 30}
+    made = await in_database(create_token)(name="known", **(wait if known_by == "token" else {}))
+    await in_database(make_toolset)("known", rules=["*"], **(wait if known_by == "toolset" else {}))
+    if known_by == "lesson":
+        await in_database(AccessToken.objects.filter(name="known").update)(patience_seconds=30)
+
+    async def hear(value: float, total: float | None, message: str | None) -> None:
+        pass
+
+    called = {"progress_callback": hear} if known_by == "progress" else {}
+    options = UNNAMED | {"read_timeout_seconds": 20}
+    if known_by == "name":
+        del options["client_info"]
+    if known_by == "tasks":
+        options["extensions"] = [TasksExtension()]
+    async with connect(mode=era, as_token=made[1], toolset="known", **options) as client:
+        call = asyncio.create_task(client.call_tool("report", {}, **called))
+        await asyncio.wait({call}, timeout=2)
+        assert not call.done(), "it is longer than it would wait if nothing were known"
+        wire_engine.on_status = replies(200, completed())
+        assert (await call).structured_content == {"answer": 42}
+
+
+def introduce(server: McpServer, token: str, name: Any) -> httpx2.Response:
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": name, "version": "0.1.0"},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    return server.post(body, token=token)
+
+
+def test_only_a_client_without_a_name_gets_a_session_id_and_any_that_is_sent_is_taken(
+    mcp_server: McpServer, token: str
+):
+    """It tells of the client and opens nothing: no process keeps it, and none asks for it."""
+    ids = [introduce(mcp_server, token, "mcp").headers["mcp-session-id"] for _ in range(2)]
+    assert ids[0] != ids[1] and all(re.fullmatch(r"[!-~]{20,60}", one) for one in ids)
+    for name in ("agent", "", 1):
+        assert "mcp-session-id" not in introduce(mcp_server, token, name).headers
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    for sent in (*ids, "unnamed-", "made-up", "x" * 4000):
+        answer = mcp_server.post(listing, token=token, headers={"mcp-session-id": sent})
+        assert answer.status_code == 200 and answer.json()["result"]["tools"]
+        assert mcp_server.post(listing, headers={"mcp-session-id": sent}).status_code == 401
+
+
+@pytest.fixture
 def _two_seconds_are_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "USUAL_PATIENCE_STEP", 2)
 
@@ -318,6 +445,21 @@ async def test_a_timeout_says_what_the_run_was_at_last(
     assert result.is_error
     assert "It took longer than its timeout of 1 s" in result.content[0].text
     assert f"The last that it told: {word}\n" in result.content[0].text
+
+
+async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_after_its_timeout(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """A7.2, A7.3: it waits as long as the run is followed, here where a cancellation does nothing."""
+    monkeypatch.setattr(follow, "CANCELLATION_GRACE", timedelta(seconds=7))
+    await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
+
+    async def hear(value: float, total: float | None, message: str | None) -> None:
+        pass
+
+    async with connect() as client:
+        result = await client.call_tool("report", {}, progress_callback=hear)
+    assert result.is_error and "it may go on there" in result.content[0].text
 
 
 async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
