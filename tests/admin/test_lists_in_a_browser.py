@@ -16,7 +16,11 @@ from tests.admin.window import Window, make_everything
 from tests.e2e.webdriver import BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
 from tests.factories import make_source, make_workflow, make_workflows
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
+]
 
 FILTERED = [model for model, pages in admin.site._registry.items() if pages.list_filter]
 HEADINGS = """[...document.querySelectorAll('#result_list thead th')].flatMap(heading =>
