@@ -207,6 +207,7 @@ SHARED_PRODUCT = {
     "test_admin",
     "test_clients",
     "test_lifecycle",
+    "test_run_by_hand",
     "test_told_of_changes",
     "test_typescript",
     "test_upstream_changes",
@@ -242,7 +243,6 @@ LONGEST_FIRST = (
     "test_engine_runs_of_temporal",
     "test_temporal_starts",
     "test_temporal_runs",
-    "test_run_by_hand",
 )
 """What takes the longest, so that no worker begins with it when the others are about to end."""
 

@@ -22,6 +22,7 @@ import psycopg
 
 from connectors.testing import free_port
 from tests import plain_http
+from tests.engines.guarding import watched
 from tests.migrated import copy_migrated
 from tests.processes import ROOT, running, web_command
 from tests.warm_starts import run_warm
@@ -51,6 +52,8 @@ class Product:
             # A process group of its own, as a terminal would give it.
             start_new_session=True,
         )
+        # A worker that is killed leaves nothing running either.
+        self._watcher = watched(self.process.pid)
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -125,6 +128,8 @@ class Product:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait()
+        self._watcher.kill()
+        self._watcher.communicate()
         self._reader.join(timeout=5)
         if self.process.stdout:
             self.process.stdout.close()
