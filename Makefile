@@ -10,6 +10,8 @@ ARGS ?=
 JOBS ?= 2
 # More workers than cores: many tests wait for something most of their time.
 TEST_JOBS ?= 4
+# Of the engines and whole products in `make check`, which wait for one another even longer.
+CHECK_JOBS ?= 5
 # Without bytecode every process compiles the product anew, which takes seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -64,7 +66,7 @@ check:  ## Static checks and all tests, with their times; COVERED=1 adds the cov
 	@rm -f .coverage .coverage.*
 	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "static checks=$(MAKE) static" \
 		"tests=$(MAKE) test" \
-		"engines and e2e tests=$(MAKE) test-e2e JOBS=3 ARGS='-m \"engines or e2e\"'" \
+		"engines and e2e tests=$(MAKE) test-e2e JOBS=$(CHECK_JOBS) ARGS='-m \"engines or e2e\"'" \
 		$(if $(COVERED),"coverage=$(MAKE) coverage")
 
 COVERAGE_REPORT := .cache/coverage.txt

@@ -1,6 +1,7 @@
 """Celery. The database records all work; messages only make it happen sooner."""
 
 import os
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -17,7 +18,24 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 UNUSED_QUEUE_SECONDS = 3600
 """RabbitMQ then deletes a queue without workers; nothing depends on its messages."""
 
-app = Celery("workflow_catalogue")
+WITH_TASKS = ["catalogue", "executions", "orchestration"]
+"""Named, since Celery would take every module `tasks` for one of its own: that of the MCP server too."""
+
+
+class Application(Celery):
+    @cached_property
+    def Beat(self) -> Any:  # noqa: N802 - Celery's name
+        """Sends tasks by name: without their modules, the models and all that these import."""
+        from celery.apps.beat import Beat
+
+        class Schedule(Beat):
+            def init_loader(self) -> None:
+                app.finalize()
+
+        return self.subclass_with_self(Schedule, name="Beat", reverse="Beat")
+
+
+app = Application("workflow_catalogue")
 
 
 @setup_logging.connect
@@ -84,4 +102,4 @@ def _configure() -> None:
 
 
 _configure()
-app.autodiscover_tasks()
+app.autodiscover_tasks(WITH_TASKS)

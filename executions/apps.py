@@ -1,3 +1,5 @@
+from typing import Any
+
 from django.apps import AppConfig
 
 
@@ -5,4 +7,12 @@ class ExecutionsConfig(AppConfig):
     name = "executions"
 
     def ready(self) -> None:
-        from executions import result_cache  # noqa: F401 - it takes its part in imports
+        from catalogue.imports import cache_takers
+
+        cache_takers.append(_take_cache_settings)
+
+
+def _take_cache_settings(*args: Any, **options: Any) -> list[str]:
+    from executions.result_cache import take_cache_settings
+
+    return take_cache_settings(*args, **options)

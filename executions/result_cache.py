@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -24,14 +24,15 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import in_turn
-from catalogue.imports import temporal
 from catalogue.models import Workflow
-from connectors.temporal.declarations import CacheBlock
 from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
 from executions.models.payload import size_of
 from executions.models.result_cache import BATCH, cache_key, evict_excess, remove_results
 from executions.models.usage import count_end
+
+if TYPE_CHECKING:
+    from connectors.temporal.declarations import CacheBlock
 
 COPIED_BYTES = 64 * 1024
 """A hit does not copy a larger output: its record refers to the original run."""
@@ -212,7 +213,7 @@ def cache_figures(workflow: int | None = None) -> CacheFigures:
 WHERE = "an administrator changes it under Result cache"
 
 
-def take_cache_settings(block: CacheBlock, *, apply: bool) -> list[str]:
+def take_cache_settings(block: "CacheBlock", *, apply: bool) -> list[str]:
     """Apply the settings that are still the defaults. Returns notes on changes and differences."""
     policy, notes, wanted = CachePolicy.current(), [], _wanted(block)
     for name, value in wanted.items():
@@ -227,7 +228,7 @@ def take_cache_settings(block: CacheBlock, *, apply: bool) -> list[str]:
     return notes
 
 
-def _wanted(block: CacheBlock) -> dict[str, tuple[str, int]]:
+def _wanted(block: "CacheBlock") -> dict[str, tuple[str, int]]:
     wanted = {}
     if block.max_cache_size is not None:
         wanted["max_bytes"] = ("maxCacheSize", block.max_cache_size)
@@ -250,6 +251,3 @@ def _settle(policy: CachePolicy, name: str, wanted: tuple[str, int]) -> str | No
         return f"cache.{key} is not taken over: {' '.join(error.messages)}"
     setattr(policy, name, value)
     return f"Result cache, {field.verbose_name}: {value:,} {unit} instead of {present:,} {unit}."
-
-
-temporal.cache_takers.append(take_cache_settings)

@@ -3,17 +3,14 @@
 import asyncio
 import gc
 import math
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
-from django.apps import apps
 from django.core.management.commands import migrate as migrate_command
 from django.db import connection, transaction
 from django.template import Context, RequestContext, Template
@@ -36,7 +33,8 @@ from mcp_bridge.authentication import forget_pauses
 from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists
 from mcp_bridge.toolset_costs import forget_costs
-from tests.processes import ROOT, ExampleEngine, running_example_engine
+from tests.migrated import keep, kept_database
+from tests.processes import ExampleEngine, running_example_engine
 from tests.warm_starts import run_warm, warm_server
 
 # How long an example takes says more of the machine than of the code.
@@ -152,26 +150,16 @@ OTHER_SESSIONS = """
 
 @pytest.fixture(scope="session")
 def _migrated_once() -> Iterator[None]:
-    """Migrating an empty SQLite database costs each worker 1.2 s of CPU; later runs copy the result."""
-    folders = [Path(app.path, "migrations") for app in apps.get_app_configs()]
-    migrations = sorted(path for folder in folders for path in folder.glob("*.py"))
-    made_by = sha256(b"".join(path.read_bytes() for path in migrations)).hexdigest()
-    kept = ROOT / ".cache" / "migrated" / f"{made_by}.sqlite3"
+    """Each worker's database is a copy of the one that an earlier run has migrated."""
     migrate = migrate_command.Command.handle
 
     def migrate_or_copy(command: migrate_command.Command, *args: Any, **options: Any) -> None:
-        if kept.exists():
-            shutil.copyfile(kept, connection.settings_dict["NAME"])
+        database = Path(connection.settings_dict["NAME"])
+        if kept_database().exists():
+            shutil.copyfile(kept_database(), database)
             return
         migrate(command, *args, **options)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        for outdated in kept.parent.glob("*.sqlite3"):
-            if outdated != kept:
-                outdated.unlink(missing_ok=True)
-        draft = kept.with_suffix(f".{os.getpid()}")
-        with connection.cursor() as cursor:
-            cursor.execute("VACUUM INTO %s", [str(draft)])
-        draft.replace(kept)
+        keep(database)
 
     with pytest.MonkeyPatch.context() as patch:
         if connection.vendor == "sqlite":
@@ -219,6 +207,7 @@ SHARED_PRODUCT = {
     "test_admin",
     "test_clients",
     "test_lifecycle",
+    "test_run_by_hand",
     "test_told_of_changes",
     "test_typescript",
     "test_upstream_changes",
@@ -227,21 +216,33 @@ SHARED_PRODUCT = {
 THE_SHARED_PRODUCT = "the shared product"
 LONGEST_FIRST = (
     THE_SHARED_PRODUCT,
+    "test_pages_in_a_browser",
     "test_prefect",
+    "test_lists_in_a_browser",
+    "test_crashpoints",
     "test_stdio_process",
-    "test_conformance",
-    "test_evaluation",
-    "test_client_frameworks",
-    "test_rest_fuzzed",
     "test_chaos",
-    "test_several_processes",
-    "test_say_it_in_words",
-    "test_command_line",
-    "test_connector_package",
-    "test_upstream_mcp",
+    "test_client_frameworks",
+    "test_conformance",
     "test_temporal",
+    "test_several_processes",
+    "test_rest_fuzzed",
+    "test_evaluation",
+    "test_buttons_in_a_browser",
+    "test_curation",
+    "test_try_it",
     "test_everything",
+    "test_upstream_mcp",
+    "test_connector_package",
+    "test_say_it_in_words",
+    "test_installing",
+    "test_command_line",
+    "test_temporal_at_its_limits",
     "test_mcp",
+    "test_talking_to_temporal",
+    "test_engine_runs_of_temporal",
+    "test_temporal_starts",
+    "test_temporal_runs",
 )
 """What takes the longest, so that no worker begins with it when the others are about to end."""
 

@@ -60,5 +60,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
     return (yield)
 
 
+def pytest_keyboard_interrupt() -> None:
+    """Workers whose test waits in a thread would go on for ten seconds; what they started ends with them."""
+    from xdist.workermanage import NodeManager
+
+    NodeManager.EXIT_TIMEOUT = 2
+
+
 isolate()
 pytest.register_assert_rewrite("connectors.testing")

@@ -12,7 +12,7 @@ from tests.e2e.test_clients import client_of_2026
 @pytest.mark.timeout(240)
 async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path: Path) -> None:
     """A1.2, A2.2, B4: with one command, without a server of any kind beside it."""
-    with place_for_one(tmp_path / "data") as place, started(place) as product:
+    with place_for_one(tmp_path / "data", is_empty=True) as place, started(place) as product:
         product.wait_until_up()
         async with client_of_2026(product) as client:
             result = await client.call_tool("text_statistics", {"text": "One start."})

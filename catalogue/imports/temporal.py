@@ -3,7 +3,6 @@
 Everything is checked before anything is written.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from catalogue.connections import secret_fields
+from catalogue.imports import cache_takers
 from catalogue.imports.pipeline import (
     ImportOutcome,
     ImportRefused,
@@ -50,12 +50,6 @@ SEEN_LATER_AS_BEFORE = (
     "and this one hides new workflows."
 )
 OWN_SETTINGS = ("definitions", "definitions_file")
-
-cache_takers: list[Callable[..., list[str]]] = []
-"""Appliers of the file's block `cache`, which rooms above register.
-
-Each takes the block and `apply`; without it, it only returns what it would do.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)

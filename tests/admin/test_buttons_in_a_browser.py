@@ -16,7 +16,11 @@ from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_toolset, make_workflow
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
+]
 
 BUTTONS = [
     (model, name) for model, pages in admin.site._registry.items() for name in getattr(pages, "buttons", ())

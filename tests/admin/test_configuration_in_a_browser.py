@@ -9,7 +9,11 @@ from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_source, make_toolset, make_workflow
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
+]
 
 AS_CODE = "/admin/catalogue/productsettings/as-code/"
 OPEN = ".opblock-delete.is-open"

@@ -18,7 +18,11 @@ from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.processes import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
+]
 
 AXE = ROOT / "tests" / "admin" / "axe"
 KEPT = bool(os.environ.get("PICTURES"))
@@ -26,6 +30,8 @@ PICTURES = ROOT / ".cache" / "pictures"
 """Kept of each page where the environment variable PICTURES is set, as by `make check`."""
 WIDE, NARROW = 1280, 390
 GRAVE = ("critical", "serious")
+OF_COLOURS = "color-contrast"
+"""The one rule of axe that the same page in other colours can break."""
 OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
 """Left out: parts of Django's and Select2's own widgets."""
 
@@ -110,7 +116,7 @@ def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
             window.browser.prefer(colours)
             window.browser.reload()
             window.settle()
-        problems += axe_problems(window, axe)
+        problems += axe_problems(window, axe, *([OF_COLOURS] if colours == "dark" else []))
         for width in (NARROW, WIDE):
             window.browser.resize(width)
             assert not (too_wide := overflowing(window)), too_wide
@@ -135,15 +141,17 @@ def overflowing(window: Window) -> list[str]:
     return list(found)
 
 
-def axe_problems(window: Window, axe: str) -> list[str]:
-    window.run(f"{axe}; return true")
+def axe_problems(window: Window, axe: str, *rules: str) -> list[str]:
+    """By these rules of axe, or by all."""
     return list(
         window.browser.run_async(
             f"""
+            {axe};
             const done = arguments[arguments.length - 1];
             const tell = node => [node.html.slice(0, 160), ...node.any.map(check => check.message)].join(' ');
             axe.run({{include: document, exclude: {[[one] for one in OF_OTHERS]!r}}}, {{
               resultTypes: ['violations'],
+              {f"runOnly: {list(rules)!r}," if rules else ""}
             }}).then(found => done(
               found.violations.filter(one => {list(GRAVE)!r}.includes(one.impact)).map(
                 one => `${{one.id}}: ${{one.nodes.map(tell).join(' ; ')}}`)

@@ -80,6 +80,7 @@ def site() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBrowser]:
     with real_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        browser.hold_still()
         yield browser
 
 

@@ -23,6 +23,8 @@ from mcp_types import Implementation
 
 from connectors.testing import free_port
 from tests import plain_http
+from tests.engines.guarding import watched
+from tests.migrated import copy_migrated
 from tests.processes import ROOT, running, web_command
 from tests.warm_starts import run_warm
 
@@ -53,6 +55,8 @@ class Product:
             # A process group of its own, as a terminal would give it.
             start_new_session=True,
         )
+        # A worker that is killed leaves nothing running either.
+        self._watcher = watched(self.process.pid)
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -127,6 +131,8 @@ class Product:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait()
+        self._watcher.kill()
+        self._watcher.communicate()
         self._reader.join(timeout=5)
         if self.process.stdout:
             self.process.stdout.close()
@@ -165,12 +171,18 @@ def another_web(product: Product, folder: Path, **variables: str) -> Iterator[st
 
 
 @contextmanager
-def place_for_one(folder: Path) -> Iterator[dict[str, str]]:
-    """The variables of a product with its own port, data and, on a server, database."""
+def place_for_one(folder: Path, *, is_empty: bool = False) -> Iterator[dict[str, str]]:
+    """The variables of a product with its own port, data and, on a server, database.
+
+    An SQLite database has its tables already, unless the folder has to be empty as before a first start.
+    """
     variables = {"PORT": str(free_port()), "CATALOGUE_DATA_DIR": str(folder), "LOG_LEVEL": "INFO"}
     if broker := os.environ.get("CELERY_BROKER_URL", ""):
         variables["CELERY_BROKER_URL"] = broker_of_its_own(broker)
     if not os.environ.get("DATABASE_URL", "").startswith("postgres"):
+        if not is_empty:
+            folder.mkdir(exist_ok=True)
+            copy_migrated(folder / "catalogue.sqlite3")
         yield variables
         return
     with scratch_database(os.environ["DATABASE_URL"]) as url:

@@ -37,7 +37,7 @@ def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirstStart
     """`make run` until Ctrl-C, with this environment in the place of .venv, which is not made here."""
     command = ("make", "--old-file=install", "run", f"BIN={Path(sys.executable).parent}")
     with (
-        place_for_one(tmp_path_factory.mktemp("first") / "data") as place,
+        place_for_one(tmp_path_factory.mktemp("first") / "data", is_empty=True) as place,
         started(place, command) as product,
     ):
         product.wait_until_up()

@@ -19,8 +19,17 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 MISSING = "needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
 
 TAB, ENTER, SPACE, DOWN, CONTROL = "\ue004", "\ue006", " ", "\ue015", "\ue009"
-WAIT_SECONDS, LOOK_SECONDS, SCRIPT_SECONDS = 20, 1, 3
+WAIT_SECONDS, LOOK_SECONDS, SCRIPT_SECONDS = 60, 1, 10
 """For something to come; for which one page is watched for it; after which that page is taken for gone."""
+STILL = """
+addEventListener('DOMContentLoaded', () => {
+  const style = document.createElement('style');
+  style.textContent = '*, ::before, ::after { transition: none !important; animation: none !important; ' +
+    'backdrop-filter: none !important }';
+  document.head.append(style);
+});
+"""
+"""Without a graphics card, a filter's panel that slides in over a blurred page takes a third of all CPU."""
 WAITING = """
 const [condition, milliseconds, done] = arguments;
 const holds = new Function(`return (${condition})`);
@@ -106,6 +115,10 @@ class RealBrowser:
         """`light` or `dark`, as the operating system tells pages."""
         feature = {"name": "prefers-color-scheme", "value": colours}
         self.devtools("Emulation.setEmulatedMedia", features=[feature])
+
+    def hold_still(self) -> None:
+        """From the next page on nothing moves or is blurred."""
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", source=STILL)
 
     def picture(self) -> bytes:
         """The whole page as PNG."""

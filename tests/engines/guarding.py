@@ -37,15 +37,19 @@ def guarded(
             stderr=output,
             start_new_session=True,
         )
-    watcher = subprocess.Popen(
-        ["sh", "-c", WATCH, "watch", str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
-    )
+    watcher = watched(process.pid)
     try:
         yield process
     finally:
         end_group(process)
         watcher.kill()
         watcher.communicate()
+
+
+def watched(group: int) -> "subprocess.Popen[bytes]":
+    """The process that kills that process group when this one is gone."""
+    command = ["sh", "-c", WATCH, "watch", str(group)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
