@@ -31,7 +31,6 @@ from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
 from executions.models.payload import size_of
 from executions.models.result_cache import BATCH, cache_key, evict_excess, remove_results
-from executions.models.usage import count_end
 
 COPIED_BYTES = 64 * 1024
 """A hit does not copy a larger output: its record refers to the original run."""
@@ -94,7 +93,6 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
         content=None if shares else content,
         shares_output=shares,
     )
-    count_end(execution)
     if not found.use(now):
         raise _Gone
     execution.payload.output, execution.payload.content = output, content

@@ -31,6 +31,8 @@ from mcp_bridge.results import ToolAnswer, execution_result, tell_renamed, text_
 from mcp_bridge.tasks import describe_created_task
 from mcp_bridge.tokens import Access, note_given_up
 
+MOST_RENDERED_AT_ONCE = 10_000
+"""Characters of a result that is rendered without a thread, which would keep other requests waiting less."""
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -86,7 +88,20 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         return text_result(str(error), is_error=True)
     if progress is not None and not progress.has_told:
         await progress.tell(execution)
+    if _is_at_hand(execution, name):
+        return _render(execution, call, patience, name)
     return await run_in_database(_render, execution, call, patience, name)
+
+
+def _is_at_hand(execution: Execution, called: str) -> bool:
+    """Whether a result is rendered from memory, and soon."""
+    return (
+        execution.succeeded
+        and execution.workflow is not None
+        and execution.workflow.tool_name == called
+        and "payload" in execution._state.fields_cache
+        and execution.output_characters <= MOST_RENDERED_AT_ONCE
+    )
 
 
 async def patience_of(access: Access) -> int | None:
