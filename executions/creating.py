@@ -1,6 +1,7 @@
 """A request to start a workflow, and the first rows of its record."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from executions.callers import Caller
 from executions.models import Execution, ExecutionEvent, ExecutionPayload
 from executions.models.payload import size_of
 from executions.models.record import EVENT_COLUMNS
-from executions.models.statements import carry_out, insertion, insertion_of
+from executions.models.statements import Statement, carry_out, insertion, insertion_of
 from executions.models.transitions import Event
 from executions.models.usage import end_of, usage_insertion
 
@@ -63,9 +64,17 @@ def new_execution(
 
 
 def insert_execution(
-    execution: Execution, request: StartRequest, workflow: Workflow, *events: Event, **payload: Any
-) -> None:
-    """The row with its payload, its first events and, if it has ended, its line in the statistics."""
+    execution: Execution,
+    request: StartRequest,
+    workflow: Workflow,
+    *events: Event,
+    and_then: Sequence[Statement] = (),
+    **payload: Any,
+) -> int:
+    """The row with its payload, its first events and, if it has ended, its line in the statistics.
+
+    Returns how many rows the last statement wrote.
+    """
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
     if request.client:
         metadata["client"] = request.client
@@ -73,10 +82,12 @@ def insert_execution(
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
-    carry_out(
+    rows = carry_out(
         insertion_of(execution),
         insertion_of(stored),
         insertion(ExecutionEvent, EVENT_COLUMNS, lines),
         *([usage_insertion([end_of(execution, {})])] if execution.is_final else []),
+        *and_then,
     )
     execution._state.adding = stored._state.adding = False
+    return rows

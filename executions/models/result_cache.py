@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import DatabaseError, models, transaction
 from django.db.models import Count, F, Sum
+from django.db.models.expressions import RawSQL
 from loguru import logger
 
 from catalogue.fields import JSONTextField
@@ -23,6 +24,7 @@ from catalogue.models import Recorded, Workflow
 from catalogue.schemas import find_argument_problems
 from executions.models.payload import size_of
 from executions.models.record import ExecutionRecord
+from executions.models.statements import Statement, adapt_key, adapt_time, update
 
 MEGABYTE = 1024 * 1024
 SHARE_OF_ONE = 10
@@ -154,13 +156,20 @@ class CachedResult(models.Model):
         """Whether it may still be used if its workflow's results are now cached for `seconds`."""
         return now < min(self.expires_at, self.created_at + timedelta(seconds=seconds))
 
-    def use(self, now: datetime) -> bool:
-        """Count a hit, last in its transaction. Returns False if the result was removed or replaced."""
-        CacheUse.add(self.workflow_id, hits=1)
-        same = CachedResult.objects.filter(
-            pk=self.pk, execution=self.execution_id, created_at=self.created_at
-        )
-        return same.update(hits=F("hits") + 1, last_used_at=now) == 1
+    def use(self, now: datetime) -> list[Statement]:
+        """Counting a hit, last in its transaction. The last changes nothing if it was removed or replaced."""
+        more: dict[str, Any] = {"hits": RawSQL("hits + 1", [])}
+        same = f"id = %s AND execution_id {'IS NULL' if self.execution_id is None else '= %s'}"
+        key = [] if self.execution_id is None else [adapt_key(self.execution_id)]
+        return [
+            update(CacheUse, more, "workflow_id = %s", [self.workflow_id]),
+            update(
+                CachedResult,
+                more | {"last_used_at": now},
+                f"{same} AND created_at = %s",
+                [self.pk, *key, adapt_time(self.created_at)],
+            ),
+        ]
 
     @classmethod
     def put(

@@ -122,18 +122,19 @@ def update(
     return sql, [*values, *parameters]
 
 
-def carry_out(*statements: Statement) -> None:
-    """All or none."""
-    if ONE_STATEMENT or len(statements) == 1:
-        *others, (last, _) = statements
-        before = ", ".join(f"part_{number} AS ({sql})" for number, (sql, _) in enumerate(others))
-        parameters = [value for _, values in statements for value in values]
-        with connection.cursor() as cursor:
-            cursor.execute(f"WITH {before} {last}" if before else last, parameters)
-        return
-    with transaction.atomic(savepoint=False), connection.cursor() as cursor:
-        for sql, values in statements:
-            cursor.execute(sql, values)
+def carry_out(*statements: Statement) -> int:
+    """All or none. Returns how many rows the last one wrote."""
+    with connection.cursor() as cursor:
+        if ONE_STATEMENT:
+            *others, (last, _) = statements
+            parts = ", ".join(f"part_{number} AS ({sql})" for number, (sql, _) in enumerate(others))
+            parameters = [value for _, values in statements for value in values]
+            cursor.execute(f"WITH {parts} {last}" if parts else last, parameters)
+        else:
+            with transaction.atomic(savepoint=False) if len(statements) > 1 else contextlib.nullcontext():
+                for sql, values in statements:
+                    cursor.execute(sql, values)
+        return int(cursor.rowcount)
 
 
 def change_and(changing: Statement, *others: Statement) -> bool:
