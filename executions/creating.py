@@ -1,7 +1,6 @@
 """A request to start a workflow, and the first rows of its record."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from executions.callers import Caller
 from executions.models import Execution, ExecutionEvent, ExecutionPayload
 from executions.models.payload import size_of
 from executions.models.record import EVENT_COLUMNS
-from executions.models.statements import Statement, carry_out, insertion, insertion_of
+from executions.models.statements import carry_out, insertion, insertion_of
 from executions.models.transitions import Event
 from executions.models.usage import end_of, usage_insertion
 
@@ -68,13 +67,9 @@ def insert_execution(
     request: StartRequest,
     workflow: Workflow,
     *events: Event,
-    and_then: Sequence[Statement] = (),
     **payload: Any,
-) -> int:
-    """The row with its payload, its first events and, if it has ended, its line in the statistics.
-
-    Returns how many rows the last statement wrote.
-    """
+) -> None:
+    """The row with its payload, its first events and, if it has ended, its line in the statistics."""
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
     if request.client:
         metadata["client"] = request.client
@@ -82,12 +77,10 @@ def insert_execution(
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
-    rows = carry_out(
+    carry_out(
         insertion_of(execution),
         insertion_of(stored),
         insertion(ExecutionEvent, EVENT_COLUMNS, lines),
         *([usage_insertion([end_of(execution, {})])] if execution.is_final else []),
-        *and_then,
     )
     execution._state.adding = stored._state.adding = False
-    return rows

@@ -82,17 +82,16 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
     of_run = f" of execution {found.execution_id}" if found.execution_id else ""
     shares = found.size > COPIED_BYTES and found.execution_id is not None
     event = f"From the result cache, run at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: the result{of_run}."
-    is_used = insert_execution(
+    insert_execution(
         execution,
         request,
         workflow,
         ("cached", event),
-        and_then=found.use(now),
         output=None if shares else output,
         content=None if shares else content,
         shares_output=shares,
     )
-    if not is_used:
+    if not found.use(now):
         raise _Gone
     execution.payload.output, execution.payload.content = output, content
     return execution

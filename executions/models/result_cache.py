@@ -24,7 +24,7 @@ from catalogue.models import Recorded, Workflow
 from catalogue.schemas import find_argument_problems
 from executions.models.payload import size_of
 from executions.models.record import ExecutionRecord
-from executions.models.statements import Statement, adapt_key, adapt_time, update
+from executions.models.statements import adapt_key, adapt_time, carry_out, update
 
 MEGABYTE = 1024 * 1024
 SHARE_OF_ONE = 10
@@ -156,20 +156,15 @@ class CachedResult(models.Model):
         """Whether it may still be used if its workflow's results are now cached for `seconds`."""
         return now < min(self.expires_at, self.created_at + timedelta(seconds=seconds))
 
-    def use(self, now: datetime) -> list[Statement]:
-        """Counting a hit, last in its transaction. The last changes nothing if it was removed or replaced."""
+    def use(self, now: datetime) -> bool:
+        """Count a hit, last in its transaction. Returns False if the result was removed or replaced."""
         more: dict[str, Any] = {"hits": RawSQL("hits + 1", [])}
-        same = f"id = %s AND execution_id {'IS NULL' if self.execution_id is None else '= %s'}"
         key = [] if self.execution_id is None else [adapt_key(self.execution_id)]
-        return [
-            update(CacheUse, more, "workflow_id = %s", [self.workflow_id]),
-            update(
-                CachedResult,
-                more | {"last_used_at": now},
-                f"{same} AND created_at = %s",
-                [self.pk, *key, adapt_time(self.created_at)],
-            ),
-        ]
+        same = f"id = %s AND created_at = %s AND execution_id {'= %s' if key else 'IS NULL'}"
+        # One after the other: that locks `CacheUse` first.
+        carry_out(update(CacheUse, more, "workflow_id = %s", [self.workflow_id]))
+        used = [self.pk, adapt_time(self.created_at), *key]
+        return carry_out(update(CachedResult, more | {"last_used_at": now}, same, used)) == 1
 
     @classmethod
     def put(
