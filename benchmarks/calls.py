@@ -124,17 +124,19 @@ def missed_goals(found: dict[tuple[str, int], dict[str, Figures]], database: str
 
 def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    # The engine and the load; the servers that are measured take turns on the other core.
-    os.sched_setaffinity(0, cores[-1:])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         database = stack.enter_context(own_database(os.environ.get("DATABASE_URL", "")))
+        # The engine and the load have a core; the servers that are measured take turns on the other.
+        os.sched_setaffinity(0, cores[-1:])
         prepare_workflows(stack.enter_context(status_engine(folder)))
+        os.sched_setaffinity(0, cores)
         servers = {"product": stack.enter_context(catalogue_server(folder))}
         servers["SDK"] = stack.enter_context(do_nothing_server(folder))
         for server in servers.values():
             for thread in server.process.threads():
                 os.sched_setaffinity(thread.id, cores[:1])
+        os.sched_setaffinity(0, cores[-1:])
         print(f"  {database}, one core for the web process; of {ROUNDS} rounds that with the least CPU")
         found = {
             (tool, clients): measure(servers, tool, clients=clients)
