@@ -39,6 +39,10 @@ def _columns(model: type[models.Model]) -> dict[str, _Column]:
     }
 
 
+def _table_of(model: type[models.Model]) -> str:
+    return connection.ops.quote_name(model._meta.db_table)
+
+
 def _prepare_for(field: Any) -> Callable[[Any], Any]:
     target = field.target_field if field.is_relation else field
     if isinstance(field, JSONTextField):
@@ -91,7 +95,7 @@ def _insertion_text(
 ) -> str:
     columns = [_columns(model)[name] for name in names]
     place = ", ".join(["%s"] * len(columns))
-    into = f"INSERT INTO {model._meta.db_table} ({', '.join(column.name for column in columns)})"
+    into = f"INSERT INTO {_table_of(model)} ({', '.join(column.name for column in columns)})"
     if not only_if_changed:
         return f"{into} VALUES {', '.join([f'({place})'] * number)}"
     # Of values that are not inserted at once, PostgreSQL does not know the types.
@@ -115,7 +119,7 @@ def insertion_of(row: models.Model) -> Statement:
         literals.append(literal or "%s")
         if literal is None:
             values.append(value)
-    return _row_text(type(row)._meta.db_table, tuple(columns), tuple(literals)), values
+    return _row_text(_table_of(type(row)), tuple(columns), tuple(literals)), values
 
 
 @lru_cache(maxsize=100)
@@ -136,7 +140,7 @@ def update(
         else:
             places.append(f"{column.name} = %s")
             values.append(column.prepare(value))
-    sql = f"UPDATE {model._meta.db_table} SET {', '.join(places)} WHERE {condition}"  # noqa: S608 - only names
+    sql = f"UPDATE {_table_of(model)} SET {', '.join(places)} WHERE {condition}"  # noqa: S608 - only names
     return sql, [*values, *parameters]
 
 
