@@ -13,6 +13,7 @@ from pathlib import Path
 import dj_database_url
 import psutil
 
+from benchmarks._status_engine import ARRIVALS_PATH
 from connectors.testing import free_port
 from tests.processes import ExampleEngine, running, running_example_engine, web_command
 
@@ -91,6 +92,14 @@ def model_and_shop(folder: Path) -> Iterator[str]:
         yield server[0]
 
 
+@contextmanager
+def status_engine(folder: Path) -> Iterator[str]:
+    """The base URL of an engine that answers from memory."""
+    application = "benchmarks._status_engine:application"
+    with _uvicorn(application, folder, answers=ARRIVALS_PATH) as server:
+        yield server[0]
+
+
 def _connect(engine: ExampleEngine) -> None:
     from catalogue.curation import enable_workflows
     from catalogue.discovery import refresh_source
@@ -122,7 +131,7 @@ def _uvicorn(
 ) -> Iterator[tuple[str, psutil.Process]]:
     port = free_port()
     base_url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "uvicorn", application, f"--port={port}", "--lifespan=on"]
+    command = [sys.executable, "-m", "uvicorn", application, f"--port={port}", "--lifespan=auto"]
     command += ["--no-access-log", "--log-level=warning", "--timeout-graceful-shutdown=2"]
     log = folder / f"{application.partition(':')[0]}.log"
     with running(command, answers_at=base_url + answers, log=log, environment=environment) as started:

@@ -36,7 +36,7 @@ def fill_executions() -> None:
 
     from catalogue.models import Workflow
     from executions.models import Execution, ExecutionPayload, State
-    from executions.models.usage import Key, Sums, end_of, insert_usage
+    from executions.models.usage import Key, Sums, add_usage, end_of
 
     chance, now = Random(7), timezone.now()
     called = list(Workflow.objects.select_related("source").order_by("pk")[:CALLED])
@@ -79,7 +79,7 @@ def fill_executions() -> None:
                     sums[key] = ended
         rows = list(sums.items())
         for start in range(0, len(rows), 500):
-            insert_usage(rows[start : start + 500], folded=True)
+            add_usage(rows[start : start + 500])
 
 
 def fill_desk() -> None:

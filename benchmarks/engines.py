@@ -20,7 +20,7 @@ from temporalio.client import Client as TemporalClient
 
 from benchmarks._figures import milliseconds, percentile, table
 from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks.tools import META, VERSION
+from benchmarks.calls import META, VERSION
 from connectors.testing import free_port
 from tests.engines.prefect.server import AUTH, BUSY_TRIES, ENVIRONMENT, running_prefect
 from tests.engines.temporal.server import TASK_QUEUE, running_server, running_worker

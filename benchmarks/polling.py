@@ -7,9 +7,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,11 +18,9 @@ import httpx2
 import psutil
 
 from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._processes import McpServer, own_database, product, running_worker
+from benchmarks._processes import McpServer, own_database, product, running_worker, status_engine
 from benchmarks._status_engine import ARRIVALS_PATH
-from benchmarks.tools import META, VERSION
-from connectors.testing import free_port
-from tests.processes import running
+from benchmarks.calls import META, VERSION
 
 RUNS = 10_000
 INTERVAL_SECONDS = 30
@@ -54,15 +50,6 @@ class Polling:
     @property
     def on_time(self) -> float:
         return sum(lag <= ON_TIME_SECONDS for lag in self.lags) / len(self.lags)
-
-
-@contextmanager
-def status_engine(folder: Path) -> Iterator[str]:
-    base_url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "uvicorn", "benchmarks._status_engine:application", f"--port={port}"]
-    command += ["--no-access-log", "--log-level=warning", "--lifespan=off"]
-    with running(command, answers_at=base_url + ARRIVALS_PATH, log=folder / "status_engine.log"):
-        yield base_url
 
 
 def make_running(base_url: str) -> None:

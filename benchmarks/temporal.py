@@ -16,7 +16,7 @@ from temporalio.client import Client
 
 from benchmarks._figures import milliseconds, percentile, stopwatch, table
 from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks.tools import META, VERSION
+from benchmarks.calls import META, VERSION
 from tests.engines.temporal.definitions import definitions
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, running_server, running_worker
 

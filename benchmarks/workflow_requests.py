@@ -18,7 +18,7 @@ from benchmarks._load import send_load
 from benchmarks._model_and_shop import ARGUMENTS, TOOL
 from benchmarks._processes import McpServer, catalogue_server, model_and_shop, own_database
 from benchmarks._workflows import realistic_definitions
-from benchmarks.tools import META, VERSION
+from benchmarks.calls import META, VERSION
 
 MANY_TOOLS = 100
 WARM_UP = 20

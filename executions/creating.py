@@ -9,7 +9,10 @@ from catalogue.models import Workflow
 from executions.callers import Caller
 from executions.models import Execution, ExecutionEvent, ExecutionPayload
 from executions.models.payload import size_of
+from executions.models.record import EVENT_COLUMNS
+from executions.models.statements import carry_out, insertion, insertion_of
 from executions.models.transitions import Event
+from executions.models.usage import end_of, usage_insertion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,21 +63,24 @@ def new_execution(
 
 
 def insert_execution(
-    execution: Execution, request: StartRequest, workflow: Workflow, *events: Event, **payload: Any
+    execution: Execution,
+    request: StartRequest,
+    workflow: Workflow,
+    *events: Event,
+    **payload: Any,
 ) -> None:
-    """Within a transaction: the row with its payload and first events."""
-    execution.save(force_insert=True)
+    """The row with its payload, its first events and, if it has ended, its line in the statistics."""
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
     if request.client:
         metadata["client"] = request.client
-    ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload).save(
-        force_insert=True
-    )
+    stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
-    ExecutionEvent.objects.bulk_create(
-        [
-            ExecutionEvent(execution=execution, kind=kind, message=message)
-            for kind, message in (called, *events)
-        ]
+    lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
+    carry_out(
+        insertion_of(execution),
+        insertion_of(stored),
+        insertion(ExecutionEvent, EVENT_COLUMNS, lines),
+        *([usage_insertion([end_of(execution, {})])] if execution.is_final else []),
     )
+    execution._state.adding = stored._state.adding = False

@@ -29,7 +29,6 @@ from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
 from executions.models.payload import size_of
 from executions.models.result_cache import BATCH, cache_key, evict_excess, remove_results
-from executions.models.usage import count_end
 
 if TYPE_CHECKING:
     from connectors.temporal.declarations import CacheBlock
@@ -83,19 +82,16 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
     )
     of_run = f" of execution {found.execution_id}" if found.execution_id else ""
     shares = found.size > COPIED_BYTES and found.execution_id is not None
+    event = f"From the result cache, run at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: the result{of_run}."
     insert_execution(
         execution,
         request,
         workflow,
-        (
-            "cached",
-            f"From the result cache, run at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: the result{of_run}.",
-        ),
+        ("cached", event),
         output=None if shares else output,
         content=None if shares else content,
         shares_output=shares,
     )
-    count_end(execution)
     if not found.use(now):
         raise _Gone
     execution.payload.output, execution.payload.content = output, content

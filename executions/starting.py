@@ -4,6 +4,7 @@ Arguments are identical as JSON: the order of names and white space do not count
 since an engine may distinguish them.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -57,11 +58,8 @@ RESERVE = 100
 MINUTE = timedelta(seconds=60)
 
 
-def admit(workflow: Workflow, caller: Caller) -> bool:
+def admit(tight: Limits, place: Place, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
-    place = Place.of(workflow, caller.key)
-    if not (tight := remembered.take_unless_tight(place)):
-        return True
     lock_admissions()
     if has_room(tight) and _nobody_was_first(tight):
         remembered.take(place)
@@ -83,11 +81,9 @@ class _Remembered:
     """The admissions at the last count, and this process's own since then.
 
     Far from every limit a call costs neither a query nor a lock. That is safe as long as all processes
-    together
-    cannot fill, between a count and the commit of a record, the margin left of each limit: the larger of
-    RESERVE and half the limit, i.e. 500 starts a second by one caller. Nearer than that, and always for
-    limits
-    of 100 or less, processes take turns under a lock and count again.
+    together cannot fill, between a count and the commit of a record, the margin left of each limit: the
+    larger of RESERVE and half the limit, i.e. 500 starts a second by one caller. Nearer than that, and always
+    for limits of 100 or less, processes take turns under a lock and count again.
     """
 
     def __init__(self) -> None:
@@ -298,27 +294,28 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 
 
 @in_turn
-@transaction.atomic
 def _record(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, *, is_cached: bool
 ) -> Execution:
-    now = timezone.now()
-    admitted = admit(workflow, request.caller)
-    starts_at_once = admitted and bool(holder)
-    execution = new_execution(
-        request,
-        workflow,
-        digest=digest,
-        now=now,
-        awaited_until=now + LEASE if holder else None,
-        state=State.STARTING if starts_at_once else State.PENDING,
-        admitted_at=now if admitted else None,
-        lease_holder=holder if starts_at_once else "",
-        lease_expires_at=now + LEASE if starts_at_once else None,
-        **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
-    )
-    queued = [] if admitted else [("queued", "The limits are reached.")]
-    insert_execution(execution, request, workflow, *queued)
-    if is_cached:
-        count_run(execution, fresh=request.fresh)
+    now, place = timezone.now(), Place.of(workflow, request.caller.key)
+    tight = remembered.take_unless_tight(place)
+    with transaction.atomic() if tight or is_cached else contextlib.nullcontext():
+        admitted = not tight or admit(tight, place, request.caller)
+        starts_at_once = admitted and bool(holder)
+        execution = new_execution(
+            request,
+            workflow,
+            digest=digest,
+            now=now,
+            awaited_until=now + LEASE if holder else None,
+            state=State.STARTING if starts_at_once else State.PENDING,
+            admitted_at=now if admitted else None,
+            lease_holder=holder if starts_at_once else "",
+            lease_expires_at=now + LEASE if starts_at_once else None,
+            **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
+        )
+        queued = [] if admitted else [("queued", "The limits are reached.")]
+        insert_execution(execution, request, workflow, *queued)
+        if is_cached:
+            count_run(execution, fresh=request.fresh)
     return execution

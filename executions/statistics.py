@@ -39,8 +39,8 @@ from executions.models.usage import (
     Outcome,
     Sums,
     UsageQuerySet,
+    add_usage,
     end_of,
-    insert_usage,
 )
 
 HOUR = timedelta(hours=1)
@@ -365,7 +365,7 @@ def _fold_batch() -> int:
     single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").select_for_update(skip_locked=True)
     taken = list(single[:FOLDED_AT_ONCE])
     if taken:
-        insert_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)), folded=True)
+        add_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)))
         HourlyUsage.objects.filter(pk__in=[row.pk for row in taken]).delete()
     return len(taken)
 
@@ -457,7 +457,7 @@ def _recount_hour(hour: datetime) -> bool:
         HourlyUsage.objects.filter(hour=hour).delete()
         rows = _in_order(ended)
         for start in range(0, len(rows), FOLDED_AT_ONCE):
-            insert_usage(rows[start : start + FOLDED_AT_ONCE], folded=True)
+            add_usage(rows[start : start + FOLDED_AT_ONCE])
     return True
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
@@ -56,10 +57,10 @@ async def start_and_wait(
     """Start a workflow and wait until it is settled, at most `seconds`.
 
     Without `seconds`, as long as the workflow's settings say, up to the caller's `patience`, which replaces
-    the product's default, or lowers it where it `is_assumed`; until the
-    run's deadline for a `patient` caller, whose client waits as long as progress arrives. The execution may
-    still be active; a worker then follows it. Cancelling the call ends the wait and applies the workflow's
-    `on_disconnect`. Raises what `create_execution` raises.
+    the product's default, or lowers it where it `is_assumed`; until the run's deadline for a `patient`
+    caller, whose client waits as long as progress arrives. The execution may still be active; a worker then
+    follows it. Cancelling the call ends the wait and applies the workflow's `on_disconnect`. Raises what
+    `create_execution` raises.
     """
     patient = patient and patience is None
     follower = _Follower(request)
@@ -105,7 +106,7 @@ class _Follower:
         self._created = asyncio.Event()
         self._news = asyncio.Event()
         self._stirred = asyncio.Event()
-        self._owns = self._is_released = self._is_abandoned = False
+        self._owns = self._is_released = self._is_abandoned = self._was_stirred = False
         self._begun_at = timezone.now()
         self._task = begin(self._run())
 
@@ -242,11 +243,27 @@ class _Follower:
 
     async def _take_step(self, execution: Execution) -> Execution:
         """Take a step if the lease is free, and return the row."""
-        fresh = await run_in_database(hold_and_read, execution, holder=self._holder)
+        fresh = execution
+        if not self._knows(execution):
+            fresh = await run_in_database(hold_and_read, execution, holder=self._holder)
         fresh.awaited_here = self._owns and not fresh.is_settled
         if fresh.lease_holder == self._holder and fresh.next_attempt_at <= timezone.now():
             await advance(fresh, waited_for=True)
         return fresh
+
+    def _knows(self, execution: Execution) -> bool:
+        """Whether the row is as this process has just written it, under a lease that lasts.
+
+        Nobody else can have contacted the engine then. A cancellation by another process that came since
+        is seen at the next look, as one that comes during a poll is; one by this process stirs the wait.
+        """
+        begun, until = execution.started_at, execution.lease_expires_at
+        if self._was_stirred or execution.lease_holder != self._holder or begun is None or until is None:
+            return False
+        now = timezone.now()
+        is_first_poll = execution.state == State.RUNNING and execution.polled_at is None
+        is_fresh = now - begun < timedelta(seconds=LOOK_AGAIN_SECONDS) and until - now > LEASE / 2
+        return is_first_poll and is_fresh
 
     async def _is_waited_for(self) -> bool:
         """Sleep until the next attempt or look is due. Returns False once the wait has ended."""
@@ -254,9 +271,11 @@ class _Follower:
         seconds = (self._execution.next_attempt_at - timezone.now()).total_seconds()
         if seconds <= 0 and self._execution.lease_holder != self._holder:
             seconds = LOOK_AGAIN_SECONDS
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(max(seconds, 0.0), LOOK_AGAIN_SECONDS)):
-                await self._stirred.wait()
+        if seconds > 0 or self._stirred.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, LOOK_AGAIN_SECONDS)):
+                    await self._stirred.wait()
+        self._was_stirred = self._stirred.is_set()
         if not self._is_released:
             self._stirred.clear()
         return not self._is_released

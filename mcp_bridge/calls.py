@@ -31,6 +31,8 @@ from mcp_bridge.results import ToolAnswer, execution_result, tell_renamed, text_
 from mcp_bridge.tasks import describe_created_task
 from mcp_bridge.tokens import Access, note_given_up
 
+MOST_RENDERED_AT_ONCE = 10_000
+"""Characters of a result that is rendered without a thread, which would keep other requests waiting less."""
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -61,6 +63,8 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
     portable = await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
+    known = await known_patience(call.access)
+    patience = UNNAMED_WAIT_SECONDS if known is None and call.may_give_up_soon else known
     try:
         request = StartRequest(
             tool_name=name,
@@ -75,8 +79,8 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         execution = await start_and_wait(
             request,
             patient=call.stays_for_progress and not call.takes_tasks,
-            patience=(patience := await patience_of(call)),
-            is_assumed=patience is not None and await known_patience(call.access) is None,
+            patience=patience,
+            is_assumed=known is None,
             on_progress=progress.tell if progress else None,
         )
     except UnknownTool:
@@ -89,17 +93,24 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         return text_result(str(error), is_error=True)
     if progress is not None and not progress.has_told:
         await progress.tell(execution)
+    if _is_at_hand(execution, name):
+        return _render(execution, call, patience, name)
     return await run_in_database(_render, execution, call, patience, name)
+
+
+def _is_at_hand(execution: Execution, called: str) -> bool:
+    """Whether a result is rendered from memory, and soon."""
+    return (
+        execution.succeeded
+        and execution.workflow is not None
+        and execution.workflow.tool_name == called
+        and "payload" in execution._state.fields_cache
+        and execution.output_characters <= MOST_RENDERED_AT_ONCE
+    )
 
 
 UNNAMED_WAIT_SECONDS = 4
 """Where nothing is known of an unnamed client: OpenAI Agents, the least patient of them, waits for 5 s."""
-
-
-async def patience_of(call: ToolCall) -> int | None:
-    """Seconds that the client waits as far as is known or has to be assumed; else None."""
-    known = await known_patience(call.access)
-    return UNNAMED_WAIT_SECONDS if known is None and call.may_give_up_soon else known
 
 
 async def known_patience(access: Access) -> int | None:

@@ -11,7 +11,8 @@ from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFi
 from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.toolsets import write_toolset
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
-from executions.models.usage import count_end
+from executions.models.statements import carry_out
+from executions.models.usage import end_of, usage_insertion
 from orchestration.models import Stage, StageState, WorkflowRequest
 
 _numbers = itertools.count(1)
@@ -114,7 +115,7 @@ def make_execution(
         execution=execution, **{"input": {}, "output": {"answer": 42}} | (payload or {})
     )
     if execution.is_final:
-        count_end(execution)
+        carry_out(usage_insertion([end_of(execution, {})]))
     execution.note("created", f"{execution.caller_name} called {execution.tool_name}.")
     return execution
 

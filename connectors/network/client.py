@@ -117,6 +117,8 @@ class EngineClient:
             self._base_url = normalise_base_url(base_url, policy=policy)
         except ValueError as error:
             raise Misconfigured(f"Base URL: {error}") from None
+        base = httpx2.URL(self._base_url)
+        self._origin = base.scheme, base.netloc
         self._limits = limits or HttpLimits()
         self._redactor = Redactor(secrets)
         tls = tls_context(verify=verify_tls, ca_file=ca_file) if self._base_url.startswith("https:") else None
@@ -281,7 +283,6 @@ class EngineClient:
             url = httpx2.URL(self._base_url + target if target.startswith("/") or not target else target)
         except httpx2.InvalidURL:
             raise Misconfigured("The path makes no valid URL.") from None
-        base = httpx2.URL(self._base_url)
-        if (url.scheme, url.netloc) != (base.scheme, base.netloc) or url.userinfo:
+        if (url.scheme, url.netloc) != self._origin or url.userinfo:
             raise Misconfigured(f"The URL is not on {self._base_url}.")
         return url

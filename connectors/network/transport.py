@@ -73,6 +73,38 @@ being_sent: ContextVar[BeingSent | None] = ContextVar("being_sent", default=None
 """The request of this task: only its stream knows whether it was sent before a deadline passed."""
 
 
+class _Readability:
+    """Which sockets of a pool can be read: one system call for all, as the pool asks about each idle one.
+
+    What it found holds for one turn of the event loop, and until one of them is read.
+    """
+
+    def __init__(self) -> None:
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        self._found: set[int] | None = None
+
+    def add(self, number: int) -> None:
+        if self._poll is not None:
+            self._poll.register(number, select.POLLIN)
+        self.forget()
+
+    def remove(self, number: int) -> None:
+        if self._poll is not None:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(number)
+
+    def forget(self) -> None:
+        self._found = None
+
+    def has(self, number: int) -> bool:
+        if self._poll is None:
+            return bool(select.select([number], [], [], 0)[0])
+        if self._found is None:
+            self._found = {found for found, _ in self._poll.poll(0)}
+            asyncio.get_running_loop().call_soon(self.forget)
+        return number in self._found
+
+
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     """Connects to the very addresses that were checked.
 
@@ -83,6 +115,7 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
         self._network = httpcore2.AnyIOBackend()
+        self._readable = _Readability()
 
     async def connect_tcp(
         self,
@@ -99,7 +132,7 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
         async def connect(address: str, *, share: int) -> httpcore2.AsyncNetworkStream:
             seconds = max(deadline - clock(), 0) / share
             stream = await self._network.connect_tcp(address, port, seconds, local_address, socket_options)
-            return _TidyStream(stream)
+            return _TidyStream(stream, self._readable)
 
         addresses = await self._resolve(host, port, deadline)
         for left in range(len(addresses), 1, -1):
@@ -118,11 +151,15 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
 class _TidyStream(httpcore2.AsyncNetworkStream):
     """Closes its socket when a TLS handshake is cancelled; httpcore2 leaves that to garbage collection."""
 
-    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+    def __init__(self, stream: httpcore2.AsyncNetworkStream, readable: _Readability) -> None:
         self._stream = stream
         self._socket = stream.get_extra_info("socket")
+        self._readable = readable
+        if self._socket is not None:
+            readable.add(self._socket.fileno())
 
     def read(self, max_bytes: int, timeout: float | None = None) -> Coroutine[Any, Any, bytes]:
+        self._readable.forget()
         return self._stream.read(max_bytes, timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> Coroutine[Any, Any, None]:
@@ -131,29 +168,27 @@ class _TidyStream(httpcore2.AsyncNetworkStream):
         return self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
+        if self._socket is not None and (number := self._socket.fileno()) >= 0:
+            self._readable.remove(number)
         await self._stream.aclose()
 
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.AsyncNetworkStream:
         try:
-            return _TidyStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+            stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
         except BaseException:
             await self.aclose()
             raise
+        return _TidyStream(stream, self._readable)
 
     def get_extra_info(self, info: str) -> Any:
         if info != "is_readable":
             return self._stream.get_extra_info(info)
-        # Whether an idle connection has been closed, since nothing else is to be read from it. The pool asks
-        # this of every idle connection at every request, and anyio takes long to answer it.
+        # Whether an idle connection has been closed, since nothing else is to be read from it.
         if self._socket is None or (number := self._socket.fileno()) < 0:
             return True
-        if not hasattr(select, "poll"):
-            return bool(select.select([number], [], [], 0)[0])
-        poll = select.poll()
-        poll.register(number, select.POLLIN)
-        return bool(poll.poll(0))
+        return self._readable.has(number)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):

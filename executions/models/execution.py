@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.db import models
-from django.db.models.functions import Coalesce
+from django.db.models.expressions import RawSQL
 from django.utils import timezone
 from loguru import logger
 
@@ -20,6 +20,7 @@ from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
 from executions.models.payload import SAID_BY
 from executions.models.record import ExecutionQuerySet
+from executions.models.statements import adapt_time
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message
 
@@ -219,7 +220,7 @@ class Execution(Transitions):
             not_found=0,
             poll_failure="",
             polled_at=now,
-            polls=models.F("polls") + 1,
+            polls=RawSQL("polls + 1", []),
             **({"progress_noted_at": now} if news else {}),
             **self.shown_by(snapshot),
         )
@@ -274,7 +275,7 @@ class Execution(Transitions):
             not_found=self.not_found + 1 if not_found else 0,
             poll_failure=printable(why),
             polled_at=timezone.now(),
-            polls=models.F("polls") + 1,
+            polls=RawSQL("polls + 1", []),
         )
 
     def wait_for_next_poll(self, *, next_attempt_at: datetime, release: bool = False) -> bool:
@@ -294,7 +295,7 @@ class Execution(Transitions):
         """Schedule the next step of a running one; now, if a cancel was requested since the row was read."""
         planned: Any = next_attempt_at
         if self.cancel_requested_at is None:
-            planned = Coalesce("cancel_requested_at", models.Value(next_attempt_at))
+            planned = RawSQL("COALESCE(cancel_requested_at, %s)", [adapt_time(next_attempt_at)])
         if release:
             changes |= no_lease()
         moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=planned, **changes)

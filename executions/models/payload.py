@@ -55,17 +55,25 @@ class ExecutionPayload(models.Model):
         return payload
 
     @classmethod
-    def record(cls, execution: ExecutionRecord, sizes: Mapping[str, int], **values: Any) -> None:
-        """Store the values; one that is too large is left out, which `cut` and the timeline record."""
+    def leave_out_too_large(
+        cls, execution: ExecutionRecord, sizes: Mapping[str, int], values: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        """The values to store, and lines for the timeline; one that is too large is left out."""
         limit = settings.CATALOGUE["max_payload_bytes"]
-        if too_large := {name: size for name, size in sizes.items() if size > limit}:
-            for name, size in too_large.items():
-                execution.note("cut", f"The {name} of {size} bytes is over the limit of {limit}.")
-            values |= dict.fromkeys(too_large)
-            cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
-            values["cut"] = cls.objects.values_list("cut", flat=True).get(pk=execution.pk) + cut
-        cls.objects.filter(pk=execution.pk).update(**values)
-        # An instance that was read before would stay stale.
+        too_large = {name: size for name, size in sizes.items() if size > limit}
+        if not too_large:
+            return values, []
+        cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
+        known = cls.objects.values_list("cut", flat=True).get(pk=execution.pk)
+        lines = [
+            ("cut", f"The {name} of {size} bytes is over the limit of {limit}.")
+            for name, size in too_large.items()
+        ]
+        return values | dict.fromkeys(too_large) | {"cut": known + cut}, lines
+
+    @staticmethod
+    def note_changes(execution: ExecutionRecord, values: Mapping[str, Any]) -> None:
+        """An instance that was read before would stay stale."""
         if (known := execution._state.fields_cache.get("payload")) is not None:
             for name, value in values.items():
                 setattr(known, name, value)

@@ -32,6 +32,9 @@ class ExecutionEvent(models.Model):
         return f"{self.kind}: {self.message}"
 
 
+EVENT_COLUMNS = ("execution_id", "at", "kind", "message")
+
+
 class ExecutionRecord(models.Model):
     class Door(models.TextChoices):
         MCP = "mcp", "MCP"

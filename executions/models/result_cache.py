@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import DatabaseError, models, transaction
 from django.db.models import Count, F, Sum
+from django.db.models.expressions import RawSQL
 from loguru import logger
 
 from catalogue.fields import JSONTextField
@@ -23,6 +24,7 @@ from catalogue.models import Recorded, Workflow
 from catalogue.schemas import find_argument_problems
 from executions.models.payload import size_of
 from executions.models.record import ExecutionRecord
+from executions.models.statements import adapt_key, adapt_time, carry_out, update
 
 MEGABYTE = 1024 * 1024
 SHARE_OF_ONE = 10
@@ -156,11 +158,13 @@ class CachedResult(models.Model):
 
     def use(self, now: datetime) -> bool:
         """Count a hit, last in its transaction. Returns False if the result was removed or replaced."""
-        CacheUse.add(self.workflow_id, hits=1)
-        same = CachedResult.objects.filter(
-            pk=self.pk, execution=self.execution_id, created_at=self.created_at
-        )
-        return same.update(hits=F("hits") + 1, last_used_at=now) == 1
+        more: dict[str, Any] = {"hits": RawSQL("hits + 1", [])}
+        key = [] if self.execution_id is None else [adapt_key(self.execution_id)]
+        same = f"id = %s AND created_at = %s AND execution_id {'= %s' if key else 'IS NULL'}"
+        # One after the other: that locks `CacheUse` first.
+        carry_out(update(CacheUse, more, "workflow_id = %s", [self.workflow_id]))
+        used = [self.pk, adapt_time(self.created_at), *key]
+        return carry_out(update(CachedResult, more | {"last_used_at": now}, same, used)) == 1
 
     @classmethod
     def put(

@@ -1,19 +1,31 @@
 """How a transition changes the row: one compare-and-set UPDATE with its events and payload."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import models, transaction
+from django.db.models.expressions import RawSQL
 from django.utils import timezone
 
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, RunState
 from executions.models.payload import ExecutionPayload, size_of
-from executions.models.record import ExecutionEvent, ExecutionRecord
+from executions.models.record import EVENT_COLUMNS, ExecutionEvent, ExecutionRecord
 from executions.models.result_cache import keep_result
+from executions.models.statements import (
+    ONE_STATEMENT,
+    ONLY_IF_CHANGED,
+    Statement,
+    adapt_key,
+    adapt_time,
+    carry_out,
+    change_and,
+    insertion,
+    update,
+)
 from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
-from executions.models.usage import count_end
+from executions.models.usage import end_of, usage_insertion
 
 Event = tuple[str, str]
 """A line for the timeline: its kind and what it says."""
@@ -89,7 +101,11 @@ class Transitions(ExecutionRecord):
 
     def _answer(self) -> dict[str, Any]:
         """Whoever waits for it in this process answers with what it has become."""
-        return {"awaited_until": _unless_past("awaited_until")} if self.awaited_here else {}
+        if not self.awaited_here:
+            return {}
+        # Empty from now on, except where its caller has gone away in the meantime.
+        unless_past = "CASE WHEN awaited_until > %s THEN NULL ELSE awaited_until END"
+        return {"awaited_until": RawSQL(unless_past, [adapt_time(timezone.now())])}  # noqa: S611 - names
 
     def _move(
         self,
@@ -104,20 +120,24 @@ class Transitions(ExecutionRecord):
 
         `ours`: only under the lease that the row was read with. Afterwards the instance has the changes.
         """
-        rows = type(self)._default_manager
-        matching = rows.filter(when or models.Q(), pk=self.pk, state__in=list(allowed))
-        if ours:
-            matching = matching.filter(lease_holder=self.lease_holder)
         payload = payload or {}
         sizes = {name: size_of(value) for name, value in payload.items()}
-        if changes.get("state") in FINAL:
+        is_final = changes.get("state") in FINAL
+        if is_final:
             changes["output_characters"] = _result_size(payload, sizes)
-        # A single UPDATE needs no transaction, and a savepoint in another one costs time.
-        several = transaction.atomic(savepoint=False) if events or payload else contextlib.nullcontext()
-        with several:
-            if matching.update(**changes) != 1:
-                return False
-            self._record_move(events, payload, sizes, changes)
+        payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
+        is_one = ONE_STATEMENT and when is None
+        others = self._statements(payload, [*lines, *events], only_if_changed=is_one)
+        if is_final:
+            others.append(usage_insertion([end_of(self, changes)], only_if_changed=is_one))
+        if when is None:
+            moved = change_and(self._update(allowed, changes, ours=ours), *others)
+        else:
+            moved = self._move_when(when, allowed, changes, others)
+        if not moved:
+            return False
+        if payload:
+            ExecutionPayload.note_changes(self, payload)
         for name, value in changes.items():
             if name != "state" and not isinstance(value, models.expressions.Combinable):
                 setattr(self, name, value)
@@ -125,24 +145,39 @@ class Transitions(ExecutionRecord):
         self.state = changes.get("state", self.state)
         return True
 
-    def _record_move(
-        self,
-        events: Iterable[Event],
-        payload: Mapping[str, Any],
-        sizes: Mapping[str, int],
-        changes: Mapping[str, Any],
-    ) -> None:
+    def _update(self, allowed: Iterable[str], changes: Mapping[str, Any], *, ours: bool) -> Statement:
+        states = [str(state) for state in allowed]
+        condition = f"id = %s AND state IN ({', '.join(['%s'] * len(states))})"
+        parameters = [adapt_key(self.pk), *states]
+        if ours:
+            condition += " AND lease_holder = %s"
+            parameters.append(self.lease_holder)
+        return update(type(self), changes, condition, parameters)
+
+    def _move_when(
+        self, when: models.Q, allowed: Iterable[str], changes: Mapping[str, Any], others: Sequence[Statement]
+    ) -> bool:
+        matching = type(self)._default_manager.filter(when, pk=self.pk, state__in=list(allowed))
+        # A single UPDATE needs no transaction, and a savepoint in another one costs time.
+        with transaction.atomic(savepoint=False) if others else contextlib.nullcontext():
+            if matching.update(**changes) != 1:
+                return False
+            if others:
+                carry_out(*others)
+        return True
+
+    def _statements(
+        self, payload: Mapping[str, Any], events: Sequence[Event], *, only_if_changed: bool
+    ) -> list[Statement]:
+        statements = []
         if payload:
-            ExecutionPayload.record(self, sizes, **payload)
+            condition = "execution_id = %s" + (f" AND {ONLY_IF_CHANGED}" if only_if_changed else "")
+            statements.append(update(ExecutionPayload, payload, condition, [adapt_key(self.pk)]))
         if events:
-            ExecutionEvent.objects.bulk_create(
-                [
-                    ExecutionEvent(execution_id=self.pk, kind=kind, message=printable(message))
-                    for kind, message in events
-                ]
-            )
-        if changes.get("state") in FINAL:
-            count_end(self, changes)
+            now = timezone.now()
+            rows = [(self.pk, now, kind, printable(message)) for kind, message in events]
+            statements.append(insertion(ExecutionEvent, EVENT_COLUMNS, rows, only_if_changed=only_if_changed))
+        return statements
 
 
 def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -165,12 +200,6 @@ def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:
 
 def _lines_of(aftermath: Aftermath | None) -> list[Event]:
     return [] if aftermath is None else [(aftermath.value, str(aftermath.label))]
-
-
-def _unless_past(field: str) -> models.Case:
-    """Empty from now on, except where its caller has gone away in the meantime."""
-    future = models.When(models.Q(**{f"{field}__gt": timezone.now()}), then=models.Value(None))
-    return models.Case(future, default=models.F(field), output_field=models.DateTimeField())
 
 
 def no_lease() -> dict[str, Any]:

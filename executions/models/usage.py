@@ -18,6 +18,7 @@ from django.db import connection, models
 from catalogue.models import Workflow
 from executions.callers import Caller
 from executions.models.record import ExecutionRecord, milliseconds_between
+from executions.models.statements import Statement, carry_out, insertion
 from executions.models.states import State
 
 CACHED = "cached"
@@ -195,35 +196,25 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
     return key, sums
 
 
-def count_end(execution: ExecutionRecord, changes: Mapping[str, Any] | None = None) -> None:
-    """One INSERT, in the transaction that ends the execution."""
-    insert_usage([end_of(execution, changes or {})], folded=False)
-
-
 COLUMNS = (*Key._fields, *Sums.__slots__, "is_folded")
-PLACES = f"({', '.join(['%s'] * len(COLUMNS))})"
 ADDED = ("calls", "milliseconds", "input_characters", "output_characters")
 values_of = attrgetter(*Sums.__slots__)
 
 
-def insert_usage(rows: Iterable[tuple[Key, Sums]], *, folded: bool) -> None:
-    """In one statement; what is folded is added to the row of its key where there is one.
+def usage_insertion(
+    rows: Iterable[tuple[Key, Sums]], *, folded: bool = False, only_if_changed: bool = False
+) -> Statement:
+    """For the transaction that ends the executions."""
+    values = [(*key, *values_of(sums), folded) for key, sums in rows]
+    return insertion(HourlyUsage, COLUMNS, values, only_if_changed=only_if_changed)
 
-    As SQL: Django cannot add on a conflict, and each call ends with this.
-    """
-    adapt = connection.ops.adapt_datetimefield_value
-    values = [
-        adapt(value) if isinstance(value, datetime) else value
-        for key, sums in rows
-        for value in (*key, *values_of(sums), folded)
-    ]
+
+def add_usage(rows: Iterable[tuple[Key, Sums]]) -> None:
+    """Add each to the row of its key where there is one, which Django cannot."""
     table = HourlyUsage._meta.db_table
-    places = ", ".join([PLACES] * (len(values) // len(COLUMNS)))
-    sql = f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES {places}"  # noqa: S608 - only names
-    if folded:
-        greatest = "GREATEST" if connection.vendor == "postgresql" else "MAX"
-        sums_up = [f"{name} = {table}.{name} + excluded.{name}" for name in ADDED]
-        sums_up.append(f"last_at = {greatest}({table}.last_at, excluded.last_at)")
-        sql += f" ON CONFLICT ({', '.join(Key._fields)}) WHERE is_folded DO UPDATE SET {', '.join(sums_up)}"
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values)
+    greatest = "GREATEST" if connection.vendor == "postgresql" else "MAX"
+    sums_up = [f"{name} = {table}.{name} + excluded.{name}" for name in ADDED]
+    sums_up.append(f"last_at = {greatest}({table}.last_at, excluded.last_at)")
+    sql, values = usage_insertion(rows, folded=True)
+    sql += f" ON CONFLICT ({', '.join(Key._fields)}) WHERE is_folded DO UPDATE SET {', '.join(sums_up)}"
+    carry_out((sql, values))

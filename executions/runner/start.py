@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
 from catalogue.database import in_turn, run_in_database
@@ -248,7 +248,6 @@ def _begin_again(execution: Execution) -> dict[str, Any] | None:
 
 
 @in_turn
-@transaction.atomic
 def _record_started(execution: Execution, started: Started, first_poll_in: timedelta) -> None:
     snapshot, first_poll = started.snapshot, timezone.now() + first_poll_in
     if snapshot is not None and snapshot.state != RunState.RUNNING:

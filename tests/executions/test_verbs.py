@@ -27,7 +27,9 @@ from tests.tables import table_row
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("executions.models.execution", "executions.models.transitions"),
+    pytest.mark.databases(
+        "executions.models.execution", "executions.models.statements", "executions.models.transitions"
+    ),
 ]
 
 SOON = timezone.now() + timedelta(hours=1)

@@ -1,0 +1,183 @@
+"""What every call writes, as SQL: Django takes several times as long to build a statement as to run it.
+
+On PostgreSQL what belongs together is one statement, and so needs no transaction around it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from django.db import connection, models, transaction
+from django.db.models.expressions import RawSQL
+
+from catalogue.fields import JSONTextField
+
+Statement = tuple[str, Sequence[Any]]
+ONE_STATEMENT = connection.vendor == "postgresql"
+ONLY_IF_CHANGED = "EXISTS (SELECT 1 FROM changed)"
+
+
+class _Column(NamedTuple):
+    name: str
+    db_type: str
+    prepare: Callable[[Any], Any]
+
+
+@cache
+def _columns(model: type[models.Model]) -> dict[str, _Column]:
+    """By the names of the attributes; without a key that the database assigns."""
+    fields = (field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField))
+    return {
+        field.attname: _Column(
+            connection.ops.quote_name(str(field.column)),
+            field.rel_db_type(connection) or "",
+            _prepare_for(field),
+        )
+        for field in fields
+    }
+
+
+def _table_of(model: type[models.Model]) -> str:
+    return connection.ops.quote_name(model._meta.db_table)
+
+
+def _prepare_for(field: Any) -> Callable[[Any], Any]:
+    target = field.target_field if field.is_relation else field
+    if isinstance(field, JSONTextField):
+        return field.get_prep_value
+    if isinstance(target, models.DateTimeField):
+        return adapt_time
+    if isinstance(target, models.UUIDField):
+        return adapt_key
+    if isinstance(target, models.CharField | models.TextField):
+        return _adapt_text
+    return _adapt_nothing
+
+
+def adapt_time(value: datetime | None) -> Any:
+    """As Django does, for aware times."""
+    if value is None or ONE_STATEMENT:
+        return value
+    return str(value.astimezone(UTC).replace(tzinfo=None))
+
+
+def adapt_key(value: Any) -> Any:
+    return value if value is None or ONE_STATEMENT else value.hex
+
+
+def _adapt_text(value: Any) -> Any:
+    """Choices are not texts to the drivers."""
+    return value if value is None or type(value) is str else str(value)
+
+
+def _adapt_nothing(value: Any) -> Any:
+    return value
+
+
+def insertion(
+    model: type[models.Model],
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    only_if_changed: bool = False,
+) -> Statement:
+    """`names`: of the attributes whose values each row has."""
+    columns = [_columns(model)[name] for name in names]
+    values = [column.prepare(value) for row in rows for column, value in zip(columns, row, strict=True)]
+    return _insertion_text(model, tuple(names), len(values) // len(columns), only_if_changed), values
+
+
+@cache
+def _insertion_text(
+    model: type[models.Model], names: tuple[str, ...], number: int, only_if_changed: bool
+) -> str:
+    columns = [_columns(model)[name] for name in names]
+    place = ", ".join(["%s"] * len(columns))
+    into = f"INSERT INTO {_table_of(model)} ({', '.join(column.name for column in columns)})"
+    if not only_if_changed:
+        return f"{into} VALUES {', '.join([f'({place})'] * number)}"
+    # Of values that are not inserted at once, PostgreSQL does not know the types.
+    typed = ", ".join(f"CAST(%s AS {column.db_type})" for column in columns)
+    rows = ", ".join([f"({typed})", *[f"({place})"] * (number - 1)])
+    return f"{into} SELECT * FROM (VALUES {rows}) AS news WHERE {ONLY_IF_CHANGED}"  # noqa: S608 - only names
+
+
+LITERALS = {(str, ""): "''", (int, 0): "0", (bool, False): "FALSE"}
+
+
+def insertion_of(row: models.Model) -> Statement:
+    """Most columns of a new row are empty, and cost less in the text than as parameters."""
+    columns, literals, values = [], [], []
+    for name, column in _columns(type(row)).items():
+        value = column.prepare(vars(row)[name])
+        if value is None:
+            continue
+        literal = LITERALS.get((type(value), value)) if value in ("", 0) else None
+        columns.append(column.name)
+        literals.append(literal or "%s")
+        if literal is None:
+            values.append(value)
+    return _row_text(_table_of(type(row)), tuple(columns), tuple(literals)), values
+
+
+@lru_cache(maxsize=100)
+def _row_text(table: str, columns: tuple[str, ...], places: tuple[str, ...]) -> str:
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(places)})"  # noqa: S608 - only names
+
+
+def update(
+    model: type[models.Model], changes: Mapping[str, Any], condition: str, parameters: Sequence[Any]
+) -> Statement:
+    """`changes` may be RawSQL, whose parameters are as the database takes them."""
+    columns, places, values = _columns(model), [], []
+    for name, value in changes.items():
+        column = columns[name]
+        if isinstance(value, RawSQL):
+            places.append(f"{column.name} = {value.sql}")
+            values += value.params
+        else:
+            places.append(f"{column.name} = %s")
+            values.append(column.prepare(value))
+    sql = f"UPDATE {_table_of(model)} SET {', '.join(places)} WHERE {condition}"  # noqa: S608 - only names
+    return sql, [*values, *parameters]
+
+
+def carry_out(*statements: Statement) -> int:
+    """All or none. Returns how many rows the last one wrote."""
+    with connection.cursor() as cursor:
+        if ONE_STATEMENT:
+            *others, (last, _) = statements
+            parts = ", ".join(f"part_{number} AS ({sql})" for number, (sql, _) in enumerate(others))
+            parameters = [value for _, values in statements for value in values]
+            cursor.execute(f"WITH {parts} {last}" if parts else last, parameters)
+        else:
+            with transaction.atomic(savepoint=False) if len(statements) > 1 else contextlib.nullcontext():
+                for sql, values in statements:
+                    cursor.execute(sql, values)
+        return int(cursor.rowcount)
+
+
+def change_and(changing: Statement, *others: Statement) -> bool:
+    """Carry out the others if the first changes a row, all or none. Returns whether it did.
+
+    On PostgreSQL the others say so themselves, by ONLY_IF_CHANGED.
+    """
+    sql, parameters = changing
+    if ONE_STATEMENT and others:
+        parts = "".join(f", part_{number} AS ({other})" for number, (other, _) in enumerate(others))
+        parameters = [*parameters, *(value for _, values in others for value in values)]
+        with connection.cursor() as cursor:
+            sql = f"WITH changed AS ({sql} RETURNING 1){parts} SELECT COUNT(*) FROM changed"  # noqa: S608
+            cursor.execute(sql, parameters)
+            return bool(cursor.fetchone()[0])
+    with (
+        transaction.atomic(savepoint=False) if others else contextlib.nullcontext(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(sql, parameters)
+        is_changed = bool(cursor.rowcount)
+        for other, values in others if is_changed else ():
+            cursor.execute(other, values)
+    return is_changed
