@@ -22,7 +22,6 @@ from unfold.widgets import (
 
 from catalogue import http_tools
 from catalogue.admin.rendering import badge, chip, table
-from catalogue.admin.sealed import seal, unseal
 from catalogue.configuration import (
     FILE_NAME,
     LIMITS,
@@ -54,6 +53,7 @@ from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
 from catalogue.reconciliation import Change
+from catalogue.secrets import seal, unseal
 from connectors.formats import yaml
 from connectors.http_tools.openapi import document
 from connectors.http_tools.openapi.operations import Selection

@@ -39,14 +39,13 @@ from catalogue.admin.rendering import (
     table,
 )
 from catalogue.admin.reviews import held_listing_fact, reviews_fact
-from catalogue.admin.sealed import EntriesLost, seal_entries, unseal_entries
 from catalogue.admin.tools import tell_of_tools
 from catalogue.connections import find_setting_problems
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
 from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.secrets import CredentialsUnreadable
+from catalogue.secrets import CredentialsUnreadable, EntriesLost, seal_entries, unseal_entries
 from catalogue.sources import (
     UPDATABLE,
     check_address_is_kept,

@@ -25,8 +25,7 @@ from catalogue.imports.pipeline import (
     policy_for_new,
     stored_secrets,
 )
-from catalogue.imports.targets import address_of, free_source_name
-from catalogue.imports.tools import StoredTools, ToolChange, store_tools
+from catalogue.imports.tools import StoredTools, ToolChange, address_of, free_source_name, store_tools
 from catalogue.models import Revision, Source
 from catalogue.patterns import compile_pattern
 from catalogue.reconciliation import Change

@@ -63,7 +63,7 @@ class Command(ImportCommand):
         with self.refusals_as_errors():
             outcome = import_document(self._request(options))
         if options["json"]:
-            from catalogue.rest.import_outcomes import OpenApiImportSerializer
+            from catalogue.rest.imports import OpenApiImportSerializer
 
             self.stdout.write(json.dumps(OpenApiImportSerializer(outcome).data, indent=2))
         else:
