@@ -1,8 +1,6 @@
-"""A curator's changes to a workflow's arguments: `{name: {description?, constant? | default?}}`.
-
-A constant is sent with each call and hidden from callers. A default makes the argument optional. Callers see
-the offered schema; `settle_arguments` completes their arguments and checks them with the engine's own.
-"""
+"""A curator's changes to a workflow's arguments: `{name: {description?, constant? | default?}}`. A constant
+is sent with each call and hidden from callers. A default makes the argument optional. Callers see the offered
+schema; `settle_arguments` completes their arguments and checks them with the engine's own."""
 
 import copy
 import json

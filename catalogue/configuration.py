@@ -1,8 +1,6 @@
-"""The configuration file: what of each model is in it, how it is written, and how it is read.
-
-The same rows give the same text, and no secret is in it. Every mistake is reported with its line and key.
-A model's field that is in none of the lists here fails a test.
-"""
+"""The configuration file: what of each model is in it, how it is written, and how it is read. The same rows
+give the same text, and no secret is in it. Every mistake is reported with its line and key. A model's field
+that is in none of the lists here fails a test."""
 
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy

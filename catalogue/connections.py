@@ -86,10 +86,8 @@ class Listening:
 
 
 def make_due_after_change(source_id: int) -> bool:
-    """Make the source due as soon as it may be listed again; False if it never may.
-
-    A listing in progress may miss the change, so another one follows.
-    """
+    """Make the source due as soon as it may be listed again; False if it never may. A listing in progress may
+    miss the change, so another one follows."""
     source = Source.objects.filter(pk=source_id, enabled=True).first()
     if source is None or not (settings.CATALOGUE["discovery_enabled"] and source.effective_refresh_interval):
         return False
@@ -184,10 +182,8 @@ def addresses_in(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list[str]]:
-    """Problems of settings and secrets by field; `""` for those of no single field.
-
-    Messages never quote values. Raises Misconfigured for an unknown kind.
-    """
+    """Problems of settings and secrets by field; `""` for those of no single field. Messages never quote
+    values. Raises Misconfigured for an unknown kind."""
     config = connector_class(kind).Config
     try:
         config.model_validate(settings)

@@ -60,10 +60,8 @@ class UnknownWorkflows(Exception):
 
 
 def choose_workflows(source: Source, names: Iterable[str] | None = None) -> QuerySet[Workflow]:
-    """The source's workflows by tool name, name or engine's id; without names all present ones.
-
-    Raises UnknownWorkflows.
-    """
+    """The source's workflows by tool name, name or engine's id; without names all present ones. Raises
+    UnknownWorkflows."""
     workflows = Workflow.objects.filter(source=source)
     if names is None:
         return workflows.filter(missing_since=None)
@@ -82,10 +80,8 @@ def enable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) 
 
 @transaction.atomic
 def enable_as_seen(seen: Mapping[int, str], *, by: Actor | None = None) -> Enabled:
-    """Enable workflows whose content hash is still the one shown to the curator; `seen` has it by key.
-
-    Hidden workflows follow their engine, so the content may have changed by the time of the click.
-    """
+    """Enable workflows whose content hash is still the one shown to the curator; `seen` has it by key. Hidden
+    workflows follow their engine, so the content may have changed by the time of the click."""
     Revision.lock()
     hidden = Workflow.objects.filter(pk__in=seen, enabled=False).order_by("tool_name")
     shown = list(hidden.values_list("pk", "tool_name", "content_hash"))
@@ -147,11 +143,9 @@ def _retag(workflows: QuerySet[Workflow], by: Actor, change: Callable[[list[str]
 
 
 def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **decisions: Any) -> Workflow:
-    """Set the curator's own words and limits. Raises ValidationError keyed by field.
-
-    `alias_days`: how long calls by the name it loses still run; where the name stays, it applies to the last
-    former name and to live aliases. 0: not at all.
-    """
+    """Set the curator's own words and limits. Raises ValidationError keyed by field. `alias_days`: how long
+    calls by the name it loses still run; where the name stays, it applies to the last former name and to live
+    aliases. 0: not at all."""
     unknown = set(decisions) - set(OVERRIDABLE)
     if unknown:
         raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")

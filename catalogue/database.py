@@ -23,8 +23,7 @@ Result = TypeVar("Result")
 
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
-slower: docs/decisions/0009-call-path.md has the figures.
-"""
+slower: docs/decisions/0009-call-path.md has the figures."""
 
 _turn = threading.Lock()
 
@@ -58,11 +57,9 @@ def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Serialise a write transaction within the process on SQLite; for units that run in every call.
-
-    SQLite's own busy wait sleeps for 1 to 100 ms while faster writers overtake: with eight callers the
-    slowest took 140 ms, and takes 50 ms in turns.
-    """
+    """Serialise a write transaction within the process on SQLite; for units that run in every call. SQLite's
+    own busy wait sleeps for 1 to 100 ms while faster writers overtake: with eight callers the slowest took
+    140 ms, and takes 50 ms in turns."""
 
     @wraps(unit)
     def taking_turns(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -78,10 +75,8 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 async def run_in_database(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Run a synchronous unit of work in a thread; its connection returns to the pool afterwards.
-
-    Raises CancelledError once the interpreter is shutting down and threads can no longer start.
-    """
+    """Run a synchronous unit of work in a thread; its connection returns to the pool afterwards. Raises
+    CancelledError once the interpreter is shutting down and threads can no longer start."""
     context = contextvars.copy_context()
     call = partial(context.run, _with_clean_connection, partial(unit, *args, **kwargs))
     try:
@@ -102,10 +97,8 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 
 def bring_up_to_date(say: Callable[[str], None]) -> None:
-    """Apply pending migrations, calling `say` first where there are any.
-
-    A file lock serialises the processes of one data folder. Raises OperationalError.
-    """
+    """Apply pending migrations, calling `say` first where there are any. A file lock serialises the processes
+    of one data folder. Raises OperationalError."""
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         executor = MigrationExecutor(connection)

@@ -135,10 +135,8 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
 
 
 def unavailable_sources(catalogue: ExposedCatalogue, *, toolset: str | None = None) -> list[dict[str, Any]]:
-    """Outages of sources that the toolset shows: `[{source, since, reason, shown}]`.
-
-    `shown` says whether agents still see a last good list.
-    """
+    """Outages of sources that the toolset shows: `[{source, since, reason, shown}]`. `shown` says whether
+    agents still see a last good list."""
     return _describe_outages(outages_seen_through(catalogue, current_outages(), toolset))
 
 

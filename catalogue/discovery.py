@@ -1,7 +1,5 @@
-"""Discovery: listing one source at a time under a lease, and reconciling the catalogue with the listing.
-
-A listing that fails or is held changes nothing but the source's health.
-"""
+"""Discovery: listing one source at a time under a lease, and reconciling the catalogue with the listing. A
+listing that fails or is held changes nothing but the source's health."""
 
 import asyncio
 import time
@@ -48,12 +46,10 @@ class BeingRefreshed(RefreshRefused):
 def refresh_source(
     source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL, waits: bool = False
 ) -> DiscoveryRun:
-    """List the source's workflows and reconcile the catalogue; check a source that lists none.
-
-    Returns the finished run, also if the listing failed or is held. Raises RefreshRefused for a disabled or
-    deleted source, and BeingRefreshed. With `waits` it waits for the listing in progress, which may miss what
-    the caller wants to see, and lists again.
-    """
+    """List the source's workflows and reconcile the catalogue; check a source that lists none. Returns the
+    finished run, also if the listing failed or is held. Raises RefreshRefused for a disabled or deleted
+    source, and BeingRefreshed. With `waits` it waits for the listing in progress, which may miss what the
+    caller wants to see, and lists again."""
     source = _claim_in_turn(source) if waits else _claim(source)
     try:
         for abandoned in source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.RUNNING):
@@ -300,10 +296,8 @@ def _unless_moved(source: Source, planned: datetime | None) -> Case:
 
 
 def _retry_wait(source: Source, error: ConnectorError) -> float:
-    """Seconds, doubled with each failure in a row, and at least what the engine asks for (A5.4).
-
-    After the last retry (B4) at least the refresh interval. 0 without automatic refreshes.
-    """
+    """Seconds, doubled with each failure in a row, and at least what the engine asks for (A5.4). After the
+    last retry (B4) at least the refresh interval. 0 without automatic refreshes."""
     interval = source.effective_refresh_interval
     if not interval:
         return 0.0

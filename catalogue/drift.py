@@ -1,7 +1,5 @@
-"""The differences between what was accepted of a workflow and what its engine offers now.
-
-Pure functions of the two layers. A difference is harmless only where a rule here says so.
-"""
+"""The differences between what was accepted of a workflow and what its engine offers now. Pure functions of
+the two layers. A difference is harmless only where a rule here says so."""
 
 import re
 import unicodedata

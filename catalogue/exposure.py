@@ -360,11 +360,9 @@ _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 
 @contextlib.contextmanager
 def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
-    """Signal each new revision, made by any process, until the block ends; for code on an event loop.
-
-    By then `current_catalogue()` returns that revision. Read the catalogue to compare with inside the block,
-    so that no revision is missed. All watches of a loop share one query, and without watches there is none.
-    """
+    """Signal each new revision, made by any process, until the block ends; for code on an event loop. By then
+    `current_catalogue()` returns that revision. Read the catalogue to compare with inside the block, so that
+    no revision is missed. All watches of a loop share one query, and without watches there is none."""
     loop, watch = asyncio.get_running_loop(), RevisionWatch(stirred)
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)

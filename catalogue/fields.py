@@ -16,11 +16,9 @@ EMPTY: dict[str, type[dict[str, Any]] | type[list[Any]]] = {"{}": dict, "[]": li
 
 
 class JSONTextField(AnyTextField):
-    """A JSON value stored as text that no query looks into.
-
-    Unlike a native JSON column it keeps key order, large numbers and the NUL character, which PostgreSQL's
-    jsonb refuses: payloads of engines and agents are recorded unchanged.
-    """
+    """A JSON value stored as text that no query looks into. Unlike a native JSON column it keeps key order,
+    large numbers and the NUL character, which PostgreSQL's jsonb refuses: payloads of engines and agents are
+    recorded unchanged."""
 
     if TYPE_CHECKING:
         _pyi_private_set_type: Any

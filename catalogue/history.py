@@ -54,10 +54,8 @@ def remember_relations(obj: models.Model) -> None:
 def record_change(
     actor: Actor, objects: Iterable[models.Model], message: str, *, reverts: HistoryEntry | None = None
 ) -> None:
-    """Call it after the change and in its transaction, with the objects as read before it.
-
-    Compares them with the database in one query per model.
-    """
+    """Call it after the change and in its transaction, with the objects as read before it. Compares them with
+    the database in one query per model."""
     record_changes(actor, [(obj, message) for obj in objects], reverts=reverts)
 
 

@@ -34,11 +34,9 @@ class DeclaredInteraction:
 
 
 def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others.
-
-    A broken schema is replaced by one that takes any object, as for workflows; an interaction with a
-    dangerous schema is dropped.
-    """
+    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others. A broken
+    schema is replaced by one that takes any object, as for workflows; an interaction with a dangerous schema
+    is dropped."""
     kept: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     for interaction in declared:

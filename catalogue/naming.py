@@ -227,11 +227,9 @@ DIGITS = str.maketrans({"0": "o", "1": "l"})
 
 
 def looks_of(text: str) -> set[str]:
-    """A name or title reduced to its visual form; texts that share a form look alike.
-
-    Case, accents, invisible characters, separators except between digits, and look-alike letters of other
-    scripts make no difference. One of the two forms takes a capital I for an l.
-    """
+    """A name or title reduced to its visual form; texts that share a form look alike. Case, accents,
+    invisible characters, separators except between digits, and look-alike letters of other scripts make no
+    difference. One of the two forms takes a capital I for an l."""
     plain = text
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)

@@ -1,9 +1,7 @@
-"""Regular expressions from untrusted schemas and filters, in two bounded engines.
-
-Most patterns run in linear time. Look-arounds and back-references need a backtracking engine, with a limit
-for each search and for all searches of a check. A text whose search is cut off or that is too long counts as
-a match: the workflow's engine validates it anyway.
-"""
+"""Regular expressions from untrusted schemas and filters, in two bounded engines. Most patterns run in linear
+time. Look-arounds and back-references need a backtracking engine, with a limit for each search and for all
+searches of a check. A text whose search is cut off or that is too long counts as a match: the workflow's
+engine validates it anyway."""
 
 import re
 import threading

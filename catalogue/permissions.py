@@ -71,10 +71,8 @@ def is_known(request: Request) -> bool:
 
 
 def is_administrator(request: Request) -> bool:
-    """Whether the caller sees everything, by a scope or as a member of staff.
-
-    `catalogue:read` counts for reading only.
-    """
+    """Whether the caller sees everything, by a scope or as a member of staff. `catalogue:read` counts for
+    reading only."""
     token: Any = request.auth
     if token is None:
         return bool(request.user.is_staff)

@@ -1,9 +1,7 @@
-"""Tool names and input schemas that every model provider accepts.
-
-A portable schema has only types, descriptions, choices of texts, lists, and objects that name all their
-members by plain keys; descriptions state other constraints. Free objects and recursion become a text of JSON.
-Arguments are read back and then checked with the engine's own schema.
-"""
+"""Tool names and input schemas that every model provider accepts. A portable schema has only types,
+descriptions, choices of texts, lists, and objects that name all their members by plain keys; descriptions
+state other constraints. Free objects and recursion become a text of JSON. Arguments are read back and then
+checked with the engine's own schema."""
 
 import hashlib
 import json
@@ -579,10 +577,8 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def find_refusals(name: str, schema: Schema, *, limit: int) -> list[str]:
-    """Reasons for which a provider or a client refuses the tool, for curators.
-
-    `limit`: the longest name, from `limit_for_tools`.
-    """
+    """Reasons for which a provider or a client refuses the tool, for curators. `limit`: the longest name,
+    from `limit_for_tools`."""
     return [*_refusals_of_schema(schema), *_refusals_of_name(name, limit)]
 
 

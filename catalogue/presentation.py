@@ -1,7 +1,5 @@
-"""MCP's hints and icons of a workflow, from engines and curators.
-
-Clients drop a tool with invalid annotations, so only exactly MCP's are served.
-"""
+"""MCP's hints and icons of a workflow, from engines and curators. Clients drop a tool with invalid
+annotations, so only exactly MCP's are served."""
 
 import base64
 import binascii

@@ -1,9 +1,7 @@
-"""Settings that administrators change at run time: discovery, timeouts, limits, retries.
-
-`settings.CATALOGUE` has the environment's values and, over them, those of one row. A process reads the row at
-most once in `MAX_AGE_SECONDS`, when a setting is read outside of an event loop; on one, the last values read
-count. Every call and every tick of a worker reads settings off the loop.
-"""
+"""Settings that administrators change at run time: discovery, timeouts, limits, retries. `settings.CATALOGUE`
+has the environment's values and, over them, those of one row. A process reads the row at most once in
+`MAX_AGE_SECONDS`, when a setting is read outside of an event loop; on one, the last values read count. Every
+call and every tick of a worker reads settings off the loop."""
 
 import asyncio
 import math
@@ -94,10 +92,8 @@ def settings_row() -> ProductSettings:
 
 
 def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
-    """Set each value; None restores the environment's. Raises InvalidSettings.
-
-    Returns a phrase for each change. Other processes notice within seconds.
-    """
+    """Set each value; None restores the environment's. Raises InvalidSettings. Returns a phrase for each
+    change. Other processes notice within seconds."""
     known = live_settings()
     problems = {
         name: problem

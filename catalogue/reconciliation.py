@@ -101,12 +101,10 @@ def reconcile(
     by_hand: bool = False,
     by: Actor | None = None,
 ) -> None:
-    """Add, update, hold, return and mark as missing, and record it all on the run.
-
-    A partial listing does not touch workflows that it does not mention. `enable` overrides the source's
-    policy for new workflows. `by_hand` is for declarations of this catalogue, which need no review; `by` is
-    the actor in the history. Raises Superseded and ListingHeld, and changes nothing then.
-    """
+    """Add, update, hold, return and mark as missing, and record it all on the run. A partial listing does not
+    touch workflows that it does not mention. `enable` overrides the source's policy for new workflows.
+    `by_hand` is for declarations of this catalogue, which need no review; `by` is the actor in the history.
+    Raises Superseded and ListingHeld, and changes nothing then."""
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
         changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
@@ -386,11 +384,9 @@ class _Names:
 
 
 def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
-    """Flag new and changed workflows that resemble another tool.
-
-    `hide`: nothing of the source is reviewed before agents see it, so a workflow is hidden for a curator when
-    it begins to resemble the other tool, and not again at each change.
-    """
+    """Flag new and changed workflows that resemble another tool. `hide`: nothing of the source is reviewed
+    before agents see it, so a workflow is hidden for a curator when it begins to resemble the other tool, and
+    not again at each change."""
     for position, workflow in enumerate([*changes.new, *changes.updated, *changes.returned]):
         before, workflow.resembles = workflow.resembles, looks.find(workflow)
         if not workflow.resembles or workflow.resembles == before:
@@ -431,11 +427,8 @@ class _Lookalikes:
         return known
 
     def find(self, workflow: Workflow) -> str:
-        """The first tool that it resembles; empty if none.
-
-        A workflow of another source with the very same name does not count: two stages of one engine have
-        those.
-        """
+        """The first tool that it resembles; empty if none. A workflow of another source with the very same
+        name does not count: two stages of one engine have those."""
         texts = (workflow.name, workflow.upstream_title)
         for look in sorted(set().union(*map(looks_of, texts))):
             for name, described in self._by_look.get(look, ()):
@@ -536,10 +529,8 @@ CHOSEN_BY = ("name", "category", "tags")
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """The differences between the accepted and the offered layer, by the policy `careful`.
-
-    A change that exposes the workflow, hides it, or moves it between toolsets is not harmless.
-    """
+    """The differences between the accepted and the offered layer, by the policy `careful`. A change that
+    exposes the workflow, hides it, or moves it between toolsets is not harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
     differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
     if not any(one.field in CHOSEN_BY for one in differences):
@@ -586,10 +577,8 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
 
 
 def judge_anew(source: Source) -> int:
-    """Apply the source's policy to its held changes, except those that a curator turned down.
-
-    Returns how many are accepted. Call it in a transaction that holds `Revision.lock`.
-    """
+    """Apply the source's policy to its held changes, except those that a curator turned down. Returns how
+    many are accepted. Call it in a transaction that holds `Revision.lock`."""
     served = 0
     held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
     keys, placement = list(held.order_by("pk").values_list("pk", flat=True)), Placement()

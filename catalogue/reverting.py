@@ -69,10 +69,8 @@ def permission_to_revert(entry: HistoryEntry) -> str:
 
 @transaction.atomic
 def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
-    """Restore the old values or the deleted object, or delete the added one.
-
-    Returns the new entry. Raises RevertRefused if the object has changed since.
-    """
+    """Restore the old values or the deleted object, or delete the added one. Returns the new entry. Raises
+    RevertRefused if the object has changed since."""
     model = recorded_model(entry.model)
     if (problem := why_not_revertible(entry)) or model is None:
         raise RevertRefused(problem)

@@ -1,7 +1,5 @@
-"""Reviewing held changes, new workflows and held listings.
-
-A decision names the offer that it is about: if the engine has changed it since, it is not decided.
-"""
+"""Reviewing held changes, new workflows and held listings. A decision names the offer that it is about: if
+the engine has changed it since, it is not decided."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,10 +74,8 @@ class Decided:
 
 
 def differences_of(review: Review, placement: Placement | None = None) -> list[Difference]:
-    """Between the accepted and the offered layer; none for a new workflow.
-
-    Select the workflow and its source beforehand. `placement` is shared between several calls.
-    """
+    """Between the accepted and the offered layer; none for a new workflow. Select the workflow and its source
+    beforehand. `placement` is shared between several calls."""
     if review.offered is None:
         return []
     offered = layer_of(Workflow()) | review.offered
@@ -97,10 +93,8 @@ def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
 
 
 def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) -> Decided:
-    """Accept the offers; new workflows are enabled.
-
-    `fields` accepts only these of each change, and those that go with them. Raises UnknownFields.
-    """
+    """Accept the offers; new workflows are enabled. `fields` accepts only these of each change, and those
+    that go with them. Raises UnknownFields."""
     if unknown := sorted(set(fields) - set(ACCEPTABLE)):
         raise UnknownFields(unknown)
     return _decide(offers, by, partial(_accept, fields=fields), fields)
@@ -208,11 +202,9 @@ def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
-    """Confirm that the workflows missing from a held listing are gone, and list the source again.
-
-    Returns the new listing, held again if it misses others. None if the source cannot be listed now; the
-    listing in progress or the next one applies then. Raises ReviewRefused.
-    """
+    """Confirm that the workflows missing from a held listing are gone, and list the source again. Returns the
+    new listing, held again if it misses others. None if the source cannot be listed now; the listing in
+    progress or the next one applies then. Raises ReviewRefused."""
     with transaction.atomic():
         Revision.lock()
         source = run.source

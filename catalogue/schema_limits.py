@@ -1,8 +1,6 @@
-"""Limits for schemas of engines: their size, their depth, and the work that references multiply.
-
-A validator follows each reference every time: forty short definitions that each refer twice to the one before
-keep it busy for years. The demand of a schema therefore counts nodes as a validator meets them.
-"""
+"""Limits for schemas of engines: their size, their depth, and the work that references multiply. A validator
+follows each reference every time: forty short definitions that each refer twice to the one before keep it
+busy for years. The demand of a schema therefore counts nodes as a validator meets them."""
 
 import json
 from collections.abc import Iterator
@@ -72,10 +70,8 @@ def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_demand(schema: dict[str, Any]) -> Demand:
-    """Follow each reference once.
-
-    Raises UnsafeSchema for external references and excessive work, BrokenSchema for dangling references.
-    """
+    """Follow each reference once. Raises UnsafeSchema for external references and excessive work,
+    BrokenSchema for dangling references."""
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
         return Demand(len(nodes), 0)

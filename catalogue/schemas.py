@@ -1,9 +1,6 @@
-"""Checking engines' JSON Schemas, and arguments against them.
-
-A schema is used as it is, replaced by the generic one, or refused. jsonschema-rs compiles it without
-retrieval and with linear-time regular expressions, so no schema can hang the process or fetch anything; other
-patterns are in `catalogue.patterns`.
-"""
+"""Checking engines' JSON Schemas, and arguments against them. A schema is used as it is, replaced by the
+generic one, or refused. jsonschema-rs compiles it without retrieval and with linear-time regular expressions,
+so no schema can hang the process or fetch anything; other patterns are in `catalogue.patterns`."""
 
 import copy
 import json
@@ -117,10 +114,8 @@ class CheckedArguments:
 
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> CheckedArguments:
-    """Find all faults (A2.5). null counts as left out where a member is optional and cannot be null.
-
-    Many clients and models write null for whatever they leave out, at any depth.
-    """
+    """Find all faults (A2.5). null counts as left out where a member is optional and cannot be null. Many
+    clients and models write null for whatever they leave out, at any depth."""
     problems = find_argument_problems(schema, arguments)
     if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
         return CheckedArguments(arguments, problems)
@@ -167,10 +162,8 @@ class _Compiled:
     demand: Demand
 
     def check(self, arguments: Any) -> _Errors:
-        """Raises TooDeep, and UnicodeEncodeError for lone surrogates.
-
-        The library collects all errors before it returns the first, so their number is estimated beforehand.
-        """
+        """Raises TooDeep, and UnicodeEncodeError for lone surrogates. The library collects all errors before
+        it returns the first, so their number is estimated beforehand."""
         parts, depth = _extent(arguments)
         if depth > MAX_ARGUMENT_DEPTH:
             raise TooDeep
@@ -393,10 +386,8 @@ def _cut(text: str, limit: int) -> str:
 
 
 def words_for_demand(broken: Any) -> str:
-    """The members that `not` demands: `at least one of a, b`; empty for other schemas.
-
-    The OpenAPI importer writes the conditions of a body this way.
-    """
+    """The members that `not` demands: `at least one of a, b`; empty for other schemas. The OpenAPI importer
+    writes the conditions of a body this way."""
     match broken:
         case {"properties": dict() as absent, **others} if not others and all(
             schema is False for schema in absent.values()

@@ -1,9 +1,6 @@
-"""Input and output schemas as clients read them, and the type words of their parts.
-
-Many clients fail on valid JSON Schema: on `true` and `false` as schemas, a root without `type` or
-`properties`, members that only alternatives name, and look-arounds. Arguments are checked with the engine's
-own.
-"""
+"""Input and output schemas as clients read them, and the type words of their parts. Many clients fail on
+valid JSON Schema: on `true` and `false` as schemas, a root without `type` or `properties`, members that only
+alternatives name, and look-arounds. Arguments are checked with the engine's own."""
 
 import copy
 from collections.abc import Iterable, Iterator

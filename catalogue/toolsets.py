@@ -30,9 +30,7 @@ def write_toolset(
     **fields: Any,
 ) -> Toolset:
     """Create or change one. `picked` (tool names) and `rules` (in order) are each replaced as a whole.
-
-    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then.
-    """
+    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then."""
     if unknown := set(fields) - set(CHANGEABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
     for name, value in fields.items():

@@ -1,8 +1,6 @@
-"""Making the catalogue match a configuration file, in one transaction and one revision.
-
-A plan runs the same code and rolls back. The file describes an object as a whole: fields that it leaves out
-get their defaults. Objects and sections that it does not have stay, unless they are pruned.
-"""
+"""Making the catalogue match a configuration file, in one transaction and one revision. A plan runs the same
+code and rolls back. The file describes an object as a whole: fields that it leaves out get their defaults.
+Objects and sections that it does not have stay, unless they are pruned."""
 
 import hashlib
 import json

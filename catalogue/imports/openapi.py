@@ -1,7 +1,5 @@
-"""Importing an OpenAPI document: each chosen operation becomes an HTTP tool.
-
-An operation that cannot be a tool is refused with its reason and stops no other one.
-"""
+"""Importing an OpenAPI document: each chosen operation becomes an HTTP tool. An operation that cannot be a
+tool is refused with its reason and stops no other one."""
 
 import gc
 import json
@@ -127,10 +125,8 @@ class OpenApiImport(ImportOutcome):
 
 
 def import_document(request: OpenApiImportRequest) -> OpenApiImport:
-    """Store the operations that can be tools; each of the others is refused with its reason.
-
-    Raises ImportRefused where the document or the settings cannot be used.
-    """
+    """Store the operations that can be tools; each of the others is refused with its reason. Raises
+    ImportRefused where the document or the settings cannot be used."""
     with _collection_paused():
         try:
             document = Document.read(request.content)

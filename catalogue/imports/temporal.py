@@ -1,7 +1,5 @@
-"""Importing a file that declares a Temporal service and its workflows.
-
-Everything is checked before anything is written.
-"""
+"""Importing a file that declares a Temporal service and its workflows. Everything is checked before anything
+is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,18 +50,14 @@ SEEN_LATER_AS_BEFORE = (
 OWN_SETTINGS = ("definitions", "definitions_file")
 
 cache_takers: list[Callable[..., list[str]]] = []
-"""Appliers of the file's block `cache`, which rooms above register.
-
-Each takes the block and `apply`; without it, it only returns what it would do.
-"""
+"""Appliers of the file's block `cache`, which rooms above register. Each takes the block and `apply`; without
+it, it only returns what it would do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalImportRequest(ImportRequest):
-    """Secrets are by the file's names or the settings', and override those in the file.
-
-    `expose` applies to new sources only.
-    """
+    """Secrets are by the file's names or the settings', and override those in the file. `expose` applies to
+    new sources only."""
 
     source: str = USUAL_NAME
     path: str = ""
@@ -83,10 +77,8 @@ class TemporalImport(ImportOutcome):
 
 
 def import_file(request: TemporalImportRequest) -> TemporalImport:
-    """Create or update the source and its workflows. Raises ImportRefused, and changes nothing then.
-
-    Temporal need not be reachable; the outcome's `health` says whether it is.
-    """
+    """Create or update the source and its workflows. Raises ImportRefused, and changes nothing then. Temporal
+    need not be reachable; the outcome's `health` says whether it is."""
     if request.dry_run:
         prepared = _prepare(request)
         prepared.outcome.health = check_candidate(prepared.candidate())

@@ -1,7 +1,5 @@
-"""HTTP tools that are declared here: storing, replacing and removing them.
-
-Everything is checked before anything is written, and one submission is one transaction.
-"""
+"""HTTP tools that are declared here: storing, replacing and removing them. Everything is checked before
+anything is written, and one submission is one transaction."""
 
 import re
 from collections.abc import Iterator, Sequence, Set
@@ -192,12 +190,10 @@ class _NoTarget(Exception):
 def find_targets(
     tools: Sequence[ToolConfig], *, source: str | None
 ) -> tuple[list[TargetSource], list[ToolFault]]:
-    """Find or plan the source of each tool; faults are returned for the tools without one.
-
-    Without a named source, a tool goes to the source whose address its endpoint begins with and that
-    authenticates alike; one that already has a tool of its name comes first. Its secrets are those of the
-    source, or left out. Locks the rows of sources and writes nothing.
-    """
+    """Find or plan the source of each tool; faults are returned for the tools without one. Without a named
+    source, a tool goes to the source whose address its endpoint begins with and that authenticates alike; one
+    that already has a tool of its name comes first. Its secrets are those of the source, or left out. Locks
+    the rows of sources and writes nothing."""
     sources = list(Source.objects.select_for_update().filter(kind=KIND).order_by("name"))
     placed, faults = _read_connections(tools)
     places = _NamedTarget(source, sources) if source is not None else _TargetsByAddress(sources, placed)
@@ -610,12 +606,10 @@ def store_tools(
     dry_run: bool = False,
     by: Actor | None = None,
 ) -> StoredTools:
-    """Add the tools, or update existing ones to match. Raises ToolsRefused, and stores nothing then.
-
-    `source` names an existing or a new source; without it the tools' addresses decide. `expose` enables new
-    tools. `prune` removes the other tools of the named source. Without `replace` existing tools stay as they
-    are. `may_add_source` is the caller's permission to add a source. `by` is the actor in the history.
-    """
+    """Add the tools, or update existing ones to match. Raises ToolsRefused, and stores nothing then. `source`
+    names an existing or a new source; without it the tools' addresses decide. `expose` enables new tools.
+    `prune` removes the other tools of the named source. Without `replace` existing tools stay as they are.
+    `may_add_source` is the caller's permission to add a source. `by` is the actor in the history."""
     if prune and (source is None or not replace):
         raise ValueError("Pruning needs the name of a source, and replaces what it has.")
     with transaction.atomic():
@@ -658,10 +652,8 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
 
 
 def remove_tool(workflow: Workflow) -> None:
-    """Remove a tool from the list; its executions stay on record, and stored again it has its id back.
-
-    Raises ValueError for a workflow that is not an HTTP tool.
-    """
+    """Remove a tool from the list; its executions stay on record, and stored again it has its id back. Raises
+    ValueError for a workflow that is not an HTTP tool."""
     if workflow.source.kind != KIND:
         raise ValueError(f"{workflow.tool_name} is no HTTP tool")
     with transaction.atomic():

@@ -15,10 +15,8 @@ from catalogue.models import Source, Workflow
 
 
 class CatalogueCommand(BaseCommand):
-    """Skips Django's system checks, which `migrate` and CI run and which take half a second.
-
-    Creates a missing embedded database, so that any command may be the first.
-    """
+    """Skips Django's system checks, which `migrate` and CI run and which take half a second. Creates a
+    missing embedded database, so that any command may be the first."""
 
     requires_system_checks: list[str] = []
     makes_database = True

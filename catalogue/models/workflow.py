@@ -373,10 +373,8 @@ class Workflow(Exposing):
 
     @property
     def effective_hints(self) -> dict[str, bool]:
-        """MCP's annotations by MCP's names: the curator's value, else the engine's.
-
-        Of a contradiction between read-only and destructive the curator's value stays, else destructive.
-        """
+        """MCP's annotations by MCP's names: the curator's value, else the engine's. Of a contradiction
+        between read-only and destructive the curator's value stays, else destructive."""
         decided = {name: getattr(self, field) for field, name in CURATORS_HINTS.items()}
         hints = {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
         if hints.get("readOnlyHint") and hints.get("destructiveHint"):
@@ -430,10 +428,8 @@ class ReviewQuerySet(models.QuerySet["Review"]):
 
 
 class Review(models.Model):
-    """A changed or new workflow that agents do not see until a curator accepts it.
-
-    The workflow's own row holds what is served, so lists and the exposed catalogue never read the offer.
-    """
+    """A changed or new workflow that agents do not see until a curator accepts it. The workflow's own row
+    holds what is served, so lists and the exposed catalogue never read the offer."""
 
     class Kind(models.TextChoices):
         CHANGED = "changed", "changed"
