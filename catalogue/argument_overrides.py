@@ -23,8 +23,7 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 MEMBERS = {"description", "constant", "default"}
 LONGEST_DESCRIPTION = 4_000
-LONGEST_VALUE = 10_000
-"""Characters of the JSON."""
+LONGEST_VALUE = 10_000  # Characters of the JSON
 LEFT_TO_THE_CATALOGUE = "is set by the catalogue; leave it out"
 ABOUT_THE_WHOLE = {
     *("required", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"),
@@ -35,7 +34,6 @@ ABOUT_THE_WHOLE = {
 
 
 def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
-    """The schema for callers: the engine's with the curator's changes."""
     if not overrides:
         return schema
     offered = copy.deepcopy(schema)

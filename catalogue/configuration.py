@@ -102,9 +102,7 @@ LISTED: Mapping[str, str] = {
 }
 """Listed fields: the model's names by those of `WorkflowDefinition`."""
 LISTED_BESIDES = ("schema_problem", "resembles")
-"""Findings about a listed workflow."""
-MISSING = "missing"
-"""Marks a workflow that its engine no longer lists."""
+MISSING = "missing"  # Marks a workflow that its engine no longer lists
 
 SOURCE = Curated(
     model=Source,
@@ -171,7 +169,6 @@ def export_catalogue(sections: Collection[str] = tuple(SECTIONS)) -> str:
 
 
 def sections_for(user: Any, wanted: Iterable[str] = tuple(SECTIONS)) -> list[str]:
-    """The sections that the user may see."""
     models = {name: SECTIONS[name]._meta for name in wanted}
     return [
         name
@@ -306,8 +303,6 @@ TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: 
 
 @dataclass(slots=True)
 class CatalogueFile:
-    """A parsed file and the problems found in it so far."""
-
     document: Document
     problems: list[Problem] = field(default_factory=list)
 
@@ -346,7 +341,6 @@ class CatalogueFile:
                 self.refuse((*path, name) if self.has(*path, name) else path, message)
 
     def refuse_unknown(self, path: Path, message: str, name: str, known: Iterable[str]) -> None:
-        """Add the message with a suggestion of similar names."""
         similar = find_similar_names(name, known)
         self.refuse(path, message + (f"; did you mean {' or '.join(similar)}?" if similar else ""))
 

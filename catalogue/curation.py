@@ -1,5 +1,3 @@
-"""Curators' decisions about workflows, for every door."""
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

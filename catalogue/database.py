@@ -51,7 +51,6 @@ def lend_connection() -> None:
 
 
 def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for a coroutine on the background loop without holding a connection."""
     lend_connection()
     return run_in_background_loop(coroutine)
 

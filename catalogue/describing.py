@@ -18,12 +18,10 @@ SHORT_DESCRIPTION = 150
 TELLING = 40
 """Characters after which a shortened description may end with its sentence: the cut-off start of the next one
 helps no agent to choose and costs tokens in each list."""
-SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")
-"""Skips the full stops of "e.g." and of initials."""
+SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
 
 
-MAX_AGE_SECONDS = 0.5
-"""How old the outages of a process may be, as for the catalogue itself."""
+MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +162,7 @@ def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
     return kept.rstrip(" .,;:") + "..."
 
 
-CHARACTERS_PER_TOKEN = 4
-"""Of English and JSON; each model counts differently."""
+CHARACTERS_PER_TOKEN = 4  # Of English and JSON; each model counts differently
 
 
 def estimate_tokens(text: str) -> int:

@@ -26,10 +26,8 @@ from connectors.protocol import Health
 
 LISTING_TIMEOUT_SECONDS = 300.0
 LEASE = timedelta(seconds=60)
-RENEWAL_SECONDS = 15.0
-"""Short enough to free the source within a minute after its process is killed."""
-LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())
-"""Several callers may wait."""
+RENEWAL_SECONDS = 15.0  # Short enough to free the source within a minute after its process is killed
+LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # Several callers may wait
 LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
 LONGEST_RETRY_SECONDS = 3600

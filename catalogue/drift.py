@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 ABSENT: Any = None
-Layer = Mapping[str, Any]
-"""The upstream fields of a workflow."""
+Layer = Mapping[str, Any]  # The upstream fields of a workflow
 MOST_NAMED = 5
 
 
@@ -197,8 +196,7 @@ def _text_difference(field: str, label: str, old: Any, new: Any, *, typos: bool 
 
 PUNCTUATION = re.compile(r"[\s.,;:!'\"\u2018\u2019\u201c\u201d-]+")
 MOST_TYPOS = 2
-SHORTEST_WORD = 5
-"""In a shorter word one letter changes the meaning: now and not."""
+SHORTEST_WORD = 5  # In a shorter word one letter changes the meaning: now and not
 
 
 def is_typo(old: Any, new: Any) -> bool:
@@ -464,7 +462,6 @@ def find_suspicious(value: Any) -> dict[str, None]:
 
 
 def show_unseen(text: str) -> str:
-    """The text with invisible characters replaced by their code points."""
     if text.isprintable():
         return text
     return "".join(f"[U+{ord(char):04X}]" if unicodedata.category(char) in UNSEEN else char for char in text)

@@ -1,5 +1,3 @@
-"""Model fields shared by the rooms."""
-
 import json
 from typing import TYPE_CHECKING, Any
 

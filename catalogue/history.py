@@ -1,5 +1,3 @@
-"""Recording the history of changes by users, tokens and commands."""
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,7 @@ from typing import Any
 from catalogue.served_schemas import Place, word_for_type
 
 NO_INPUTS = "No inputs required"
-ANY_OBJECT = "any object"
-"""Where the engine declares no inputs or allows all."""
+ANY_OBJECT = "any object"  # Where the engine declares no inputs or allows all
 MOST_SUMMARISED = 40
 OPEN_KEYWORDS = {"$schema", "$id", "type", "title", "description", "additionalProperties"}
 LONGEST_NAME = 80

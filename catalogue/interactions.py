@@ -11,8 +11,7 @@ from catalogue.schemas import GENERIC_SCHEMA, check_input_schema
 from catalogue.served_schemas import serve_schema
 from connectors.definitions import Interaction
 
-MOST = 50
-"""Queries, and as many signals, kept per workflow."""
+MOST = 50  # Queries, and as many signals, kept per workflow
 
 
 class InteractionKind(StrEnum):

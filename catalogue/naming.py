@@ -6,10 +6,8 @@ import unicodedata
 from collections.abc import Iterable
 from heapq import nsmallest
 
-MAX_LENGTH = 64
-"""Clients are stricter than MCP's own 128."""
-SIMILAR = 0.55
-"""The least share of letter pairs that two similar names have in common."""
+MAX_LENGTH = 64  # Clients are stricter than MCP's own 128
+SIMILAR = 0.55  # The least share of letter pairs that two similar names have in common
 MOST_SIMILAR = 3
 
 BUILT_IN_TOOLS = {

@@ -20,17 +20,13 @@ LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
 )
-LONGEST_SEARCHED = 1_000
-"""Characters; a backtracking step may scan all of them again."""
-MOST_SECONDS = 0.25
-"""Of all backtracking searches of one check."""
-MOST_BACKTRACKING = 20
-"""Distinct ones per schema: each takes milliseconds and up to 256 KiB."""
+LONGEST_SEARCHED = 1_000  # Characters; a backtracking step may scan all of them again
+MOST_SECONDS = 0.25  # Of all backtracking searches of one check
+MOST_BACKTRACKING = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
 BOUNDED_PATTERN = "x-bounded-pattern"
 NAMED_PATTERNS = 5
 KINDS = jsonschema_rs.ValidationErrorKind
-CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
-"""Their meaning in JavaScript, and so in JSON Schema."""
+CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}  # Their meaning in JavaScript, and so in JSON Schema
 ATOM = re.compile(r"\\(?:[pPuk]\{[^}]*\}|.)|\[\^?\]?|\]|.", re.DOTALL)
 CLOSED = ("additionalProperties", "unevaluatedProperties")
 

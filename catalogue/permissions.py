@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 READING = ("GET", "HEAD", "OPTIONS")
-WITHOUT_ACTION = (None, "metadata")
-"""Methods unknown to the view, which answers 405 after this check."""
+WITHOUT_ACTION = (None, "metadata")  # Methods unknown to the view, which answers 405 after this check
 
 
 @dataclass(frozen=True, slots=True)

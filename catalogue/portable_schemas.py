@@ -28,8 +28,7 @@ LONGEST_KEY = 64
 SERVER_NAME = "workflow-catalogue"
 LONGEST_WITH_SERVER = 57
 """The server's name and the tool's: Cursor shows fewer than 60, `mcp__server__tool` may have 64."""
-SHORTEST_LIMIT = 24
-"""For servers with long names; the built-in tools need nearly as much."""
+SHORTEST_LIMIT = 24  # For servers with long names; the built-in tools need nearly as much
 DIGEST = 6
 
 
@@ -39,7 +38,6 @@ def server_name(toolset: str | None) -> str:
 
 
 def limit_for_tools(toolset: str | None) -> int:
-    """The longest tool name for clients that use `server_name`."""
     return max(LONGEST_WITH_SERVER - len(server_name(toolset)), SHORTEST_LIMIT)
 
 
@@ -48,7 +46,6 @@ def is_portable_tool(name: str, *, limit: int) -> bool:
 
 
 def alias_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Aliases for the keys that need one; unique, and different from every key."""
     known = set(keys)
     odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or iskeyword(key)}
     plain = {key: f"{alias}_" if iskeyword(alias) else alias for key, alias in odd.items()}
@@ -56,7 +53,6 @@ def alias_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def alias_tools(names: Iterable[str], *, limit: int) -> dict[str, str]:
-    """Aliases for tools, different from the built-in ones."""
     known = set(names)
     odd = {name: _mangled(name, also="-") for name in known if not is_portable_tool(name, limit=limit)}
     return _told_apart(odd, taken=known | RESERVED, limit=limit)
@@ -79,10 +75,8 @@ def _mangled(name: str, also: str = "") -> str:
     return words if words[:1].isalpha() else f"n_{words}".rstrip("_")
 
 
-MOST_PARTS = 2_000
-"""Nodes after inlining references; further nodes are given as JSON."""
-DEEPEST = 4
-"""Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now."""
+MOST_PARTS = 2_000  # Nodes after inlining references; further nodes are given as JSON
+DEEPEST = 4  # Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now
 MOST_CHOICES = 250
 LONGEST_WORDS = 20_000
 SHOWN_KEYS = 3
@@ -106,14 +100,11 @@ WORDS = {
 }  # fmt: skip
 NOTHING: Schema = {"type": []}
 CLAUDE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-CUT = "x-cut"
-"""Marks recursion, and what is too large to be inlined."""
+CUT = "x-cut"  # Marks recursion, and what is too large to be inlined
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A text that is not valid JSON."""
-
     place: tuple[str | int, ...]
     message: str
 
@@ -236,8 +227,6 @@ class ReadArguments:
 
 @dataclass(frozen=True, slots=True)
 class PortableSchema:
-    """A schema for clients, and how to read their arguments."""
-
     schema: Schema
     plan: Plan
 

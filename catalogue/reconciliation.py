@@ -46,8 +46,7 @@ COMPARED_FIELDS = (
     "content_hash", "changed_at", "missing_since",
 )  # fmt: skip
 REVIEW_FIELDS = ("kind", "offer_hash", "offered", "held_since", "kept_at")
-FEWEST_GUARDED = 5
-"""Fewer missing workflows need no confirmation, unless all are missing."""
+FEWEST_GUARDED = 5  # Fewer missing workflows need no confirmation, unless all are missing
 
 
 class Superseded(Exception):
@@ -67,8 +66,6 @@ class ListingHeld(Exception):
 
 @dataclass(slots=True)
 class Listing:
-    """A checked listing, ready to be compared with the stored workflows."""
-
     layers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The upstream fields by the engine's id, in the engine's order."""
     skipped: list[dict[str, Any]] = field(default_factory=list)
@@ -272,7 +269,6 @@ def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Work
 
 
 def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
-    """Record declarations with old and new values."""
     entries: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
         (row, f"Declared: {Change.ADDED}.", {name: [None, value] for name, value in _declared(row) if value})
         for row in changes.new
@@ -524,8 +520,7 @@ def layer_of(workflow: Workflow) -> dict[str, Any]:
     return {name: getattr(workflow, name) for name in LAYER_FIELDS}
 
 
-CHOSEN_BY = ("name", "category", "tags")
-"""Upstream fields that filters and toolset rules may read."""
+CHOSEN_BY = ("name", "category", "tags")  # Upstream fields that filters and toolset rules may read
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:

@@ -33,8 +33,7 @@ from catalogue.sources import UPDATABLE, configure_source, create_source, update
 from catalogue.toolsets import UnknownPicks, write_toolset
 
 SHOWN_CHARACTERS = 60
-DECLARED = frozenset(LAYER_FIELDS)
-"""Fields of declared workflows."""
+DECLARED = frozenset(LAYER_FIELDS)  # Fields of declared workflows
 
 
 class RevertRefused(Exception):

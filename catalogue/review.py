@@ -26,8 +26,7 @@ from catalogue.reconciliation import (
     serve_layers,
 )
 
-Offers = Mapping[int, str]
-"""By the workflow's key, the hash of the offer that was seen."""
+Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 
 
 RUN_BY = ("name", "input_schema", "metadata")

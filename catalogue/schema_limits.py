@@ -15,8 +15,7 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40
 MAX_NODES = 5_000
 MAX_DEPTH_OF_REFERENCES = 200
-MAX_EXPANDED = 100_000
-"""Nodes with references followed; a validator takes about a millisecond for as many."""
+MAX_EXPANDED = 100_000  # Nodes with references followed; a validator takes about a millisecond for as many
 DIALECTS = tuple(
     f"{scheme}://json-schema.org/{path}"
     for scheme in ("http", "https")

@@ -18,16 +18,12 @@ from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50
-MAX_NULL_ROUNDS = 100
-"""Rounds of leaving out null; more than one only if a round can afford just one problem."""
-MAX_ARGUMENT_DEPTH = 128
-"""For recursive schemas the validator's stack grows with the arguments."""
-AFFORDABLE = 50_000
-"""Possible errors of one call, at some microseconds and kilobytes each."""
+MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a round can afford just one problem
+MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
+AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
 KINDS = jsonschema_rs.ValidationErrorKind
 COMPOSED = (KINDS.AnyOf, KINDS.OneOfNotValid)
-Place = tuple[str | int, ...]
-"""Keys and indexes that lead to a value."""
+Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +41,6 @@ class CheckedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """One fault in the arguments."""
-
     path: str
     """JSON Pointer; empty for the whole."""
     message: str
@@ -107,8 +101,6 @@ def find_schema_problem(raw: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedArguments:
-    """Arguments as the engine gets them, and their faults."""
-
     arguments: dict[str, Any]
     problems: list[ArgumentProblem] = field(default_factory=list)
 
@@ -150,8 +142,6 @@ class TooDeep(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """The errors that the validator can afford to find."""
-
     errors: list[jsonschema_rs.ValidationError]
     are_all: bool = True
 
@@ -324,12 +314,9 @@ def _argument_problems(error: jsonschema_rs.ValidationError) -> list[ArgumentPro
     return [ArgumentProblem(path, describe_validation_error(error))]
 
 
-LONGEST_VALUE = 200
-"""Characters of the offending value in a message."""
-LONGEST_ENUMERATION = 10_000
-"""Characters of allowed values in a message."""
-LONGEST_REASON = 1_000
-"""Characters of the end of a long message, where the validator states the reason."""
+LONGEST_VALUE = 200  # Characters of the offending value in a message
+LONGEST_ENUMERATION = 10_000  # Characters of allowed values in a message
+LONGEST_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
 MOST_ALTERNATIVES = 10
 
 

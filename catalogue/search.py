@@ -1,6 +1,8 @@
-"""Ranked search over what is exposed: one index in memory, the same on every database. Words are weighed by
-BM25 (k1, b) over three fields as if they were one text, in which a word of a name counts as often as its
-field's weight says. docs/decisions/0016-search.md tells why it is not the database's."""
+"""Ranked search over what is exposed: one index in memory, the same on every database.
+
+Words are weighed by BM25 (k1, b) over three fields as if they were one text, in which a word of a name counts
+as often as its field's weight says. docs/decisions/0016-search.md tells why it is not the database's.
+"""
 
 from __future__ import annotations
 
@@ -129,8 +131,10 @@ SMALL_WORDS = frozenset({
 
 
 def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | None = None) -> list[str]:
-    """Tool names that match the query within the toolset, the best first. Words may be in any order; unknown
-    ones are ignored. There are no operators."""
+    """Tool names that match the query within the toolset, the best first.
+
+    Words may be in any order; unknown ones are ignored. There are no operators.
+    """
     return search_among(catalogue, query, catalogue.seen_through(toolset))
 
 
@@ -140,9 +144,11 @@ def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) 
 
 
 def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
-    """Those of these tools that share a word with the sentences, the likeliest first. Quotes, numbers and
-    addresses are values of arguments and do not count, nor do small words. Few tools have most of the
-    sentences' words, so none is required."""
+    """Those of these tools that share a word with the sentences, the likeliest first.
+
+    Quotes, numbers and addresses are values of arguments and do not count, nor do small words. Few tools have
+    most of the sentences' words, so none is required.
+    """
     kept = (
         word
         for word in QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()

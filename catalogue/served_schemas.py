@@ -14,8 +14,7 @@ from connectors.formats.json_schema import JSON_TYPES, value_at
 ANYTHING = "any"
 NOTHING = "never"
 TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
-MOST_HOPS = 4
-"""Nested references and alternatives that are followed for one word."""
+MOST_HOPS = 4  # Nested references and alternatives that are followed for one word
 MOST_ALTERNATIVES = 4
 HINTS = {
     "object": ("properties", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
@@ -37,7 +36,6 @@ class Place:
         return Place(schema, self.root)
 
     def each(self, keyword: str) -> list["Place"]:
-        """The subschemas in a keyword's list."""
         parts = self.schema.get(keyword) if isinstance(self.schema, dict) else None
         return [self.at(part) for part in parts] if isinstance(parts, list) else []
 
@@ -52,7 +50,6 @@ class Place:
             return None
 
     def chain(self) -> Iterator[dict[str, Any]]:
-        """The schema and the targets of its references in turn."""
         place: Place | None = self
         for _ in range(MOST_HOPS):
             if place is None or not isinstance(place.schema, dict):
@@ -80,7 +77,6 @@ def word_for_type(place: Place, *, hops: int = MOST_HOPS) -> str:
 
 
 def _of_values(schema: dict[str, Any]) -> list[str]:
-    """The types of the enumerated values."""
     if "const" in schema:
         return [JSON_TYPES[type(schema["const"])]]
     values = schema.get("enum")

@@ -1,5 +1,3 @@
-"""Creation and changes of sources, for every door."""
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing

@@ -1,5 +1,3 @@
-"""Creation and changes of toolsets, for every door but the admin's own forms."""
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 

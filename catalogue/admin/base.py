@@ -220,8 +220,10 @@ def button(label: str, **looks: Any) -> Callable[[Callable[..., None]], Callable
 
 
 class ButtonsMixin(CatalogueAdmin):
-    """Buttons on the change page. They post, unlike unfold's own actions: a link in a mail must not refresh
-    or cancel anything."""
+    """Buttons on the change page.
+
+    They post, unlike unfold's own actions: a link in a mail must not refresh or cancel anything.
+    """
 
     buttons: Iterable[str] = ()
 
@@ -299,7 +301,9 @@ def ask_for_selected(
     shown: Iterable[Any] | None = None,
 ) -> HttpResponse | None:
     """The page with the form until that is sent and valid; then `apply` runs and the list is shown again.
-    `note` replaces the number of selected rows, and `shown` their names."""
+
+    `note` replaces the number of selected rows, and `shown` their names.
+    """
     form = form_class(request.POST) if "post" in request.POST else form_class()
     if form.is_bound and form.is_valid():
         apply(form)

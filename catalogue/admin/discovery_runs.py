@@ -1,5 +1,3 @@
-"""Discovery runs: what each listing found, changed and skipped."""
-
 from typing import Any
 
 from django.contrib import admin, messages

@@ -29,8 +29,7 @@ from catalogue.models import WorkflowFilter
 
 SHOWN_NAMES = 20
 SHOWN, HIDDEN = "would be let through", "would be hidden"
-Group = tuple[str, int, list[SafeString], int]
-"""Heading, number, first names, number of further ones."""
+Group = tuple[str, int, list[SafeString], int]  # Heading, number, first names, number of further ones
 HELP = {
     "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page tells it, "
     "and not the tool's. Of tags, one that matches is enough.",
@@ -190,7 +189,6 @@ class WorkflowFilterAdmin(ButtonsMixin):
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """Adds the effect of the deletion on agents."""
         deleted, counts, forbidden, protected = super().get_deleted_objects(objs, request)
         effect = _effect_of([], without=objs)
         told = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]

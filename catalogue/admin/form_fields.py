@@ -32,8 +32,6 @@ MONOSPACE = {
 
 
 class LinesField(forms.CharField):
-    """A list of texts, one a line."""
-
     widget = UnfoldAdminTextareaWidget
 
     def prepare_value(self, value: Any) -> Any:
@@ -134,12 +132,9 @@ class SecretTextarea(UnfoldAdminTextareaWidget):  # type: ignore[misc]
         return None
 
 
-SETTING = "setting_"
-"""Prefix of these fields' names, so that none clashes with a field of the model."""
-ONLY_IF = "data-only-if"
-"""The attribute that tells source_form.js when a field matters."""
-SHORT, LONG = 4, 12
-"""Lines of a text area."""
+SETTING = "setting_"  # Prefix of these fields' names, so that none clashes with a field of the model
+ONLY_IF = "data-only-if"  # The attribute that tells source_form.js when a field matters
+SHORT, LONG = 4, 12  # Lines of a text area
 YES_NO = [(True, "yes"), (False, "no")]
 
 Maker = Callable[[Setting, dict[str, Any]], forms.Field]

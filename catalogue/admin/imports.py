@@ -282,7 +282,6 @@ class TemporalImportPage(SourceImportPage):
 
 
 def tell_of_import(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """Panel row of a source: a link to this page, and the file that declares its workflows."""
     if source.kind != temporal.KIND or not request.user.has_perm("catalogue.change_source"):
         return ("Declared workflows", "")
     address = f"{reverse('admin:catalogue_source_import_temporal')}?{urlencode({'source': source.name})}"
@@ -352,7 +351,6 @@ class OpenApiImportForm(forms.Form):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """Everything but the document, as JSON values."""
         given = self.cleaned_data
         lines = {name: [*filter(None, map(str.strip, given[name].splitlines()))] for name in ("only", "tags")}
         switches = {name: given[name] for name in ("deprecated", "expose", "prune")}
@@ -425,8 +423,7 @@ def _some(names: list[str]) -> str:
 
 AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
-SHOWN_FIELDS = 6
-"""Per object; objects with more are collapsed."""
+SHOWN_FIELDS = 6  # Per object; objects with more are collapsed
 VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
 CHANGED_MEANWHILE = "Something has changed since you looked: this is what the import would change now."
 

@@ -128,7 +128,6 @@ class ProductSettingsAdmin(CatalogueAdmin):
         return pages + super().get_urls()
 
     def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
-        """Grouped like the settings; read-only pages have no fields."""
         if not self.has_change_permission(request, obj):
             return [(None, {"fields": ["settings_shown"]})]
         groups: dict[str, list[str]] = {}

@@ -97,7 +97,6 @@ def cut_short(text: str, length: int) -> str:
 
 
 def pretty_json(value: Any, *, whole: str = "") -> SafeString:
-    """Indented; cut with a note of the whole size."""
     return text_block(json.dumps(value, indent=2, ensure_ascii=False), whole=whole)
 
 

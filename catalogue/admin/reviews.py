@@ -53,10 +53,8 @@ from catalogue.review import (
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER, FIELD, IN_PART = "offer", "field", "in_part"
 SHOWN_DONE = 5
-SHOWN_AT_ONCE = 50
-"""Reviews on one page, and so the most that one click decides."""
-LONGEST_COMPARED = 400
-"""Words of two compared texts; the comparison takes cubic time at worst."""
+SHOWN_AT_ONCE = 50  # Reviews on one page, and so the most that one click decides
+LONGEST_COMPARED = 400  # Words of two compared texts; the comparison takes cubic time at worst
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]

@@ -64,8 +64,7 @@ from connectors.registry import connector_class, connector_kinds, connector_prob
 FORGET = "forget_"
 STORED = "stored; leave empty to keep"
 ENTERED = "entered; leave empty to keep"
-KEPT_ENTRIES = "kept_entries"
-"""The hidden field with the encrypted secrets of a refused form."""
+KEPT_ENTRIES = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
 WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
 TEST = "_test"
 
@@ -174,7 +173,6 @@ class SourceForm(CatalogueForm):
             self.add_error(None, error.messages)
 
     def candidate(self) -> Source:
-        """An unsaved source with the form's values."""
         candidate = Source(name=self.cleaned_data.get("name", ""), kind=self.kind, config=self.config)
         candidate.credentials = self.credentials
         return candidate
@@ -196,7 +194,6 @@ class SourceForm(CatalogueForm):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The stored secrets with new values and without forgotten ones."""
         names = [name for name, setting in self.settings.items() if setting.secret and self._matters(setting)]
         kept = {name: self._stored[name] for name in names if name in self._stored}
         forgotten = {name for name in kept if self.cleaned_data.get(FORGET + name)}
@@ -238,7 +235,6 @@ class SourceForm(CatalogueForm):
 
 
 def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
-    """Without settings where no connector knows the kind."""
     settings = known_settings(kind)
     fields: dict[str, Any] = {"settings": settings, "sealed_for": sealed_for}
     for name, setting in settings.items():
@@ -266,7 +262,6 @@ def _forget_field(setting: Setting, asking: forms.Field) -> forms.Field:
 
 
 def known_settings(kind: str) -> dict[str, Setting]:
-    """None where no connector can be used for the kind."""
     try:
         return settings_of(kind)
     except Misconfigured:

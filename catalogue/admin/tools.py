@@ -100,7 +100,6 @@ def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.Boole
 
 
 def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
-    """The first choice is the default."""
     first = choices[0][0] if choices else None
     return forms.ChoiceField(
         label=label, help_text=help_text, choices=choices, initial=first, widget=UnfoldAdminSelectWidget
@@ -246,8 +245,6 @@ def _at(place: str, written: Any) -> Any:
 
 
 class ToolPagesMixin(ButtonsMixin):
-    """Pages and buttons for the workflow admin."""
-
     actions_list = ("add_tool",)
     buttons = ("remove_tool",)
 
@@ -342,7 +339,6 @@ def may_declare(request: HttpRequest) -> bool:
 
 
 def tell_of_tools(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """Panel row of a source: a link to add a tool."""
     if source.kind != KIND or not may_declare(request):
         return ("Tools", "")
     address = f"{reverse('admin:catalogue_workflow_add_tool')}?{urlencode({'source': source.name})}"
@@ -350,7 +346,6 @@ def tell_of_tools(request: HttpRequest, source: Source) -> tuple[str, Any]:
 
 
 def tell_of_declaration(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """Panel row of a workflow: a link to change its declaration."""
     if workflow.source.kind != KIND or workflow.missing_since is not None or not may_declare(request):
         return ("Declared here", "")
     address = reverse("admin:catalogue_workflow_tool", args=[workflow.pk])

@@ -1,5 +1,3 @@
-"""Filters of the list of workflows."""
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any

@@ -189,8 +189,7 @@ SHOWN_DESCRIPTION = 80
 SHOWN_TAGS = 4
 GLOB_SIGNS = "*?["
 FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
-AREAS = {"description_override": 5, "icon_override": 2}
-"""Heights of text areas, in lines."""
+AREAS = {"description_override": 5, "icon_override": 2}  # Heights of text areas, in lines
 
 SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_title", Value("")), "name")
 """`Workflow.title` for the database."""

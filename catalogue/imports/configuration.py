@@ -55,8 +55,7 @@ from connectors.formats.yaml import Path
 
 SHOWN_VALUE = 160
 SHOWN_BEFORE = 30
-SHOWN_CHANGES = 12
-"""Per object in the history."""
+SHOWN_CHANGES = 12  # Per object in the history
 
 
 class Verb(StrEnum):
@@ -92,7 +91,6 @@ class PlannedChange:
 
     @property
     def told(self) -> str:
-        """For the object's history."""
         shown = "; ".join(map(str, self.fields[:SHOWN_CHANGES]))
         more = len(self.fields) - SHOWN_CHANGES
         return shown + (f"; and {more} more" if more > 0 else "")
@@ -100,8 +98,6 @@ class PlannedChange:
 
 @dataclass(slots=True)
 class Plan:
-    """All changes of an import, in order."""
-
     changes: list[PlannedChange] = field(default_factory=list)
     is_done: bool = False
 
@@ -125,7 +121,6 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Equal for equal changes."""
         return hashlib.sha256("\n".join(map(str, self.changes)).encode()).hexdigest()
 
 
@@ -165,15 +160,12 @@ NOT_LISTED = (
 )
 DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
 DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
-UNCHECKED = ["source", "former_tool_names", *DECLARED]
-"""Columns that are validated elsewhere."""
+UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 NAMES = {column: name for name, column in WORKFLOW.names.items()}
 
 LISTED_PREFIX = "listed "
-"""Prefix of fields of the section `listed` in a plan."""
 
-Layer = Mapping[str, Any]
-"""The engine's fields of a workflow, by the model's names."""
+Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
 
 
 @dataclass(slots=True)
@@ -196,7 +188,6 @@ class Workflows:
         return self._paths[id(row)]
 
     def read(self, source: Source) -> None:
-        """Compare the file's workflows of a source with the stored ones."""
         curated = self.file.mapping(("workflows", source.name))
         listed = self.file.mapping(("listed", source.name))
         present = {row.upstream_id: row for row in source.workflows.select_related("source")}
@@ -274,7 +265,6 @@ class Workflows:
         return {**layer, MISSING: row.missing_since is not None}
 
     def _settle(self) -> None:
-        """Remove reviews that the import decides."""
         for start in range(0, len(self.accepted), BATCH):
             batch = self.accepted[start : start + BATCH]
             Review.objects.changes().filter(workflow__in=batch).delete()
@@ -370,13 +360,11 @@ def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
 
 
 VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}
-"""The verbs of Django's permissions."""
 CHANGE_SOURCE = "catalogue.change_source"
 GROUPS_REFUSED = (
     "groups are changed by superusers in the admin, and by manage.py import_catalogue; leave the section out"
 )
-Rights = Callable[[str], bool]
-"""Whether the actor has a permission such as `catalogue.change_source`."""
+Rights = Callable[[str], bool]  # Whether the actor has a permission such as `catalogue.change_source`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -808,7 +796,6 @@ def _rule_key(rule: Any) -> tuple[Any, ...]:
 def _toolset_as(
     slug: str, values: dict[str, Any], rules: list[dict[str, Any]], picked: list[str]
 ) -> dict[str, Any]:
-    """The toolset in the file as the export would describe it."""
     decided = TOOLSET.decided(Toolset(slug=slug, **values))
     described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
     return decided | ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})

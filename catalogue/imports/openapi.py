@@ -40,8 +40,7 @@ from connectors.http_tools.openapi.document import (
 from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, refusal_of
 from connectors.http_tools.openapi.security import Settings, settings_for
 
-LARGE_LIST = 20_000
-"""Tokens of `tools/list` above which a compact toolset serves agents better."""
+LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serves agents better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,7 @@ class OpenApiImportRequest(ImportRequest):
     selection: Selection = field(default_factory=Selection)
 
 
-TELLING = ("authentication", "api_key_in", "api_key_name")
-"""The settings that say how a source authenticates."""
+TELLING = ("authentication", "api_key_in", "api_key_name")  # The settings that say how a source authenticates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +88,6 @@ class TargetApi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedTool:
-    """An operation that became a tool, or would in a dry run."""
-
     method: str
     path: str
     tags: list[str]
@@ -353,8 +349,6 @@ class RefusalGroup:
 
 @dataclass(frozen=True, slots=True)
 class NoteGroup:
-    """Tools with the same part left out."""
-
     note: str
     tools: list[ImportedTool]
 

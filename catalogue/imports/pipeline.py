@@ -20,7 +20,6 @@ class ImportRequest:
     prune: bool = False
     """Remove the source's workflows that the content does not have."""
     expose: bool = False
-    """Enable new workflows at once."""
     dry_run: bool = False
     """Return what the import would change, and write nothing."""
     by: Actor | None = None
@@ -29,11 +28,8 @@ class ImportRequest:
 
 @dataclass(kw_only=True)
 class ImportOutcome:
-    """What an import changes, or would change in a dry run."""
-
     source: str
     is_new: bool
-    """Whether the import creates the source."""
     notes: list[str]
     dry_run: bool
 

@@ -107,7 +107,6 @@ class _Prepared:
     outcome: TemporalImport
 
     def candidate(self) -> Source:
-        """An unsaved source with the new settings."""
         candidate = Source(name=self.outcome.source, kind=KIND, config=self.config)
         candidate.credentials = self.credentials
         return candidate

@@ -33,8 +33,7 @@ from connectors.http_tools.tool import Authentication, Endpoint, ToolConfig
 
 MOST_TOOLS = 1_000
 SHOWN_STEP = 100
-MOST_BYTES = 4_194_304
-"""Of JSON; a quarter of it for YAML, which takes longer to read."""
+MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
 
 class ToolSubmission(BaseModel):
@@ -80,7 +79,6 @@ def read_submission(raw: Any) -> ToolSubmission:
 
 
 def read_tool(raw: Any) -> ToolConfig:
-    """Raises ToolsRefused with all faults."""
     return _validated({"tools": [raw]}).tools[0]
 
 
@@ -135,8 +133,7 @@ def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> I
             yield str(part)[:SHOWN_STEP]
 
 
-LONGEST_HOST = 60
-"""Leaves room for a number in a source's name of at most 64 characters."""
+LONGEST_HOST = 60  # Leaves room for a number in a source's name of at most 64 characters
 
 SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
 
@@ -160,7 +157,6 @@ Identity = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedTool:
     position: int
-    """Index in the submission."""
     tool: ToolConfig
     connection: Connection
 
@@ -180,8 +176,6 @@ class SubmittedTool:
 
 
 class _NoTarget(Exception):
-    """No source takes the tool."""
-
     def __init__(self, fault: ToolFault) -> None:
         super().__init__(fault.message)
         self.fault = fault
@@ -217,8 +211,6 @@ def _read_connections(tools: Sequence[ToolConfig]) -> tuple[list[SubmittedTool],
 
 
 class _TargetsByAddress:
-    """Sources by the addresses and the authentication of the tools."""
-
     def __init__(self, sources: list[Source], placed: list[SubmittedTool]) -> None:
         self._sources = sources
         self._known = set(
@@ -268,8 +260,6 @@ class _TargetsByAddress:
 
 
 class _NamedTarget:
-    """The one source that the submission names."""
-
     def __init__(self, name: str, sources: list[Source]) -> None:
         self._name = name
         self._source = next((source for source in sources if source.name == name), None)
@@ -414,13 +404,10 @@ class ToolChange:
     """Empty for an exposed tool."""
     note: str = ""
     position: int | None = None
-    """Index in the submission; None for a removed tool."""
 
 
 @dataclass(kw_only=True, slots=True)
 class StoredTools:
-    """The result of a submission, or of its dry run."""
-
     tools: list[ToolChange] = field(default_factory=list)
     """In the order of the submission, followed by removed tools."""
     new_sources: list[str] = field(default_factory=list)

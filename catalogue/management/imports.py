@@ -1,5 +1,3 @@
-"""The base of commands that import."""
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

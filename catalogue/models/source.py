@@ -20,8 +20,7 @@ SOURCE_NAME = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
 )
-TOLERATED_LOSS = 20
-"""Percent."""
+TOLERATED_LOSS = 20  # Percent
 
 
 class SourceQuerySet(ExposingQuerySet["Source"]):

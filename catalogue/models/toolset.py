@@ -17,8 +17,7 @@ SLUG = RegexValidator(
     "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen.",
 )
 
-LONGEST_INLINE_WAIT = 3600
-"""Seconds."""
+LONGEST_INLINE_WAIT = 3600  # Seconds
 
 
 class Toolset(Exposing):

@@ -1,5 +1,7 @@
 """The base of every resource of the API: errors in one shape, strict bodies, and lists with strict filters.
-REST framework imports this module while it defines its own views; `views` builds upon those."""
+
+REST framework imports this module while it defines its own views; `views` builds upon those.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

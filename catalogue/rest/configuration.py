@@ -1,5 +1,3 @@
-"""REST endpoints for configuration as code."""
-
 from collections.abc import Mapping
 from typing import IO, Any
 

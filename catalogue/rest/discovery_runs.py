@@ -1,5 +1,3 @@
-"""REST API of discovery runs."""
-
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]

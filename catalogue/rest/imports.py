@@ -1,5 +1,3 @@
-"""REST endpoints that import OpenAPI documents and Temporal files."""
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,7 +37,6 @@ Outcome = TypeVar("Outcome")
 class ImportViewSet(ApiViewSet[Source]):
     queryset = Source.objects.none()
     text_field = "file"
-    """The field of the request body with the text."""
     refused = "Nothing was imported; `errors` names each mistake."
 
     def check_permissions_for(self, request: Request, source: str) -> None:

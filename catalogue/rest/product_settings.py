@@ -1,5 +1,3 @@
-"""REST API of the product's settings."""
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema, extend_schema_field

@@ -1,5 +1,3 @@
-"""REST API of changed and new workflows that await review."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""REST API of sources, and of the kinds of engines that they can be made for."""
-
 from typing import Any, ClassVar
 
 import django_filters  # type: ignore[import-untyped]

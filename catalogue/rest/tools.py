@@ -1,5 +1,3 @@
-"""REST endpoints for declared HTTP tools."""
-
 from typing import Any
 
 from django.db.models import QuerySet

@@ -1,5 +1,3 @@
-"""REST API of workflows: what agents and administrators read, and what curators decide."""
-
 from functools import cached_property
 from typing import Any
 

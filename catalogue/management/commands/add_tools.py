@@ -1,5 +1,3 @@
-"""`manage.py add_tools`"""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py import_catalogue`"""
-
 import os
 import re
 import sys

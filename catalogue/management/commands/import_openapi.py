@@ -1,5 +1,3 @@
-"""`manage.py import_openapi`"""
-
 import json
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -22,8 +20,7 @@ from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
 from connectors.http_tools.openapi.operations import Selection
 
-SHOWN = 3
-"""Entries per group, unless -v 2."""
+SHOWN = 3  # Entries per group, unless -v 2
 
 
 class Command(ImportCommand):

@@ -1,5 +1,3 @@
-"""`manage.py import_temporal`"""
-
 import os
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any

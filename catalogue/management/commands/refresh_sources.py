@@ -1,5 +1,3 @@
-"""`manage.py refresh_sources`"""
-
 from argparse import ArgumentParser
 from typing import Any
 

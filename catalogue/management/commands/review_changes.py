@@ -1,5 +1,3 @@
-"""`manage.py review_changes`"""
-
 from argparse import ArgumentParser
 from collections.abc import Iterable
 from functools import partial
