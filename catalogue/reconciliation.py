@@ -223,13 +223,7 @@ class _Changes:
 
 @transaction.atomic
 def _apply(
-    source: Source,
-    listing: Listing,
-    *,
-    is_whole: bool,
-    enable: bool | None,
-    by_hand: bool,
-    by: Actor | None,
+    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool, by: Actor | None
 ) -> _Changes:
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()

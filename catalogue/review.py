@@ -17,14 +17,7 @@ from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.reconciliation import (
-    BATCH,
-    LAYER_FIELDS,
-    hash_layer,
-    judge_offer,
-    layer_of,
-    serve_layers,
-)
+from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 

@@ -242,8 +242,7 @@ MAKERS: dict[str, Maker] = {
     "line": lambda _, common: forms.CharField(**common, widget=UnfoldAdminTextInputWidget()),
     "text": lambda _, common: MultilineField(**common, strip=False, widget=_area(LONG, **MONOSPACE)),
     "secret": lambda _, common: forms.CharField(
-        **common,
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
+        **common, widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False)
     ),
     "secret text": lambda _, common: MultilineField(
         **common, widget=SecretTextarea(attrs={"rows": SHORT, **MONOSPACE})

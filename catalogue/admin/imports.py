@@ -180,10 +180,7 @@ BADGES = {
     Change.KEPT: "",
     Change.UNCHANGED: "",
 }
-WORDS = {
-    Change.REMOVED: "removed: not in the file",
-    Change.KEPT: "kept: from an earlier file",
-}
+WORDS = {Change.REMOVED: "removed: not in the file", Change.KEPT: "kept: from an earlier file"}
 
 
 class TemporalImportForm(forms.Form):
@@ -298,8 +295,7 @@ def tell_of_import(request: HttpRequest, source: Source) -> tuple[str, Any]:
 
 class OpenApiImportForm(forms.Form):
     file = forms.FileField(
-        label="Document",
-        widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"}),
+        label="Document", widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"})
     )
     source = forms.CharField(
         label="Source",

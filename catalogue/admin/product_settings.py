@@ -49,11 +49,7 @@ def _help_text(setting: LiveSetting) -> str:
 
 
 def _field(setting: LiveSetting) -> forms.Field:
-    common: dict[str, Any] = {
-        "required": False,
-        "label": _label(setting),
-        "help_text": _help_text(setting),
-    }
+    common: dict[str, Any] = {"required": False, "label": _label(setting), "help_text": _help_text(setting)}
     if setting.type is bool:
         choices = [("", f"not changed: {_shown(setting.default)}"), ("true", "on"), ("false", "off")]
         return forms.TypedChoiceField(

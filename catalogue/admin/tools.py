@@ -91,11 +91,7 @@ def _seconds(label: str, help_text: str) -> forms.IntegerField:
 
 def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.BooleanField:
     return forms.BooleanField(
-        label=label,
-        help_text=help_text,
-        required=False,
-        initial=initial,
-        widget=UnfoldBooleanSwitchWidget,
+        label=label, help_text=help_text, required=False, initial=initial, widget=UnfoldBooleanSwitchWidget
     )
 
 

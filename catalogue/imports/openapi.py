@@ -294,11 +294,7 @@ def _move_refused(found: ReadTools, refusal: ToolsRefused) -> None:
 def _imported(tool: ReadTool, change: ToolChange) -> ImportedTool:
     operation = tool.operation
     return ImportedTool(
-        method=operation.method,
-        path=operation.path,
-        tags=operation.tags,
-        stored=change,
-        notes=tool.notes,
+        method=operation.method, path=operation.path, tags=operation.tags, stored=change, notes=tool.notes
     )
 
 

@@ -572,10 +572,7 @@ def _unusable_output(problem: str) -> ToolProblem:
 def _note(workflow: Workflow, change: Change) -> str:
     """Set if the tool could not get its usual name."""
     wanted = make_tool_name(
-        name=workflow.name,
-        upstream_id=workflow.upstream_id,
-        source_name=workflow.source.name,
-        taken=set(),
+        name=workflow.name, upstream_id=workflow.upstream_id, source_name=workflow.source.name, taken=set()
     )
     if change is not Change.ADDED or workflow.tool_name == wanted:
         return ""

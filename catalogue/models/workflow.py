@@ -184,10 +184,7 @@ class Workflow(Exposing):
 
     # What the curator decided; discovery never touches these.
     tool_name = models.CharField(
-        max_length=64,
-        unique=True,
-        validators=[TOOL_NAME],
-        help_text="What agents call.",
+        max_length=64, unique=True, validators=[TOOL_NAME], help_text="What agents call."
     )
     former_tool_names = JSONTextField(
         default=list, editable=False, help_text="What agents called it before, the last name first."
@@ -289,7 +286,7 @@ class Workflow(Exposing):
     class Meta:
         ordering = ("tool_name",)
         constraints = [
-            models.UniqueConstraint(fields=["source", "upstream_id"], name="one_workflow_per_engine_id"),
+            models.UniqueConstraint(fields=["source", "upstream_id"], name="one_workflow_per_engine_id")
         ]
 
     def __str__(self) -> str:

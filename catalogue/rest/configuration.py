@@ -158,14 +158,8 @@ class ConfigurationViewSet(ImportViewSet):
         "has is described by it as a whole; others stay unless they are pruned. Groups are for superusers, "
         "and not for tokens. The file may be the body itself, as `application/yaml`.",
         parameters=[PLAN, PRUNE],
-        request={
-            "application/json": CatalogueImportSerializer,
-            MEDIA_TYPE: OpenApiTypes.OBJECT,
-        },
-        responses={
-            200: PlanSerializer,
-            400: OpenApiResponse(ProblemSerializer, REFUSED),
-        },
+        request={"application/json": CatalogueImportSerializer, MEDIA_TYPE: OpenApiTypes.OBJECT},
+        responses={200: PlanSerializer, 400: OpenApiResponse(ProblemSerializer, REFUSED)},
         examples=[OpenApiExample("A toolset", EXAMPLE, request_only=True, media_type="application/json")],
     )
     @action(detail=False, methods=["post"], url_path="import", parser_classes=[BoundedJSONParser, YAMLParser])

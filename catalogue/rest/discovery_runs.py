@@ -11,11 +11,7 @@ from rest_framework.response import Response
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun
 from catalogue.permissions import Access
-from catalogue.rest.base import (
-    ProblemSerializer,
-    Refusal,
-    StableOrdering,
-)
+from catalogue.rest.base import ProblemSerializer, Refusal, StableOrdering
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import ReviewRefused, confirm_listing
 from catalogue.scopes import Scope

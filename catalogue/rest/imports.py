@@ -1,24 +1,14 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from drf_spectacular.utils import (
-    OpenApiExample,
-    OpenApiResponse,
-    extend_schema,
-    extend_schema_field,
-)
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_field
 from rest_framework import serializers, status
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.history import actor_of
-from catalogue.imports.openapi import (
-    ImportedTool,
-    OpenApiImport,
-    OpenApiImportRequest,
-    import_document,
-)
+from catalogue.imports.openapi import ImportedTool, OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source

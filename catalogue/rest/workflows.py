@@ -257,10 +257,7 @@ class ArgumentOverrideSerializer(StrictSerializer):
 class OverridesSerializer(StrictSerializer):
     """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
 
-    tool_name = serializers.CharField(
-        max_length=64,
-        help_text="What agents call.",
-    )
+    tool_name = serializers.CharField(max_length=64, help_text="What agents call.")
     alias_days = serializers.IntegerField(
         min_value=0,
         max_value=MOST_ALIAS_DAYS,
