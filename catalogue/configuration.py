@@ -2,7 +2,7 @@
 give the same text, and no secret is in it. Every mistake is reported with its line and key. A model's field
 that is in none of the lists here fails a test."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,24 +82,13 @@ class Curated:
 
 
 LISTED: Mapping[str, str] = {
-    "name": "name",
-    "title": "upstream_title",
-    "description": "description",
-    "category": "category",
-    "version": "version",
-    "author": "author",
-    "tags": "tags",
-    "execution_type": "execution_type",
-    "input_schema": "input_schema",
-    "output_schema": "output_schema",
-    "annotations": "hints",
-    "icons": "icons",
-    "timeout_seconds": "upstream_timeout_seconds",
-    "cache_seconds": "upstream_cache_seconds",
-    "queries": "queries",
-    "signals": "signals",
+    "name": "name", "title": "upstream_title", "description": "description", "category": "category",
+    "version": "version", "author": "author", "tags": "tags", "execution_type": "execution_type",
+    "input_schema": "input_schema", "output_schema": "output_schema", "annotations": "hints",
+    "icons": "icons", "timeout_seconds": "upstream_timeout_seconds",
+    "cache_seconds": "upstream_cache_seconds", "queries": "queries", "signals": "signals",
     "metadata": "metadata",
-}
+}  # fmt: skip
 """Listed fields: the model's names by those of `WorkflowDefinition`."""
 LISTED_BESIDES = ("schema_problem", "resembles")
 MISSING = "missing"  # Marks a workflow that its engine no longer lists
@@ -187,15 +176,6 @@ def _settings() -> dict[str, Any]:
     return dict(sorted(row.overrides.items())) if row else {}
 
 
-def _groups() -> dict[str, list[str]]:
-    groups = Group.objects.prefetch_related("permissions__content_type").order_by("name")
-    return {group.name: sorted(permissions_of(group.permissions.all())) for group in groups}
-
-
-def _sources() -> dict[str, Any]:
-    return {source.name: describe_source(source) for source in _in_order(Source.objects.all(), "name")}
-
-
 def describe_source(source: Source) -> dict[str, Any]:
     described = {"kind": source.kind, "config": dict(sorted(source.config.items()))}
     return described | {"secrets": secrets_of(source)} | SOURCE.decided(source)
@@ -213,18 +193,10 @@ def secrets_of(source: Source) -> list[str]:
         return []
 
 
-def _workflows() -> dict[str, dict[str, Any]]:
-    return _by_source(describe_curation)
-
-
 def describe_curation(workflow: Workflow) -> dict[str, Any]:
     described = {"tool_name": workflow.tool_name, "enabled": workflow.enabled} | WORKFLOW.decided(workflow)
     former = workflow.former_tool_names
     return described | ({"former_tool_names": former} if former else {})
-
-
-def _listed() -> dict[str, dict[str, Any]]:
-    return _by_source(_describe_listed)
 
 
 def _describe_listed(workflow: Workflow) -> dict[str, Any]:
@@ -256,19 +228,10 @@ def _by_source(describe: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _filters() -> list[dict[str, Any]]:
-    return [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()]
-
-
 def describe_rule(curated: Curated, rule: Any) -> dict[str, Any]:
     """Everything the rule does, with `enabled` and the note if they are not the default."""
     whole = {name: getattr(rule, name) for name in ("action", "subject", "syntax", "pattern")}
     return whole | curated.decided(rule)
-
-
-def _toolsets() -> dict[str, Any]:
-    toolsets = Toolset.objects.prefetch_related("rules", "picked")
-    return {toolset.slug: describe_toolset(toolset) for toolset in _in_order(toolsets, "slug")}
 
 
 def describe_toolset(toolset: Toolset) -> dict[str, Any]:
@@ -283,14 +246,20 @@ def _in_order(rows: Any, name: str) -> list[Any]:
     return sorted(rows.order_by(), key=attrgetter(name))
 
 
-_WRITERS = {
+_WRITERS: dict[str, Callable[[], Any]] = {
     "settings": _settings,
-    "groups": _groups,
-    "sources": _sources,
-    "filters": _filters,
-    "toolsets": _toolsets,
-    "workflows": _workflows,
-    "listed": _listed,
+    "groups": lambda: {
+        group.name: sorted(permissions_of(group.permissions.all()))
+        for group in Group.objects.prefetch_related("permissions__content_type").order_by("name")
+    },
+    "sources": lambda: {one.name: describe_source(one) for one in _in_order(Source.objects, "name")},
+    "filters": lambda: [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()],
+    "toolsets": lambda: {
+        toolset.slug: describe_toolset(toolset)
+        for toolset in _in_order(Toolset.objects.prefetch_related("rules", "picked"), "slug")
+    },
+    "workflows": lambda: _by_source(describe_curation),
+    "listed": lambda: _by_source(_describe_listed),
 }
 
 
@@ -414,11 +383,11 @@ class CatalogueFile:
         value = self.document.value
         version = value.get("version") if isinstance(value, dict) else None
         if version != VERSION or isinstance(version, bool):
-            message = (
+            found = (
                 "a file begins with `version: 1`" if version is None else f"version {version} is not known"
             )
             path = ("version",) if version is not None else ()
-            self.refuse(path, f"{message}; this product reads version {VERSION}, as its export writes it")
+            self.refuse(path, f"{found}; this product reads version {VERSION}, as its export writes it")
             self.raise_problems()
 
 

@@ -154,9 +154,9 @@ def make_connector(source: Source) -> Connector:
     try:
         return connector(connector.Config.model_validate(source.config | source.credentials))
     except ValidationError as error:
-        raise Misconfigured(
-            f"The settings of source {source.name} cannot be used: {_sentence(error, connector.Config)}"
-        ) from None
+        problems = [": ".join(filter(None, problem)) for problem in _problems(error, connector.Config)]
+        message = f"The settings of source {source.name} cannot be used: {'; '.join(problems)}"
+        raise Misconfigured(message) from None
     except CredentialsUnreadable as error:
         raise Misconfigured(str(error)) from None
     except Misconfigured:
@@ -229,8 +229,3 @@ def _let_go(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int
 
 _closing: set[asyncio.Future[None]] = set()
 """Keeps the tasks alive; the event loop holds only weak references."""
-
-
-def _sentence(error: ValidationError, config: type[BaseModel]) -> str:
-    problems = _problems(error, config)
-    return "; ".join(f"{field}: {message}" if field else message for field, message in problems)

@@ -13,22 +13,10 @@ from catalogue.models import Review, Revision, Source, Workflow
 from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
-    "tool_name",
-    "title_override",
-    "description_override",
-    "tags_override",
-    "argument_overrides",
-    "timeout_seconds",
-    "inline_wait_seconds",
-    "execution_type_override",
-    "on_disconnect",
-    "reattach",
-    "max_concurrent",
-    *CURATORS_HINTS,
-    "icon_override",
-    "offered_as_prompt",
-    "cache_seconds",
-)
+    "tool_name", "title_override", "description_override", "tags_override", "argument_overrides",
+    "timeout_seconds", "inline_wait_seconds", "execution_type_override", "on_disconnect", "reattach",
+    "max_concurrent", *CURATORS_HINTS, "icon_override", "offered_as_prompt", "cache_seconds",
+)  # fmt: skip
 
 
 MOST_FORMER_NAMES = 20

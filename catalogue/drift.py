@@ -457,7 +457,9 @@ def find_suspicious(value: Any) -> dict[str, None]:
         readable = "".join(char for char in readable if unicodedata.category(char) not in UNSEEN)
         for pattern in PATTERNS:
             for match in pattern.finditer(readable):
-                found[_excerpt(match[0])] = None
+                line = " ".join(match[0].split())
+                shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
+                found[f"\u201c{shown}\u201d"] = None
     return found
 
 
@@ -478,9 +480,3 @@ def texts_in(value: Any) -> Iterator[str]:
         for name, item in value.items():
             yield name
             yield from texts_in(item)
-
-
-def _excerpt(text: str) -> str:
-    line = " ".join(text.split())
-    shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
-    return f"\u201c{shown}\u201d"

@@ -95,9 +95,10 @@ def _add_entries(
     are_deleted: bool = False,
 ) -> None:
     """`changes` are by the id() of the row."""
-    kinds = HistoryEntry.Kind
-    seen_by_agents = [row for row, _ in entries if isinstance(row, Exposing) and changes.get(id(row))]
+    seen_by_agents = {id(row) for row, _ in entries if isinstance(row, Exposing) and changes.get(id(row))}
     revision = Revision.current() if seen_by_agents else None
+    added = {id(row) for row, _ in entries if isinstance(row, Recorded) and row.as_read is None}
+    kinds = HistoryEntry.Kind
     HistoryEntry.objects.bulk_create(
         [
             HistoryEntry(
@@ -107,20 +108,16 @@ def _add_entries(
                 model=HistoryEntry.label_of(type(row)),
                 object_id=str(row.pk),
                 object_name=str(row)[:LONGEST_NAME],
-                kind=kinds.DELETED if are_deleted else kinds.ADDED if _is_new(row) else kinds.CHANGED,
+                kind=kinds.DELETED if are_deleted else kinds.ADDED if id(row) in added else kinds.CHANGED,
                 message=message,
                 changes=changes.get(id(row), {}),
-                revision=revision if isinstance(row, Exposing) and changes.get(id(row)) else None,
+                revision=revision if id(row) in seen_by_agents else None,
                 reverts=reverts,
             )
             for row, message in entries
         ],
         batch_size=BATCH,
     )
-
-
-def _is_new(row: models.Model) -> bool:
-    return isinstance(row, Recorded) and row.as_read is None
 
 
 def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]]]:

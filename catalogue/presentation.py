@@ -68,11 +68,6 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
         )
 
 
-def is_shown_without_request(address: str) -> bool:
-    """No request to a foreign server is needed."""
-    return address.startswith("data:")
-
-
 def _read_icon(given: Any, at_most: int) -> dict[str, Any]:
     """`src` and MCP's other members where well-formed."""
     if not isinstance(given, dict):

@@ -37,6 +37,9 @@ LAYER_FIELDS = (
 )  # fmt: skip
 """The fields that are accepted of a workflow, or offered in their place."""
 UPSTREAM_FIELDS = (*LAYER_FIELDS, "changed_at", "missing_since")
+COPIED_FIELDS = (
+    "name", "description", "category", "version", "author", "tags", "execution_type", "metadata",
+)  # fmt: skip
 ADDED_LATER = {
     "upstream_title", "hints", "icons", "upstream_timeout_seconds", "upstream_cache_seconds", "queries",
     "signals",
@@ -160,16 +163,9 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
     undescribed = "" if item.description else NO_DESCRIPTION
     if problems := [*filter(None, [undescribed, checked.remark]), *of_parts]:
         listing.flagged.append({"id": item.id, "name": item.name, "reason": " ".join(problems)})
-    layer = {
+    layer = {name: getattr(item, name) for name in COPIED_FIELDS} | {
         "upstream_id": item.id,
-        "name": item.name,
         "upstream_title": item.title,
-        "description": item.description,
-        "category": item.category,
-        "version": item.version,
-        "author": item.author,
-        "tags": item.tags,
-        "execution_type": item.execution_type,
         "input_schema": checked.schema,
         "output_schema": check_output_schema(item.output_schema),
         "schema_problem": checked.problem,
@@ -179,7 +175,6 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         "upstream_cache_seconds": item.cache_seconds,
         "queries": queries,
         "signals": signals,
-        "metadata": item.metadata,
     }
     listing.layers[item.id] = layer | {"content_hash": _content_hash(layer)}
 

@@ -191,10 +191,6 @@ def _restore(key: str, values: dict[str, Any]) -> Any:
     return rule
 
 
-def _restore_toolset(key: str, values: dict[str, Any]) -> Any:
-    return write_toolset(Toolset(pk=int(key)), **values)
-
-
 def _restore_source(key: str, values: dict[str, Any]) -> Any:
     """Its next listing brings its workflows; their curation is lost."""
     known = {name: value for name, value in values.items() if name in ("name", "kind", "config", *UPDATABLE)}
@@ -224,7 +220,7 @@ removers: dict[type[models.Model], Callable[[Any], None]] = {
 }
 restorers: dict[type[models.Model], Callable[[str, dict[str, Any]], Any]] = {
     WorkflowFilter: _restore,
-    Toolset: _restore_toolset,
+    Toolset: lambda key, values: write_toolset(Toolset(pk=int(key)), **values),
     Source: _restore_source,
 }
 """By the object's key and its values."""

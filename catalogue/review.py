@@ -1,10 +1,9 @@
 """Reviewing held changes, new workflows and held listings. A decision names the offer that it is about: if
 the engine has changed it since, it is not decided."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from django.db import transaction
@@ -104,7 +103,8 @@ def _decide(
     fields: Collection[str] = (),
 ) -> Decided:
     decided, placement = Decided(), Placement()
-    for keys in _batches(offers):
+    every = list(offers)
+    for keys in (every[start : start + BATCH] for start in range(0, len(every), BATCH)):
         with transaction.atomic():
             # The same lock as for listings, so that neither overwrites the other.
             Revision.lock()
@@ -214,12 +214,6 @@ def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
     except RefreshRefused:
         pass
     return None
-
-
-def _batches(offers: Offers) -> Iterator[list[int]]:
-    keys = iter(offers)
-    while batch := list(islice(keys, BATCH)):
-        yield batch
 
 
 def _named(names: Iterable[str], most: int = 10) -> str:

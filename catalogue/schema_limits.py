@@ -17,15 +17,9 @@ MAX_NODES = 5_000
 MAX_DEPTH_OF_REFERENCES = 200
 MAX_EXPANDED = 100_000  # Nodes with references followed; a validator takes about a millisecond for as many
 DIALECTS = tuple(
-    f"{scheme}://json-schema.org/{path}"
+    f"{scheme}://json-schema.org/{path}/schema"
     for scheme in ("http", "https")
-    for path in (
-        "draft-04/schema",
-        "draft-06/schema",
-        "draft-07/schema",
-        "draft/2019-09/schema",
-        "draft/2020-12/schema",
-    )
+    for path in ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 )
 LITERALS = frozenset({"enum", "const", "default", "examples", "example"})
 """Keywords with data, in which references mean nothing."""

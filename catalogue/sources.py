@@ -20,14 +20,9 @@ from connectors.protocol import Connector, Health
 
 CHECK_TIMEOUT_SECONDS = 60.0
 UPDATABLE = (
-    "name",
-    "enabled",
-    "new_workflows",
-    "change_policy",
-    "vanishing_share_percent",
-    "refresh_interval",
+    "name", "enabled", "new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval",
     "max_concurrent",
-)
+)  # fmt: skip
 
 
 def create_source(*, credentials: dict[str, str], **fields: Any) -> Source:
@@ -57,17 +52,8 @@ def configure_source(
     source.next_refresh_at = source.configured_at = timezone.now()
     source.refresh_lease_expires_at, source.failures = None, 0
     # Not the whole row: a listing that ends meanwhile writes its own part of it.
-    source.save(
-        update_fields=[
-            "config",
-            "encrypted_credentials",
-            "configured_at",
-            "next_refresh_at",
-            "refresh_lease_expires_at",
-            "failures",
-            "updated_at",
-        ]
-    )
+    times = ("configured_at", "next_refresh_at", "refresh_lease_expires_at", "updated_at")
+    source.save(update_fields=["config", "encrypted_credentials", "failures", *times])
     return source
 
 
@@ -148,9 +134,8 @@ def check_settings(source: Source) -> None:
     except Misconfigured as error:
         raise ValidationError({"kind": error.message}) from None
     if misplaced:
-        raise ValidationError(
-            {"config": f"{', '.join(misplaced)}: a secret; as a credential it would be stored encrypted."}
-        )
+        message = f"{', '.join(misplaced)}: a secret; as a credential it would be stored encrypted."
+        raise ValidationError({"config": message})
     try:
         make_connector(source)
     except Misconfigured as error:

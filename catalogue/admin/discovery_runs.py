@@ -71,13 +71,6 @@ def outcome_badge(run: DiscoveryRun) -> SafeString:
     return badge(run.get_outcome_display(), OUTCOME_BADGES[DiscoveryRun.Outcome(run.outcome)])
 
 
-def _linked(request: HttpRequest, named: list[dict[str, Any]]) -> list[Any]:
-    return [
-        link_if_allowed(request, one["tool_name"], "catalogue_workflow_change", one["workflow"])
-        for one in named
-    ]
-
-
 @admin.register(DiscoveryRun)
 class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
     list_display = ("started", "source", "outcome_shown", "trigger", "took", "told")
@@ -167,13 +160,18 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
             messages.error(request, format_html("Confirmed, but: {} {}", run.error, details))
 
     def panel(self, request: HttpRequest, obj: DiscoveryRun) -> dict[str, Any]:
+        page = "catalogue_workflow_change"
         return {
             "headline": [outcome_badge(obj), HELD] if self.get_buttons(request, obj) else [],
             "facts": [("Confirmed", exactly(obj.confirmed_at))],
             "named": [
-                (label, getattr(obj, change), _linked(request, obj.changes[change]))
+                (
+                    label,
+                    getattr(obj, change),
+                    [link_if_allowed(request, one["tool_name"], page, one["workflow"]) for one in changed],
+                )
                 for change, label in NAMED.items()
-                if obj.changes.get(change)
+                if (changed := obj.changes.get(change))
             ],
             "skipped_count": obj.skipped_count,
             "skipped": table(

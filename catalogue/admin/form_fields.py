@@ -31,9 +31,19 @@ MONOSPACE = {
 }
 
 
-class LinesField(forms.CharField):
+class ParsedField(forms.CharField):
+    """Compares values rather than texts: the same value written otherwise is no change."""
+
     widget = UnfoldAdminTextareaWidget
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return bool(self.to_python(initial) != self.to_python(data))
+        except forms.ValidationError:
+            return True
+
+
+class LinesField(ParsedField):
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, list) else value
 
@@ -41,11 +51,8 @@ class LinesField(forms.CharField):
         lines = value if isinstance(value, list) else str(value or "").splitlines()
         return [line.strip() for line in lines if line.strip()]
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return self.to_python(initial) != self.to_python(data)
 
-
-class CommasField(forms.CharField):
+class CommasField(ParsedField):
     widget = UnfoldAdminTextInputWidget
 
     def prepare_value(self, value: Any) -> Any:
@@ -55,26 +62,16 @@ class CommasField(forms.CharField):
         parts = value if isinstance(value, list) else str(value or "").split(",")
         return [part.strip() for part in parts if part.strip()]
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(self.to_python(initial) != self.to_python(data))
 
-
-class MultilineField(forms.CharField):
+class MultilineField(ParsedField):
     """Text with the browser's line ends normalised."""
-
-    widget = UnfoldAdminTextareaWidget
 
     def to_python(self, value: Any) -> str:
         return "\n".join(str(value or "").splitlines()).rstrip()
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return self.to_python(initial) != self.to_python(data)
 
-
-class PairsField(forms.CharField):
+class PairsField(ParsedField):
     """Texts by name, one `name=value` a line."""
-
-    widget = UnfoldAdminTextareaWidget
 
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -93,12 +90,6 @@ class PairsField(forms.CharField):
                 raise forms.ValidationError(f"{name} stands there twice.")
             pairs[name] = text
         return pairs
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        try:
-            return self.to_python(initial) != self.to_python(data)
-        except forms.ValidationError:
-            return True
 
 
 class JsonValueField(forms.CharField):

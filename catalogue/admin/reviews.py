@@ -196,9 +196,10 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         return ()
 
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
-        workflow, differences = obj.workflow, differences_of(obj)
+        workflow, differences, is_new = obj.workflow, differences_of(obj), obj.kind == Review.Kind.NEW
+        served = "Agents do not see it yet." if is_new else "Agents see it as it was accepted."
         return {
-            "headline": [_headline(obj)],
+            "headline": [side_by_side([self.kind_shown(obj), served])],
             "facts": [
                 ("Workflow", link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)),
                 ("Source", link(workflow.source, "catalogue_source_change", workflow.source_id)),
@@ -208,7 +209,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
             "shown_differences": [_ShownDifference(one) for one in differences],
             "parts": self._parts(request, obj, differences),
             "offer": obj.offer_hash,
-            "new_workflow": _shown_new(workflow) if obj.kind == Review.Kind.NEW else (),
+            "new_workflow": _shown_new(workflow) if is_new else (),
         }
 
     def _parts(
@@ -235,14 +236,6 @@ def _label(one: Button, review: Review) -> str:
     if review.kind == Review.Kind.NEW:
         return {"accept": "Accept and enable", "keep": "Leave hidden"}[one.name]
     return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
-
-
-def _headline(review: Review) -> SafeString:
-    told = (
-        "Agents do not see it yet." if review.kind == Review.Kind.NEW else "Agents see it as it was accepted."
-    )
-    kind = badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
-    return side_by_side([kind, told])
 
 
 def _told(review: Review, placement: Placement) -> SafeString:
@@ -273,11 +266,8 @@ def _tell(request: HttpRequest, decided: Decided, done: str) -> None:
 
 class _ShownDifference:
     def __init__(self, difference: Difference) -> None:
-        self.told, self.warning = (
-            _with_code(difference.text[:1].upper() + difference.text[1:]),
-            difference.warning,
-        )
-        self.harmless = difference.harmless
+        self.told = _with_code(difference.text[:1].upper() + difference.text[1:])
+        self.warning, self.harmless = difference.warning, difference.harmless
         old, new = difference.old, difference.new
         if isinstance(old, str) and isinstance(new, str):
             self.old, self.new = _marked(old, new)

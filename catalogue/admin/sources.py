@@ -58,7 +58,6 @@ from catalogue.sources import (
     update_source,
 )
 from connectors.errors import Misconfigured
-from connectors.protocol import Health
 from connectors.registry import connector_class, connector_kinds, connector_problems, usable_connectors
 
 FORGET = "forget_"
@@ -295,7 +294,9 @@ def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     lines: dict[str, list[Any]] = {"": []}
     stored = stored_credentials(source) if source else {}
     for setting in known_settings(kind).values():
-        lines.setdefault(setting.hints.group, []).append(_line(setting, stored))
+        field, may_forget = SETTING + setting.name, setting.secret and not setting.required
+        line = (field, FORGET + setting.name) if may_forget and stored.get(setting.name) else field
+        lines.setdefault(setting.hints.group, []).append(line)
     introduction = ""
     if source is None and known_settings(kind):
         others = ANOTHER_KIND if len(connector_kinds()) > 1 else ""
@@ -314,12 +315,6 @@ def label_of(kind: str) -> str:
         return connector_class(kind).label
     except Misconfigured as error:
         return error.message if kind else ""
-
-
-def _line(setting: Setting, stored: dict[str, str]) -> Any:
-    field = SETTING + setting.name
-    may_be_forgotten = setting.secret and stored.get(setting.name) and not setting.required
-    return (field, FORGET + setting.name) if may_be_forgotten else field
 
 
 HEALTH_BADGES = {
@@ -579,13 +574,9 @@ def _try(form: SourceForm) -> dict[str, Any]:
             "told": [f"{labels.get(name, '')}{message}" for name, told in problems for message in told],
         }
     health = check_candidate(form.candidate())
-    return {"ok": health.ok, "told": [_in_words(health)]}
-
-
-def _in_words(health: Health) -> str:
-    if health.latency_seconds is None:
-        return health.message
-    return f"{health.message} ({duration(round(health.latency_seconds * 1000))})"
+    seconds = health.latency_seconds
+    took = "" if seconds is None else f" ({duration(round(seconds * 1000))})"
+    return {"ok": health.ok, "told": [f"{health.message}{took}"]}
 
 
 def _problem_of(kind: str) -> str:

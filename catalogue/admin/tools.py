@@ -45,24 +45,14 @@ NO_ARGUMENTS = {"type": "object", "properties": {}}
 
 
 PLACES = {
-    "name": "/name",
-    "title": "/title",
-    "description": "/description",
-    "tags": "/tags",
-    "method": "/api/method",
-    "endpoint": "/api/endpoint",
-    "body_format": "/api/body_format",
-    "idempotency_header": "/api/idempotency_header",
-    "anonymous": "/api/anonymous",
-    "input_schema": "/input_schema",
-    "input_mappings": "/field_mappings/input",
-    "constants": "/field_mappings/constants",
-    "output_schema": "/output_schema",
-    "output_is_promised": "/output_is_promised",
-    "output_mappings": "/field_mappings/output",
-    "timeout_seconds": "/timeout_seconds",
-    "cache_seconds": "/cache_seconds",
-}
+    "name": "/name", "title": "/title", "description": "/description", "tags": "/tags",
+    "method": "/api/method", "endpoint": "/api/endpoint", "body_format": "/api/body_format",
+    "idempotency_header": "/api/idempotency_header", "anonymous": "/api/anonymous",
+    "input_schema": "/input_schema", "input_mappings": "/field_mappings/input",
+    "constants": "/field_mappings/constants", "output_schema": "/output_schema",
+    "output_is_promised": "/output_is_promised", "output_mappings": "/field_mappings/output",
+    "timeout_seconds": "/timeout_seconds", "cache_seconds": "/cache_seconds",
+}  # fmt: skip
 """The place in a ToolConfig that each form field fills in."""
 
 

@@ -781,10 +781,7 @@ class _Import:
         try:
             check()
         except ValidationError as error:
-            names = (
-                {column: name for name, column in WORKFLOW.names.items()} if path[0] == "workflows" else {}
-            )
-            self._file.refuse_all(path, error, names)
+            self._file.refuse_all(path, error, NAMES if path[0] == "workflows" else {})
             return True
         return False
 

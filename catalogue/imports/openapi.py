@@ -25,7 +25,7 @@ from catalogue.imports.pipeline import (
 )
 from catalogue.imports.tools import StoredTools, ToolChange, address_of, free_source_name, store_tools
 from catalogue.models import Revision, Source
-from catalogue.patterns import compile_pattern
+from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
 from catalogue.sources import create_source
 from connectors.http_tools.config import HttpConfig
@@ -71,11 +71,8 @@ class TargetApi:
         """The settings of authentication, with defaults filled in."""
         fields = HttpConfig.model_fields
         settings = {name: str(self.config.get(name, fields[name].default)) for name in TELLING}
-        return (
-            settings
-            if settings["authentication"] == "api_key"
-            else {"authentication": settings["authentication"]}
-        )
+        kind = settings["authentication"]
+        return settings if kind == "api_key" else {"authentication": kind}
 
     @property
     def lacking(self) -> str:
@@ -133,7 +130,7 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
                 base_url=target.base_url,
                 settings=target.authentication,
                 selection=request.selection,
-                usable_pattern=_is_usable,
+                usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
             )
             with transaction.atomic():
                 Revision.lock()
@@ -321,14 +318,6 @@ def _size_in_list(tool: ReadTool) -> int:
     config = tool.config
     listed = {"name": config.name, "title": config.title, "description": config.description}
     return len(json.dumps(listed | {"inputSchema": config.input_schema}, separators=(",", ":")))
-
-
-def _is_usable(pattern: str) -> bool:
-    try:
-        compile_pattern(pattern)
-    except ValueError:
-        return False
-    return True
 
 
 QUOTED = re.compile(r'"[^"]*"')

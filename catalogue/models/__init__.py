@@ -8,17 +8,6 @@ from catalogue.models.toolset import Toolset, ToolsetRule
 from catalogue.models.workflow import Review, Workflow
 
 __all__ = [
-    "ChoosingRule",
-    "DiscoveryRun",
-    "Exposing",
-    "HistoryEntry",
-    "ProductSettings",
-    "Recorded",
-    "Review",
-    "Revision",
-    "Source",
-    "Toolset",
-    "ToolsetRule",
-    "Workflow",
-    "WorkflowFilter",
-]
+    "ChoosingRule", "DiscoveryRun", "Exposing", "HistoryEntry", "ProductSettings", "Recorded", "Review",
+    "Revision", "Source", "Toolset", "ToolsetRule", "Workflow", "WorkflowFilter",
+]  # fmt: skip

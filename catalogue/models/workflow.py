@@ -29,19 +29,11 @@ TOOL_NAME = RegexValidator(
 
 
 OVERRIDES: dict[str, Any] = {
-    "title_override": "",
-    "description_override": "",
-    "tags_override": None,
+    **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
+    **dict.fromkeys(("tags_override", "timeout_seconds", "max_concurrent", "cache_seconds")),
+    **dict.fromkeys(CURATORS_HINTS),
     "former_tool_names": [],
-    "read_only_hint": None,
-    "destructive_hint": None,
-    "idempotent_hint": None,
-    "open_world_hint": None,
-    "icon_override": "",
-    "timeout_seconds": None,
-    "max_concurrent": None,
     "execution_type_override": "",
-    "cache_seconds": None,
 }
 """The columns of a curator's decisions, with their values where there is none."""
 

@@ -108,12 +108,8 @@ class PlanSerializer(serializers.Serializer[Plan]):
     changes = PlannedChangeSerializer(many=True, help_text="Empty where nothing differs.")
 
 
-def _flag(name: str, description: str) -> OpenApiParameter:
-    return OpenApiParameter(name, bool, description=description)
-
-
-PLAN = _flag("plan", "Write nothing, tell what would change.")
-PRUNE = _flag("prune", "Remove what the sections of the file do not have.")
+PLAN = OpenApiParameter("plan", bool, description="Write nothing, tell what would change.")
+PRUNE = OpenApiParameter("prune", bool, description="Remove what the sections of the file do not have.")
 SECTION = OpenApiParameter(
     "section", str, many=True, enum=list(SECTIONS), description="Only these; all if none is named."
 )

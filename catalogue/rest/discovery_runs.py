@@ -17,7 +17,6 @@ from catalogue.review import ReviewRefused, confirm_listing
 from catalogue.scopes import Scope
 
 
-# Discovery runs
 class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
     duration_ms = serializers.IntegerField(allow_null=True)
@@ -26,24 +25,10 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
     class Meta:
         model = DiscoveryRun
         fields: tuple[str, ...] = (
-            "id",
-            "source",
-            "trigger",
-            "outcome",
-            "started_at",
-            "finished_at",
-            "duration_ms",
-            "found",
-            "added",
-            "updated",
-            "unchanged",
-            "returned",
-            "missing",
-            "held",
-            "skipped_count",
-            "error",
+            "id", "source", "trigger", "outcome", "started_at", "finished_at", "duration_ms", "found",
+            "added", "updated", "unchanged", "returned", "missing", "held", "skipped_count", "error",
             "confirmed_at",
-        )
+        )  # fmt: skip
         read_only_fields = fields
 
 

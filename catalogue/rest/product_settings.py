@@ -91,8 +91,10 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
     def partial_update(self, request: Request) -> Response:
         body = self.read_body(SettingsChangeSerializer)
         row = settings_row()
+        token: Any = request.auth
+        by = f"user {request.user.get_username()}" if token is None else f"token {token.caller.name}"
         try:
-            phrases = change_settings(body, by=_name_of(request))
+            phrases = change_settings(body, by=by)
         except InvalidSettings as error:
             problems = [Problem(f"/{name}", problem) for name, problem in error.problems.items()]
             raise Refusal(
@@ -105,8 +107,3 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
 
 def _told() -> Any:
     return SettingsSerializer({"settings": live_settings().values()}).data
-
-
-def _name_of(request: Request) -> str:
-    token: Any = request.auth
-    return f"user {request.user.get_username()}" if token is None else f"token {token.caller.name}"

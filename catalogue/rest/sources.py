@@ -82,24 +82,10 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
     class Meta:
         model = Source
         fields = (
-            "name",
-            "kind",
-            "enabled",
-            "config",
-            "credentials_stored",
-            "new_workflows",
-            "change_policy",
-            "vanishing_share_percent",
-            "refresh_interval",
-            "max_concurrent",
-            "workflows_present",
-            "workflows_enabled",
-            "health",
-            "last_refreshed_at",
-            "next_refresh_at",
-            "created_at",
-            "updated_at",
-        )
+            "name", "kind", "enabled", "config", "credentials_stored", "new_workflows", "change_policy",
+            "vanishing_share_percent", "refresh_interval", "max_concurrent", "workflows_present",
+            "workflows_enabled", "health", "last_refreshed_at", "next_refresh_at", "created_at", "updated_at",
+        )  # fmt: skip
         read_only_fields = fields
 
     def get_credentials_stored(self, source: Source) -> bool:

@@ -86,19 +86,9 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     class Meta:
         model = Workflow
         fields: tuple[str, ...] = (
-            "id",
-            "name",
-            "description",
-            "category",
-            "version",
-            "author",
-            "tags",
-            "execution_type",
-            "resembles",
-            "first_seen_at",
-            "changed_at",
-            "missing_since",
-        )
+            "id", "name", "description", "category", "version", "author", "tags", "execution_type",
+            "resembles", "first_seen_at", "changed_at", "missing_since",
+        )  # fmt: skip
         read_only_fields = fields
 
 
@@ -125,13 +115,7 @@ class UpstreamDetailSerializer(UpstreamSerializer):
     class Meta(UpstreamSerializer.Meta):
         fields = (
             *UpstreamSerializer.Meta.fields,
-            "hints",
-            "icons",
-            "queries",
-            "signals",
-            "metadata",
-            "schema_problem",
-            "content_hash",
+            *("hints", "icons", "queries", "signals", "metadata", "schema_problem", "content_hash"),
         )
         read_only_fields = fields
 
