@@ -61,21 +61,18 @@ class _Remembered:
             if (known := self.fresh()) is not None:
                 return known
             asked_at = time.monotonic()
-            self._outages = _load_outages()
+            unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
+            out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
+            columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
+            self._outages = tuple(
+                Outage(name, since, reason, refreshed is not None)
+                for name, since, reason, refreshed in columns
+            )
             self._asked_at = asked_at
             return self._outages
 
     def forget(self) -> None:
         self._asked_at = None
-
-
-def _load_outages() -> Outages:
-    unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
-    out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
-    columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
-    return tuple(
-        Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
-    )
 
 
 _remembered = _Remembered()

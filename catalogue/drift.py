@@ -34,8 +34,7 @@ def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: boo
         *_of_text("name", "name", accepted, offered, typos=not starts_by_metadata),
         *_of_text("upstream_title", "title", accepted, offered),
         *_of_text("description", "description", accepted, offered),
-        *_of_resemblance(accepted, offered),
-        *_of_schema_problem(accepted, offered),
+        *_of_findings(accepted, offered),
         *_of_schema("input_schema", accepted, offered, INPUT),
         *_of_schema("output_schema", accepted, offered, OUTPUT),
         *_of_hints(accepted, offered),
@@ -95,7 +94,7 @@ def _changed(old: Any, new: Any) -> str:
     return "no" if new in NOTHING else "another"
 
 
-def _of_resemblance(accepted: Layer, offered: Layer) -> Iterator[Difference]:
+def _of_findings(accepted: Layer, offered: Layer) -> Iterator[Difference]:
     new = offered.get("resembles", "")
     if new and new != accepted["resembles"]:
         is_of_title = accepted["upstream_title"] != offered["upstream_title"]
@@ -106,8 +105,6 @@ def _of_resemblance(accepted: Layer, offered: Layer) -> Iterator[Difference]:
             new=new,
         )
 
-
-def _of_schema_problem(accepted: Layer, offered: Layer) -> Iterator[Difference]:
     problem = offered["schema_problem"]
     if problem and not accepted["schema_problem"]:
         message = "its input schema cannot be used and would be replaced by one that takes any object"

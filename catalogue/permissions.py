@@ -48,9 +48,15 @@ class AccessRequired(BasePermission):
         needed: Access | None = getattr(view, "access", {}).get(action)
         if needed is None:
             return False
-        if request.auth is not None:
-            return _token_allows(request.auth, needed, reads=request.method in READING)
-        return _user_may(request.user, needed.permission)
+        token: Any = request.auth
+        if token is None:
+            return _user_may(request.user, needed.permission)
+        allowed = [scope for scope in (needed.scope, needed.other_scope) if scope]
+        if request.method in READING:
+            allowed.append(Scope.VIEW)
+        if not any(map(token.allows, allowed)):
+            raise InsufficientScope(needed.scope)
+        return True
 
 
 class AnyoneKnown(BasePermission):
@@ -124,14 +130,6 @@ def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[tuple[Acc
         for method, action in getattr(pattern.callback, "actions", {}).items():
             if action in demanded:
                 yield demanded[action], method == "get"
-
-
-def _token_allows(token: Any, needed: Access, *, reads: bool) -> bool:
-    if reads and token.allows(Scope.VIEW):
-        return True
-    if not any(token.allows(scope) for scope in (needed.scope, needed.other_scope) if scope):
-        raise InsufficientScope(needed.scope)
-    return True
 
 
 def _user_may(user: Any, permission: str) -> bool:

@@ -41,7 +41,11 @@ def write_toolset(
             raise UnknownPicks(missing)
         toolset.picked.set(keys.values())
     if rules is not None:
-        _replace_rules(toolset, rules)
+        toolset.rules.all().delete()
+        for number, described in enumerate(rules, start=1):
+            rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
+            rule.full_clean()
+            rule.save()
     return toolset
 
 
@@ -58,11 +62,3 @@ def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor
         record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
         record_change(by, chosen, f"Added to the toolset {toolset}.")
     return len(chosen)
-
-
-def _replace_rules(toolset: Toolset, rules: Iterable[Mapping[str, Any]]) -> None:
-    toolset.rules.all().delete()
-    for number, described in enumerate(rules, start=1):
-        rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
-        rule.full_clean()
-        rule.save()

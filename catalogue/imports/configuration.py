@@ -750,7 +750,9 @@ class _Import:
         if rules is None:
             return
         before = {} if toolset is None else describe_toolset(toolset)
-        wanted = _toolset_as(slug, values, rules, picked)
+        described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
+        wanted = TOOLSET.decided(Toolset(slug=slug, **values))
+        wanted |= ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})
         if toolset is not None and before == wanted:
             return
         if toolset is not None:
@@ -788,11 +790,3 @@ class _Import:
 
 def _rule_key(rule: Any) -> tuple[Any, ...]:
     return rule.action, rule.subject, rule.syntax, rule.pattern
-
-
-def _toolset_as(
-    slug: str, values: dict[str, Any], rules: list[dict[str, Any]], picked: list[str]
-) -> dict[str, Any]:
-    decided = TOOLSET.decided(Toolset(slug=slug, **values))
-    described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
-    return decided | ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})

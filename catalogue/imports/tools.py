@@ -327,7 +327,11 @@ def _add_secrets(target: TargetSource, submitted: SubmittedTool) -> None:
 
 
 def fits(source: Source, submitted: SubmittedTool) -> bool:
-    return _is_below(source, submitted) and authenticates_alike(source, submitted)
+    try:
+        Endpoint.of(submitted.tool.api.endpoint).path_below(address_of(source))
+    except ValueError:
+        return False
+    return authenticates_alike(source, submitted)
 
 
 def authenticates_alike(source: Source, submitted: SubmittedTool) -> bool:
@@ -358,14 +362,6 @@ def other_secrets(source: Source) -> str:
         'that, change it at the source itself, or name a new source: {"source": ..., "tools": [...]}, or '
         "`add_tools --source`."
     )
-
-
-def _is_below(source: Source, submitted: SubmittedTool) -> bool:
-    try:
-        Endpoint.of(submitted.tool.api.endpoint).path_below(address_of(source))
-    except ValueError:
-        return False
-    return True
 
 
 def free_source_name(base_url: str, taken: Set[str]) -> str:
@@ -463,7 +459,11 @@ class SourceUpdate:
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
         if {*changes.values()} - {Change.UNCHANGED, Change.KEPT}:
-            self._reconcile(source, expose=expose, prune=prune, by=by)
+            run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
+            reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
+            run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+            # The declaration is the listing, also while the API is unreachable.
+            Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
         stored.tools += self._tell(source, changes)
 
     def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
@@ -514,13 +514,6 @@ class SourceUpdate:
             if change is Change.UPDATED:
                 changes[name] = Change.KEPT
                 del self.listing.layers[name]
-
-    def _reconcile(self, source: Source, *, expose: bool, prune: bool, by: Actor | None) -> None:
-        run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
-        run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
-        # The declaration is the listing, also while the API is unreachable.
-        Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
 
     def _tell(self, source: Source, changes: dict[str, Change]) -> Iterator[ToolChange]:
         workflows = Workflow.objects.filter(source=source, upstream_id__in=changes).for_lists()

@@ -4,6 +4,8 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -12,6 +14,7 @@ from django.db.models import QuerySet
 from catalogue.curation import UnknownWorkflows, choose_workflows
 from catalogue.database import make_embedded_database
 from catalogue.models import Source, Workflow
+from connectors.errors import Misconfigured
 
 
 class CatalogueCommand(BaseCommand):
@@ -25,6 +28,30 @@ class CatalogueCommand(BaseCommand):
         if self.makes_database:
             make_embedded_database()
         return super().execute(*args, **options)
+
+
+class ImportCommand(CatalogueCommand):
+    refused = "Nothing was imported."
+
+    def read(self, path: str, most_bytes: int) -> bytes:
+        """Reads one byte over the limit, so that the parser refuses larger input; `-` is standard input."""
+        try:
+            if path == "-":
+                return sys.stdin.buffer.read(most_bytes + 1)
+            with open(path, "rb") as file:
+                return file.read(most_bytes + 1)
+        except OSError as error:
+            raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
+
+    @contextmanager
+    def refusals_as_errors(self) -> Iterator[None]:
+        # Commands that import nothing start faster without the importers.
+        from catalogue.imports.pipeline import ImportRefused
+
+        try:
+            yield
+        except (ImportRefused, Misconfigured) as error:
+            raise CommandError(f"{self.refused}\n{error}") from None
 
 
 class WorkflowSelectionCommand(CatalogueCommand):

@@ -231,8 +231,13 @@ class SourceViewSet(
     def partial_update(self, request: Request, name: str) -> Response:
         source = self.get_object()
         body = self.read_body(SourceChangeSerializer, partial=True)
+        decisions = {name: value for name, value in body.items() if name in UPDATABLE}
+        connection = {name: value for name, value in body.items() if name not in UPDATABLE}
         try:
-            _change(source, body)
+            if decisions:
+                update_source(source, **decisions)
+            if connection:
+                configure_source(source, **connection)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record(changed_fields(body), source)
@@ -277,16 +282,6 @@ class SourceViewSet(
 
     def _shown(self, source: Source, code: int = status.HTTP_200_OK) -> Response:
         return Response(SourceSerializer(self.get_queryset().get(pk=source.pk)).data, code)
-
-
-@transaction.atomic
-def _change(source: Source, changes: dict[str, Any]) -> None:
-    decisions = {name: value for name, value in changes.items() if name in UPDATABLE}
-    connection = {name: value for name, value in changes.items() if name not in UPDATABLE}
-    if decisions:
-        update_source(source, **decisions)
-    if connection:
-        configure_source(source, **connection)
 
 
 KIND = OpenApiParameter("kind", str, OpenApiParameter.PATH, description="Such as `simplified`.")
@@ -370,20 +365,16 @@ class ConnectorViewSet(ApiViewSet[Source]):
     @action(detail=True, methods=["post"])
     def check(self, request: Request, kind: str) -> Response:
         body = self.read_body(SettingsSerializer)
-        return Response(CheckSerializer(check_candidate(_candidate(_known(kind), **body))).data)
+        candidate = Source(name=kind, kind=_known(kind), config=body["config"])
+        candidate.credentials = body["credentials"]
+        try:
+            check_settings(candidate)
+        except ValidationError as error:
+            raise Refusal.of_settings(error) from None
+        return Response(CheckSerializer(check_candidate(candidate)).data)
 
 
 def _known(kind: str) -> str:
     if kind not in connector_kinds():
         raise NotFound(f"There is no such kind of engine; there are {', '.join(connector_kinds())}.")
     return kind
-
-
-def _candidate(kind: str, *, config: dict[str, Any], credentials: dict[str, str]) -> Source:
-    candidate = Source(name=kind, kind=kind, config=config)
-    candidate.credentials = credentials
-    try:
-        check_settings(candidate)
-    except ValidationError as error:
-        raise Refusal.of_settings(error) from None
-    return candidate

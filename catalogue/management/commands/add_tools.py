@@ -14,7 +14,7 @@ from catalogue.imports.tools import (
     read_text,
     store_tools,
 )
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand
 
 
 class Command(ImportCommand):

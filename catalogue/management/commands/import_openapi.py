@@ -14,8 +14,7 @@ from catalogue.imports.openapi import (
     import_document,
     tools_by_tag,
 )
-from catalogue.management.base import add_secret_options, json_object, read_secrets
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
 from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
 from connectors.http_tools.openapi.operations import Selection

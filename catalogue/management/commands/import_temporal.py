@@ -4,7 +4,7 @@ from typing import Any
 
 from catalogue.history import command
 from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand
 from connectors.temporal.config import read_file
 
 
