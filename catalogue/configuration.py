@@ -51,12 +51,9 @@ class Curated:
     """The fields of a model, by how the file has them."""
 
     model: type[models.Model]
-    fields: tuple[str, ...]
-    """In the file under their own names, unless they have the model's default."""
-    otherwise: frozenset[str] = frozenset()
-    """In the file in another form."""
-    left_out: frozenset[str] = frozenset()
-    """Specific to each installation."""
+    fields: tuple[str, ...]  # In the file under their own names, unless they have the model's default
+    otherwise: frozenset[str] = frozenset()  # In the file in another form
+    left_out: frozenset[str] = frozenset()  # Specific to each installation
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -141,7 +138,6 @@ GROUP = Curated(
     model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
 )
 ALL = (SOURCE, WORKFLOW, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
-
 
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
@@ -261,7 +257,6 @@ _WRITERS: dict[str, Callable[[], Any]] = {
     "workflows": lambda: _by_source(describe_curation),
     "listed": lambda: _by_source(_describe_listed),
 }
-
 
 LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)
 """Enough for 5,000 workflows with their schemas."""

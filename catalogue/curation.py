@@ -18,7 +18,6 @@ OVERRIDABLE = (
     "max_concurrent", *CURATORS_HINTS, "icon_override", "offered_as_prompt", "cache_seconds",
 )  # fmt: skip
 
-
 MOST_FORMER_NAMES = 20
 MOST_ALIAS_DAYS = 365
 NAMED = 5
@@ -26,10 +25,8 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Enabled:
-    changed: int
-    """How many were not enabled before."""
-    unseen: list[str]
-    """Tool names of workflows that the engine has changed since; they stay hidden."""
+    changed: int  # How many were not enabled before
+    unseen: list[str]  # Tool names of workflows that the engine has changed since; they stay hidden
 
     def unseen_message(self) -> str:
         if not self.unseen:

@@ -20,7 +20,6 @@ TELLING = 40
 helps no agent to choose and costs tokens in each list."""
 SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
 
-
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 

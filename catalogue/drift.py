@@ -14,16 +14,12 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    field: str
-    """Such as `description` or `input_schema`; this field can be accepted alone."""
-    text: str
-    """Such as "new required argument `password`"."""
-    old: Any = ABSENT
-    """Any JSON; None where there was none."""
+    field: str  # Such as `description` or `input_schema`; this field can be accepted alone
+    text: str  # Such as "new required argument `password`"
+    old: Any = ABSENT  # Any JSON; None where there was none
     new: Any = ABSENT
     harmless: bool = False
-    warning: str = ""
-    """Excerpts of new texts that may be instructions to agents."""
+    warning: str = ""  # Excerpts of new texts that may be instructions to agents
 
 
 def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:

@@ -40,8 +40,7 @@ class ExposedToolset:
 class ExposedCatalogue:
     revision: int
     workflows: Workflows
-    toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)
-    """Enabled ones, by slug."""
+    toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)  # Enabled ones, by slug
 
     def seen_through(self, slug: str | None) -> Workflows:
         """What callers of this toolset may see; None: everything exposed. Empty for an unknown toolset."""
@@ -149,8 +148,7 @@ def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
 @dataclass(frozen=True, slots=True)
 class Membership:
     toolset: Toolset
-    picked: bool
-    """By hand; otherwise by a rule."""
+    picked: bool  # By hand; otherwise by a rule
 
 
 def memberships_of(workflow: Workflow) -> list[Membership]:
@@ -334,7 +332,6 @@ current_catalogue = _remembered.current
 confirmed_catalogue = _remembered.confirmed
 forget_catalogue = _remembered.forget
 
-
 LOOK_SECONDS = 0.25
 
 
@@ -342,8 +339,7 @@ LOOK_SECONDS = 0.25
 class RevisionWatch:
     """Set `moved` to False to wait for the next revision."""
 
-    stirred: asyncio.Event
-    """Set on a new revision; the holder may also set it for other news."""
+    stirred: asyncio.Event  # Set on a new revision; the holder may also set it for other news
     moved: bool = False
 
 

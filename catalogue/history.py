@@ -23,8 +23,7 @@ EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actor:
-    key: str
-    """Such as `user:1` or `token:7`."""
+    key: str  # Such as `user:1` or `token:7`
     name: str
     door: HistoryEntry.Door
 

@@ -24,8 +24,7 @@ class DeclaredInteraction:
     kind: InteractionKind
     name: str
     description: str
-    schema: dict[str, Any]
-    """JSON Schema that arguments are validated against."""
+    schema: dict[str, Any]  # JSON Schema that arguments are validated against
 
     @property
     def takes_arguments(self) -> bool:

@@ -26,17 +26,14 @@ class Setting:
     name: str
     title: str
     help: str
-    type: Any
-    """Without `Annotated` and `| None`."""
+    type: Any  # Without `Annotated` and `| None`
     optional: bool
     required: bool
     secret: bool
-    default: Any
-    """As JSON; None where there is none."""
+    default: Any  # As JSON; None where there is none
     bounds: "Bounds"
     hints: Hints
-    can_be_empty: bool
-    """Emptiness is a value other than the default, so it cannot stand for the default."""
+    can_be_empty: bool  # Emptiness is a value other than the default, so it cannot stand for the default
 
     @property
     def empty(self) -> Any:
@@ -133,8 +130,7 @@ class EngineKind:
     config_schema: dict[str, Any] | None = None
     """JSON Schema of the settings including secrets; None without a usable connector."""
     secret_settings: list[str] = field(default_factory=list)
-    problem: str = ""
-    """Why sources of this kind cannot be made or used; empty where they can."""
+    problem: str = ""  # Why sources of this kind cannot be made or used; empty where they can
 
 
 def engine_kind(kind: str) -> EngineKind:

@@ -26,8 +26,7 @@ WITHOUT_ACTION = (None, "metadata")  # Methods unknown to the view, which answer
 class Access:
     scope: Scope
     """Required of a token; `catalogue:admin` includes all others, `catalogue:read` suffices for reading."""
-    permission: str
-    """Required of a member of staff, such as `catalogue.view_source`."""
+    permission: str  # Required of a member of staff, such as `catalogue.view_source`
     other_scope: Scope | None = None
     also: frozenset[str] = frozenset()
     """Further permissions that a token exercises; of members of staff the view itself demands them."""

@@ -113,18 +113,13 @@ class Unreadable:
 class Plan:
     """How to read a value written by a portable schema."""
 
-    members: dict[str, tuple[str, "Plan"]] = field(default_factory=dict)
-    """The keys by their aliases."""
-    others: str = ""
-    """The alias of the member with further members as JSON."""
+    members: dict[str, tuple[str, "Plan"]] = field(default_factory=dict)  # The keys by their aliases
+    others: str = ""  # The alias of the member with further members as JSON
     items: "Plan | None" = None
     is_json: bool = False
-    is_text: bool = False
-    """A text may stand for itself."""
-    is_anything: bool = False
-    """JSON other than an object or a list is possible too."""
-    null_is_nothing: bool = False
-    """Only for clients that leave nothing out: the schema does not allow null."""
+    is_text: bool = False  # A text may stand for itself
+    is_anything: bool = False  # JSON other than an object or a list is possible too
+    null_is_nothing: bool = False  # Only for clients that leave nothing out: the schema does not allow null
 
     @property
     def _is_object(self) -> bool:

@@ -38,8 +38,7 @@ class LiveSetting:
     type: type[bool] | type[int] | type[float]
     description: str
     minimum: float | None
-    above: float | None
-    """An exclusive minimum."""
+    above: float | None  # An exclusive minimum
     maximum: float | None
     is_given: bool
 

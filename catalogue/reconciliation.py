@@ -195,20 +195,16 @@ class _Changes:
     returned: list[Workflow] = field(default_factory=list)
     returned_as_accepted: list[Workflow] = field(default_factory=list)
     """The change that they returned with is held, or was turned down."""
-    held: list[Workflow] = field(default_factory=list)
-    """Held since this listing."""
+    held: list[Workflow] = field(default_factory=list)  # Held since this listing
     unchanged: int = 0
     missing: list[Workflow] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     """Ids of enabled workflows that have come to resemble another tool."""
     doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)
     """Known workflows with offers that the source's policy has to decide."""
-    to_review: list[Workflow] = field(default_factory=list)
-    """New workflows, which have no key yet."""
-    reviews: list[Review] = field(default_factory=list)
-    """Replace existing ones."""
-    settled: list[int] = field(default_factory=list)
-    """Keys of workflows that need no review any more."""
+    to_review: list[Workflow] = field(default_factory=list)  # New workflows, which have no key yet
+    reviews: list[Review] = field(default_factory=list)  # Replace existing ones
+    settled: list[int] = field(default_factory=list)  # Keys of workflows that need no review any more
 
     @property
     def show(self) -> bool:

@@ -20,7 +20,6 @@ from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offe
 
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 
-
 RUN_BY = ("name", "input_schema", "metadata")
 """The fields that start a run, for engines that start by metadata."""
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
@@ -45,12 +44,10 @@ class Decided:
     """The tools' names by the result of the decision."""
 
     done: list[str] = field(default_factory=list)
-    changed_again: list[str] = field(default_factory=list)
-    """The engine offers something else now."""
+    changed_again: list[str] = field(default_factory=list)  # The engine offers something else now
     nothing_held: list[str] = field(default_factory=list)
     """Decided by someone else, or withdrawn by the engine."""
-    only_whole: list[str] = field(default_factory=list)
-    """New workflows, which cannot be accepted by field."""
+    only_whole: list[str] = field(default_factory=list)  # New workflows, which cannot be accepted by field
 
     def tell_refused(self) -> str:
         """Empty if everything was decided."""

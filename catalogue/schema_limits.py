@@ -45,10 +45,8 @@ class BrokenSchema(ValueError):
 class Demand:
     """The cost of validating one place of the arguments."""
 
-    expanded: int
-    """Nodes, counted each time a reference leads to them."""
-    recursive: int
-    """Recursive references; each level of arguments can multiply by these."""
+    expanded: int  # Nodes, counted each time a reference leads to them
+    recursive: int  # Recursive references; each level of arguments can multiply by these
 
 
 def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
@@ -110,8 +108,7 @@ Schema = dict[str, Any]
 class Places:
     """The targets of a schema's references; nodes are compared by identity."""
 
-    identifier: str
-    """The keyword that starts a resource, the base of the pointers within."""
+    identifier: str  # The keyword that starts a resource, the base of the pointers within
     resources: dict[str, Schema] = field(default_factory=dict)
     anchors: dict[str, Schema] = field(default_factory=dict)
 

@@ -29,10 +29,8 @@ Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 @dataclass(frozen=True, slots=True)
 class CheckedSchema:
     schema: dict[str, Any]
-    problem: str = ""
-    """Why the generic schema replaces the engine's; empty if it does not."""
-    left_out: str = ""
-    """What of the engine's schema cannot be used."""
+    problem: str = ""  # Why the generic schema replaces the engine's; empty if it does not
+    left_out: str = ""  # What of the engine's schema cannot be used
 
     @property
     def remark(self) -> str:
@@ -41,8 +39,7 @@ class CheckedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    path: str
-    """JSON Pointer; empty for the whole."""
+    path: str  # JSON Pointer; empty for the whole
     message: str
 
     def __str__(self) -> str:

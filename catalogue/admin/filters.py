@@ -37,7 +37,6 @@ HELP = {
     "pattern": "Upper and lower case count.",
 }
 
-
 SEEN = "seen"
 """The hidden field with the digest of the effect that the page has shown; without it nothing is saved."""
 PREVIEW = "_preview"

@@ -10,15 +10,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from pydantic import SecretStr
-from unfold.widgets import (
-    UnfoldAdminDecimalFieldWidget,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminPasswordWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from unfold import widgets
 
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.inputs import describe_inputs
@@ -34,7 +26,7 @@ MONOSPACE = {
 class ParsedField(forms.CharField):
     """Compares values rather than texts: the same value written otherwise is no change."""
 
-    widget = UnfoldAdminTextareaWidget
+    widget = widgets.UnfoldAdminTextareaWidget
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         try:
@@ -53,7 +45,7 @@ class LinesField(ParsedField):
 
 
 class CommasField(ParsedField):
-    widget = UnfoldAdminTextInputWidget
+    widget = widgets.UnfoldAdminTextInputWidget
 
     def prepare_value(self, value: Any) -> Any:
         return ", ".join(map(str, value)) if isinstance(value, list) else value
@@ -93,7 +85,7 @@ class PairsField(ParsedField):
 
 
 class JsonValueField(forms.CharField):
-    widget = UnfoldAdminTextareaWidget
+    widget = widgets.UnfoldAdminTextareaWidget
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) or value is None else json.dumps(value, indent=2)
@@ -111,12 +103,14 @@ class ChoiceField(forms.TypedChoiceField):
     """Values of any type, which the browser returns as text."""
 
     def __init__(self, *, choices: Sequence[tuple[Any, str]], **common: Any) -> None:
-        super().__init__(choices=choices, widget=UnfoldAdminSelectWidget(), empty_value=None, **common)
+        super().__init__(
+            choices=choices, widget=widgets.UnfoldAdminSelectWidget(), empty_value=None, **common
+        )
         known = {str(value): value for value, _ in choices}
         self.coerce = lambda text: known[str(text)]
 
 
-class SecretTextarea(UnfoldAdminTextareaWidget):  # type: ignore[misc]
+class SecretTextarea(widgets.UnfoldAdminTextareaWidget):  # type: ignore[misc]
     """Secrets of several lines; the value is never sent back to the browser."""
 
     def format_value(self, value: Any) -> None:
@@ -209,7 +203,7 @@ def _choice(choices: list[tuple[Any, str]], common: dict[str, Any]) -> forms.Fie
 
 
 def _area(lines: int, **attributes: str) -> forms.Widget:
-    widget: forms.Widget = UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
+    widget: forms.Widget = widgets.UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
     return widget
 
 
@@ -230,24 +224,24 @@ def _number(field: type[forms.IntegerField], widget: type[forms.Widget]) -> Make
 DEFAULT_CHOICE = "(default)"
 SYNTAX_HINTS = {"lines": "One a line.", "pairs": "One name=value a line.", "json": "As JSON."}
 MAKERS: dict[str, Maker] = {
-    "line": lambda _, common: forms.CharField(**common, widget=UnfoldAdminTextInputWidget()),
+    "line": lambda _, common: forms.CharField(**common, widget=widgets.UnfoldAdminTextInputWidget()),
     "text": lambda _, common: MultilineField(**common, strip=False, widget=_area(LONG, **MONOSPACE)),
     "secret": lambda _, common: forms.CharField(
-        **common, widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False)
+        **common,
+        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
     ),
     "secret text": lambda _, common: MultilineField(
         **common, widget=SecretTextarea(attrs={"rows": SHORT, **MONOSPACE})
     ),
-    "switch": lambda _, common: forms.BooleanField(**common, widget=UnfoldBooleanSwitchWidget()),
+    "switch": lambda _, common: forms.BooleanField(**common, widget=widgets.UnfoldBooleanSwitchWidget()),
     "yes, no or neither": lambda _, common: _choice(YES_NO, common),
-    "whole number": _number(forms.IntegerField, UnfoldAdminIntegerFieldWidget),
-    "number": _number(forms.FloatField, UnfoldAdminDecimalFieldWidget),
+    "whole number": _number(forms.IntegerField, widgets.UnfoldAdminIntegerFieldWidget),
+    "number": _number(forms.FloatField, widgets.UnfoldAdminDecimalFieldWidget),
     "choice": lambda setting, common: _choice(_choices_of(setting.type), common),
     "lines": lambda _, common: LinesField(**common, widget=_area(SHORT)),
     "pairs": lambda _, common: PairsField(**common, widget=_area(SHORT, **MONOSPACE)),
     "json": lambda _, common: JsonValueField(**common, widget=_area(SHORT, **MONOSPACE)),
 }
-
 
 KINDS = (
     ("", "Agents give it"),
@@ -343,15 +337,15 @@ class ArgumentsWidget(forms.Widget):
     def _row(
         self, prefix: str, name: str, told: dict[str, Any] | None, typed: dict[str, str]
     ) -> dict[str, Any]:
-        description = UnfoldAdminTextareaWidget(
+        description = widgets.UnfoldAdminTextareaWidget(
             attrs={
                 "rows": 1,
                 "aria-label": f"Our description of {name}",
                 "placeholder": "Our description; empty: the engine's",
             }
         )
-        kind = UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
-        value = UnfoldAdminTextInputWidget(
+        kind = widgets.UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
+        value = widgets.UnfoldAdminTextInputWidget(
             attrs={"aria-label": f"Value of {name}", "placeholder": "Value", **MONOSPACE}
         )
         return {

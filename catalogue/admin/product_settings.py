@@ -10,11 +10,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from unfold.widgets import (
-    UnfoldAdminDecimalFieldWidget,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
-)
+from unfold import widgets
 
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm
 from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
@@ -56,13 +52,13 @@ def _field(setting: LiveSetting) -> forms.Field:
             choices=choices,
             coerce=lambda chosen: chosen == "true",
             empty_value=None,
-            widget=UnfoldAdminSelectWidget,
+            widget=widgets.UnfoldAdminSelectWidget,
             **common,
         )
     hint = {"placeholder": f"{setting.default:.15g}"}
     if setting.type is int:
-        return forms.IntegerField(widget=UnfoldAdminIntegerFieldWidget(attrs=hint), **common)
-    return forms.FloatField(widget=UnfoldAdminDecimalFieldWidget(attrs=hint), **common)
+        return forms.IntegerField(widget=widgets.UnfoldAdminIntegerFieldWidget(attrs=hint), **common)
+    return forms.FloatField(widget=widgets.UnfoldAdminDecimalFieldWidget(attrs=hint), **common)
 
 
 class SettingsForm(CatalogueForm):

@@ -21,23 +21,11 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilt
 from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
 
+from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
 from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, tell_of_import
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    duration,
-    exactly,
-    link,
-    link_if_allowed,
-    paragraphs,
-    shortened,
-    side_by_side,
-    table,
-)
 from catalogue.admin.reviews import held_listing_fact, reviews_fact
 from catalogue.admin.tools import tell_of_tools
 from catalogue.connections import find_setting_problems
@@ -359,28 +347,28 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.display(description="health", ordering="health_state")
     def health(self, source: Source) -> SafeString:
-        return badge(
+        return html.badge(
             source.get_health_state_display(), HEALTH_BADGES[Source.HealthState(source.health_state)]
         )
 
     @admin.display(description="what the engine said")
     def told(self, source: Source) -> str:
-        since = format_html("since {}: ", ago(source.failing_since)) if source.failing_since else ""
+        since = format_html("since {}: ", html.ago(source.failing_since)) if source.failing_since else ""
         # One element, since narrow screens lay out the children of a cell side by side.
-        return format_html("<span>{}{}</span>", since, shortened(source.health_message))
+        return format_html("<span>{}{}</span>", since, html.shortened(source.health_message))
 
     @admin.display(description="enabled / present", ordering="present_count")
     def workflow_counts(self, source: Any) -> SafeString:
         counts = f"{source.enabled_count} / {source.present_count}"
-        return link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
+        return html.link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
 
     @admin.display(description="last refresh", ordering="last_refreshed_at")
     def last_refresh(self, source: Source) -> str:
-        return ago(source.last_refreshed_at)
+        return html.ago(source.last_refreshed_at)
 
     @admin.display(description="next refresh", ordering="next_refresh_at")
     def next_refresh(self, source: Source) -> str:
-        return ago(source.next_refresh_at) if source.enabled else DASH
+        return html.ago(source.next_refresh_at) if source.enabled else html.DASH
 
     # The form
 
@@ -439,7 +427,9 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.display(description="engine's settings")
     def settings_shown(self, source: Source) -> SafeString:
-        return side_by_side(format_html("<div><b>{}</b>: {}</div>", *row) for row in shown_settings(source))
+        return html.side_by_side(
+            format_html("<div><b>{}</b>: {}</div>", *row) for row in shown_settings(source)
+        )
 
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
         if change:
@@ -457,7 +447,7 @@ class SourceAdmin(ButtonsMixin):
             if request.headers.get("X-Requested-With") == "XMLHttpRequest":
                 return JsonResponse(outcome)
             tell = messages.success if outcome["ok"] else messages.error
-            tell(request, paragraphs("\n".join(outcome["told"])))
+            tell(request, html.paragraphs("\n".join(outcome["told"])))
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Deleting takes everything of the source along; what it ran stays on record.
@@ -530,16 +520,16 @@ class SourceAdmin(ButtonsMixin):
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]
         return {
-            "headline": [self.health(obj), obj.health_message and paragraphs(obj.health_message)],
+            "headline": [self.health(obj), obj.health_message and html.paragraphs(obj.health_message)],
             "facts": [
-                (f"{obj.get_health_state_display().capitalize()} since", exactly(obj.failing_since)),
-                ("Last good listing", exactly(obj.last_refreshed_at)),
-                ("Next listing", exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
+                (f"{obj.get_health_state_display().capitalize()} since", html.exactly(obj.failing_since)),
+                ("Last good listing", html.exactly(obj.last_refreshed_at)),
+                ("Next listing", html.exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
-            "runs": table(RUN_HEADERS, (run_row(request, run) for run in runs)),
-            "all_runs": link_if_allowed(
+            "runs": html.table(RUN_HEADERS, (run_row(request, run) for run in runs)),
+            "all_runs": html.link_if_allowed(
                 request,
                 "All discovery runs",
                 "catalogue_discoveryrun_changelist",
@@ -556,7 +546,7 @@ def _refresh(request: HttpRequest, source: Source) -> None:
     except RefreshRefused as error:
         messages.warning(request, str(error))
         return
-    details = link("Details", "catalogue_discoveryrun_change", run.pk)
+    details = html.link("Details", "catalogue_discoveryrun_change", run.pk)
     if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
         tell = messages.warning if run.missing else messages.success
         tell(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
@@ -575,7 +565,7 @@ def _try(form: SourceForm) -> dict[str, Any]:
         }
     health = check_candidate(form.candidate())
     seconds = health.latency_seconds
-    took = "" if seconds is None else f" ({duration(round(seconds * 1000))})"
+    took = "" if seconds is None else f" ({html.duration(round(seconds * 1000))})"
     return {"ok": health.ok, "told": [f"{health.message}{took}"]}
 
 

@@ -10,14 +10,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
+from unfold import widgets
 from unfold.decorators import action
-from unfold.widgets import (
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
 
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.form_fields import MONOSPACE, CommasField, JsonValueField, MultilineField
@@ -40,9 +34,7 @@ GROUPS = (
 )
 WIDE = {"description", "endpoint", "input_schema"}
 
-
 NO_ARGUMENTS = {"type": "object", "properties": {}}
-
 
 PLACES = {
     "name": "/name", "title": "/title", "description": "/description", "tags": "/tags",
@@ -57,14 +49,14 @@ PLACES = {
 
 
 def _text(label: str, help_text: str, *, required: bool = False, length: int = 255) -> forms.CharField:
-    widget = UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"})
+    widget = widgets.UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"})
     return forms.CharField(
         label=label, help_text=help_text, required=required, max_length=length, widget=widget
     )
 
 
 def _json(label: str, help_text: str, *, rows: int, example: str = "") -> JsonValueField:
-    widget = UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
+    widget = widgets.UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
     return JsonValueField(label=label, help_text=help_text, required=False, widget=widget)
 
 
@@ -75,20 +67,28 @@ def _seconds(label: str, help_text: str) -> forms.IntegerField:
         required=False,
         min_value=1,
         max_value=2_592_000,
-        widget=UnfoldAdminIntegerFieldWidget,
+        widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 
 
 def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.BooleanField:
     return forms.BooleanField(
-        label=label, help_text=help_text, required=False, initial=initial, widget=UnfoldBooleanSwitchWidget
+        label=label,
+        help_text=help_text,
+        required=False,
+        initial=initial,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
 
 def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
     first = choices[0][0] if choices else None
     return forms.ChoiceField(
-        label=label, help_text=help_text, choices=choices, initial=first, widget=UnfoldAdminSelectWidget
+        label=label,
+        help_text=help_text,
+        choices=choices,
+        initial=first,
+        widget=widgets.UnfoldAdminSelectWidget,
     )
 
 
@@ -102,7 +102,7 @@ class ToolForm(forms.Form):
         label="Description",
         max_length=20_000,
         help_text="What it does, when to use it and what comes back: agents choose by this.",
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 4}),
     )
     tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
     method = _choice("Method", "", [(method, method) for method in get_args(Method)])

@@ -179,8 +179,7 @@ class Workflows:
     removed: list[Workflow] = field(default_factory=list)
     accepted: list[Workflow] = field(default_factory=list)
     """Rows whose held change was accepted in the catalogue that the file comes from."""
-    is_declared: bool = False
-    """Some workflows are declared here, so their listed fields are written too."""
+    is_declared: bool = False  # Some workflows are declared here, so their listed fields are written too
     _paths: dict[int, Path] = field(default_factory=dict)
 
     def path_of(self, row: Workflow) -> Path:
@@ -369,22 +368,18 @@ Rights = Callable[[str], bool]  # Whether the actor has a permission such as `ca
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogueImportRequest:
-    file: CatalogueFile
-    """Parsed anew for each import, which consumes it."""
+    file: CatalogueFile  # Parsed anew for each import, which consumes it
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """By source and setting; others stay as stored."""
-    prune: bool = False
-    """Remove objects that the file's sections do not have."""
+    prune: bool = False  # Remove objects that the file's sections do not have
     sources_only: bool = False
     """Import only settings and sources, to list them before the rest; new workflows are hidden until then."""
     tell_where: Callable[[str, str], str] = lambda source, secret: "give it with the file"
     """How to give a missing secret, for the error message."""
     by: Actor
-    rights: Rights | None = None
-    """None allows everything."""
+    rights: Rights | None = None  # None allows everything
     dry_run: bool = False
-    expected: str = ""
-    """Digest of the plan that the user confirmed; any other plan raises PlanChanged."""
+    expected: str = ""  # Digest of the plan that the user confirmed; any other plan raises PlanChanged
 
 
 def rights_of(user: Any) -> Rights:

@@ -47,8 +47,7 @@ LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serv
 class OpenApiImportRequest(ImportRequest):
     """Without a source, the API's address decides; secrets and settings are for a new source."""
 
-    base_url: str = ""
-    """Replaces the document's first server."""
+    base_url: str = ""  # Replaces the document's first server
     settings: dict[str, Any] = field(default_factory=dict)
     """HttpConfig's fields, besides what the document says."""
     selection: Selection = field(default_factory=Selection)
@@ -59,8 +58,7 @@ TELLING = ("authentication", "api_key_in", "api_key_name")  # The settings that 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetApi:
-    source: Source | None
-    """None for a new source."""
+    source: Source | None  # None for a new source
     name: str
     base_url: str
     config: dict[str, Any]
@@ -89,8 +87,7 @@ class ImportedTool:
     path: str
     tags: list[str]
     stored: ToolChange
-    notes: list[str]
-    """Parts of the operation that the tool leaves out."""
+    notes: list[str]  # Parts of the operation that the tool leaves out
 
 
 @dataclass(kw_only=True)
@@ -102,11 +99,9 @@ class OpenApiImport(ImportOutcome):
     tools: list[ImportedTool]
     removed: list[ToolChange]
     refused: list[RefusedOperation]
-    deprecated: int
-    """Operations left out because the document marks them as deprecated."""
+    deprecated: int  # Operations left out because the document marks them as deprecated
     not_chosen: int
-    characters: int
-    """Size of the tools in `tools/list`."""
+    characters: int  # Size of the tools in `tools/list`
 
     @property
     def tokens(self) -> int:

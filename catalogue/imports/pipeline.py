@@ -13,17 +13,12 @@ from connectors.http_tools.checks import InvalidTool
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
     content: bytes = field(repr=False)
-    source: str = ""
-    """An existing source, or the name of a new one."""
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of the source, by setting."""
-    prune: bool = False
-    """Remove the source's workflows that the content does not have."""
+    source: str = ""  # An existing source, or the name of a new one
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)  # Of the source, by setting
+    prune: bool = False  # Remove the source's workflows that the content does not have
     expose: bool = False
-    dry_run: bool = False
-    """Return what the import would change, and write nothing."""
-    by: Actor | None = None
-    """The actor in the history; None keeps the import out of it."""
+    dry_run: bool = False  # Return what the import would change, and write nothing
+    by: Actor | None = None  # The actor in the history; None keeps the import out of it
 
 
 @dataclass(kw_only=True)

@@ -60,16 +60,13 @@ class TemporalImportRequest(ImportRequest):
     new sources only."""
 
     source: str = USUAL_NAME
-    path: str = ""
-    """If set, each refresh reads the file there; otherwise the content is stored."""
+    path: str = ""  # If set, each refresh reads the file there; otherwise the content is stored
 
 
 @dataclass(kw_only=True)
 class TemporalImport(ImportOutcome):
-    changes: dict[str, Change]
-    """By workflow name."""
-    settings: list[str]
-    """Changed settings of the source, by the file's names."""
+    changes: dict[str, Change]  # By workflow name
+    settings: list[str]  # Changed settings of the source, by the file's names
     health: Health | None = None
 
     def count(self, change: Change) -> int:

@@ -140,15 +140,12 @@ SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools -
 
 @dataclass(kw_only=True, slots=True)
 class TargetSource:
-    source: Source | None
-    """None for a new source."""
+    source: Source | None  # None for a new source
     name: str
     base_url: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Authentication of a new source."""
+    settings: dict[str, Any] = field(default_factory=dict)  # Authentication of a new source
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    positions: list[int] = field(default_factory=list)
-    """Indexes of its tools in the submission."""
+    positions: list[int] = field(default_factory=list)  # Indexes of its tools in the submission
 
 
 Identity = tuple[tuple[str, str], ...]
@@ -390,14 +387,12 @@ SETTING_PLACES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolChange:
-    tool_id: str
-    """Its name as a tool: unique and permanent."""
+    tool_id: str  # Its name as a tool: unique and permanent
     name: str
     source: str
     change: Change
     exposed: bool = False
-    hidden_because: str = ""
-    """Empty for an exposed tool."""
+    hidden_because: str = ""  # Empty for an exposed tool
     note: str = ""
     position: int | None = None
 
@@ -417,8 +412,7 @@ class SourceUpdate:
 
     target: TargetSource
     listing: Listing
-    position_of: dict[str, int]
-    """By tool name."""
+    position_of: dict[str, int]  # By tool name
 
     @classmethod
     def of(cls, target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolFault]) -> Self:

@@ -27,7 +27,6 @@ TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
 )
 
-
 OVERRIDES: dict[str, Any] = {
     **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
     **dict.fromkeys(("tags_override", "timeout_seconds", "max_concurrent", "cache_seconds")),
