@@ -207,16 +207,10 @@ def _required(part: Schema) -> list[Any]:
 
 def _misfit(root: Schema, inner: Any, value: Any) -> str:
     """Why the argument cannot have the value; empty if it can."""
-    alone = {
-        keyword: value_of_keyword
-        for keyword, value_of_keyword in root.items()
-        if keyword not in ABOUT_THE_WHOLE
-    }
+    alone = {keyword: root[keyword] for keyword in root if keyword not in ABOUT_THE_WHOLE}
     alone["properties"] = _properties(root) | {"value": inner}
     if find_schema_problem(alone):
         # A reference into the omitted keywords: each call is checked with the whole schema anyway.
         return ""
     problems = find_argument_problems(alone, {"value": value})
-    return "; ".join(
-        f"{problem.path.removeprefix('/value')} {problem.message}".strip() for problem in problems
-    )
+    return "; ".join(f"{one.path.removeprefix('/value')} {one.message}".strip() for one in problems)

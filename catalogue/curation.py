@@ -160,12 +160,9 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
     if alias_days is not None:
         concerned = {row.tool_name} if is_renamed else {*aliases, *former[:1]}
         # What is another's name by now belongs to that one.
-        concerned -= set(
-            Workflow.objects.filter(tool_name__in=concerned)
-            .exclude(pk=row.pk)
-            .values_list("tool_name", flat=True)
-        )
-        concerned -= Workflow.objects.exclude(pk=row.pk).live_aliases().keys()
+        others = Workflow.objects.exclude(pk=row.pk)
+        concerned -= {*others.filter(tool_name__in=concerned).values_list("tool_name", flat=True)}
+        concerned -= others.live_aliases().keys()
         until = timezone.now() + timedelta(days=alias_days)
         aliases |= dict.fromkeys((name for name in concerned if name in former), until)
     workflow.former_tool_names = former

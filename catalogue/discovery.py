@@ -224,24 +224,11 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     for skipped in run.skipped:
         what = _what_was_skipped(skipped)
         known[what] -= 1
-        log.log(
-            "DEBUG" if known[what] >= 0 else "WARNING",
-            "Skipped workflow {!r} ({!r}) at position {}: {}",
-            skipped["id"],
-            skipped["name"],
-            skipped["position"],
-            skipped["reason"],
-        )
-    log.info(
-        "Discovery: {} {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
-        summary,
-        run.added,
-        run.updated,
-        run.returned,
-        run.missing,
-        run.skipped_count,
-        run.duration_ms,
-    )
+        level = "DEBUG" if known[what] >= 0 else "WARNING"
+        named = f"{skipped['id']!r} ({skipped['name']!r}) at position {skipped['position']}"
+        log.log(level, "Skipped workflow {}: {}", named, skipped["reason"])
+    counts = f"{run.added} added, {run.updated} updated, {run.returned} returned, {run.missing} missing"
+    log.info("Discovery: {} {}, {} skipped in {} ms", summary, counts, run.skipped_count, run.duration_ms)
 
 
 def _what_was_skipped(skipped: dict[str, Any]) -> tuple[str, str, str]:
@@ -279,11 +266,9 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
         failures=F("failures") + 1,
         next_refresh_at=_unless_moved(source, now + timedelta(seconds=wait) if wait else None),
     )
-    logger.bind(source=source.name, error=type(error).__name__).warning(
-        "Discovery failed, the last good list stays; next try {}: {}",
-        f"in {wait:.0f} s" if wait else "by hand",
-        error.message,
-    )
+    when = f"in {wait:.0f} s" if wait else "by hand"
+    log = logger.bind(source=source.name, error=type(error).__name__)
+    log.warning("Discovery failed, the last good list stays; next try {}: {}", when, error.message)
 
 
 def _unless_moved(source: Source, planned: datetime | None) -> Case:

@@ -35,9 +35,7 @@ class Setting:
     hints: Hints
     can_be_empty: bool  # Emptiness is a value other than the default, so it cannot stand for the default
 
-    @property
-    def empty(self) -> Any:
-        return EMPTY_VALUES.get(get_origin(self.type) or self.type)
+    empty: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def _read_settings(config: type[BaseModel]) -> dict[str, Setting]:
 
 def _read_setting(name: str, info: FieldInfo) -> Setting:
     plain = plain_type(info.annotation)
-    secret = plain is SecretStr
+    secret, empty = plain is SecretStr, EMPTY_VALUES.get(get_origin(plain) or plain)
     default = info.get_default(call_default_factory=True, validated_data={})
     default = None if secret or default is PydanticUndefined else to_jsonable_python(default)
     return Setting(
@@ -84,7 +82,8 @@ def _read_setting(name: str, info: FieldInfo) -> Setting:
         default=default,
         bounds=_bounds_of(info),
         hints=hints_of(info),
-        can_be_empty=default not in EMPTY and _accepts(info, EMPTY_VALUES.get(get_origin(plain) or plain)),
+        empty=empty,
+        can_be_empty=default not in EMPTY and _accepts(info, empty),
     )
 
 

@@ -76,7 +76,12 @@ def find_similar_names(name: str, among: Iterable[str]) -> list[str]:
     if len(name) > 2 * MAX_LENGTH:
         return []
     wanted = _letter_pairs(name)
-    scored = ((_likeness(wanted, _letter_pairs(other)), other) for other in among)
+    # Dice's coefficient, from 0 to 1.
+    scored = (
+        (2 * len(wanted & pairs) / ((len(wanted) + len(pairs)) or 1), other)
+        for other in among
+        for pairs in [_letter_pairs(other)]
+    )
     close = nsmallest(MOST_SIMILAR, ((-score, other) for score, other in scored if score >= SIMILAR))
     return [other for _, other in close]
 
@@ -84,11 +89,6 @@ def find_similar_names(name: str, among: Iterable[str]) -> list[str]:
 def _letter_pairs(name: str) -> set[str]:
     folded = name.casefold()
     return {folded[start : start + 2] for start in range(len(folded) - 1)}
-
-
-def _likeness(some: set[str], others: set[str]) -> float:
-    """Dice's coefficient, from 0 to 1."""
-    return 2 * len(some & others) / ((len(some) + len(others)) or 1)
 
 
 # Derived from Unicode's table of confusable characters (UTS 39, Unicode 15): of those that compatibility

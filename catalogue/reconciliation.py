@@ -401,9 +401,8 @@ class _Lookalikes:
             add("", f"the built-in tool {name}", name, title)
         others = Workflow.objects.filter(missing_since=None).exclude(source=self._source)
         shown = ("name", "tool_name", "upstream_title", "title_override", "source__name")
-        for name, tool_name, title, ours, source_name in others.order_by("first_seen_at", "pk").values_list(
-            *shown
-        ):
+        rows = others.order_by("first_seen_at", "pk").values_list(*shown)
+        for name, tool_name, title, ours, source_name in rows:
             add(name, f"{tool_name} of {source_name}", name, tool_name, title, ours)
         return known
 

@@ -106,12 +106,8 @@ def _decide(
             # The same lock as for listings, so that neither overwrites the other.
             Revision.lock()
             names = dict(Workflow.objects.filter(pk__in=keys).values_list("pk", "tool_name"))
-            held = (
-                Review.objects.select_for_update(of=("self",))
-                .select_related("workflow__source")
-                .in_bulk(keys)
-            )
-            agreed = []
+            reviews = Review.objects.select_for_update(of=("self",)).select_related("workflow__source")
+            held, agreed = reviews.in_bulk(keys), []
             for key in [key for key in keys if key in names]:
                 if key not in held:
                     decided.nothing_held.append(names[key])

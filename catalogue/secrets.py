@@ -21,17 +21,13 @@ class CredentialsUnreadable(Exception):
 
 
 @cache
-def _cipher(keys: tuple[str, ...]) -> MultiFernet:
-    return MultiFernet([Fernet(_derived(key)) for key in keys])
-
-
-def _derived(key: str) -> bytes:
+def _cipher_with(key: str) -> Fernet:
     derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=PURPOSE)
-    return base64.urlsafe_b64encode(derivation.derive(key.encode()))
+    return Fernet(base64.urlsafe_b64encode(derivation.derive(key.encode())))
 
 
 def _current_cipher() -> MultiFernet:
-    return _cipher((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
+    return MultiFernet([_cipher_with(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)])
 
 
 def encrypt_credentials(credentials: dict[str, str]) -> str:

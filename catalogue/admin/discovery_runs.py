@@ -61,6 +61,10 @@ def outcome_badge(run: DiscoveryRun) -> SafeString:
     return html.badge(run.get_outcome_display(), OUTCOME_BADGES[DiscoveryRun.Outcome(run.outcome)])
 
 
+def _with_reason(named: dict[str, Any]) -> tuple[str, str, str]:
+    return html.shortened(named["id"]), html.shortened(named["name"]), html.paragraphs(named["reason"])
+
+
 @admin.register(DiscoveryRun)
 class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
     list_display = ("started", "source", "outcome_shown", "trigger", "took", "told")
@@ -169,25 +173,7 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
             "skipped_count": obj.skipped_count,
             "skipped": html.table(
                 ("Position", "Id", "Name", "Why it was skipped"),
-                (
-                    (
-                        item["position"],
-                        html.shortened(item["id"]),
-                        html.shortened(item["name"]),
-                        html.paragraphs(item["reason"]),
-                    )
-                    for item in obj.skipped
-                ),
+                ((one["position"], *_with_reason(one)) for one in obj.skipped),
             ),
-            "flagged": html.table(
-                ("Id", "Name", "Why it wants a look"),
-                (
-                    (
-                        html.shortened(item["id"]),
-                        html.shortened(item["name"]),
-                        html.paragraphs(item["reason"]),
-                    )
-                    for item in obj.flagged
-                ),
-            ),
+            "flagged": html.table(("Id", "Name", "Why it wants a look"), map(_with_reason, obj.flagged)),
         }

@@ -186,8 +186,9 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
         workflow, differences, is_new = obj.workflow, differences_of(obj), obj.kind == Review.Kind.NEW
         served = "Agents do not see it yet." if is_new else "Agents see it as it was accepted."
+        kind = html.badge(obj.get_kind_display(), KIND_BADGES[Review.Kind(obj.kind)])
         return {
-            "headline": [html.side_by_side([self.kind_shown(obj), served])],
+            "headline": [html.side_by_side([kind, served])],
             "facts": [
                 ("Workflow", html.link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)),
                 ("Source", html.link(workflow.source, "catalogue_source_change", workflow.source_id)),

@@ -509,6 +509,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def panel(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
         explanation = explain_exposure(obj, _present_chain())
+        refused = find_refusals(obj.tool_name, obj.offered_input_schema, limit=limit_for_tools(None))
         aliases = ((name, html.exactly(until)) for name, until in obj.live_aliases.items())
         executions = html.link(
             "Executions", "executions_execution_changelist", query=f"?workflow__id__exact={obj.pk}"
@@ -532,7 +533,10 @@ class WorkflowAdmin(ToolPagesMixin):
                 ("Toolsets", _toolset_links(obj)),
                 ("MCP hints", html.side_by_side(map(html.badge, _hint_words(obj.effective_hints)))),
                 ("Icon", html.side_by_side(html.icon_or_address(icon["src"]) for icon in obj.shown_icons)),
-                ("Some model providers refuse", _refusal_sentence(obj)),
+                (
+                    "Some model providers refuse",
+                    f"{'; '.join(refused)}. Portable toolsets mend that." if refused else "",
+                ),
                 ("Executions", executions),
                 *(tell(request, obj) for tell in self.further_facts),
             ],
@@ -606,8 +610,3 @@ def _in_seconds(seconds: int | None) -> str:
 
 def _hint_words(hints: dict[str, bool]) -> list[str]:
     return [words[not hints[name]] for name, words in HINT_WORDS.items() if name in hints]
-
-
-def _refusal_sentence(workflow: Workflow) -> str:
-    refused = find_refusals(workflow.tool_name, workflow.offered_input_schema, limit=limit_for_tools(None))
-    return f"{'; '.join(refused)}. Portable toolsets mend that." if refused else ""

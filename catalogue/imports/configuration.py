@@ -382,14 +382,12 @@ class CatalogueImportRequest:
     expected: str = ""  # Digest of the plan that the user confirmed; any other plan raises PlanChanged
 
 
-def rights_of(user: Any) -> Rights:
-    """Groups grant permissions, so only superusers may change them."""
+def rights_of(user: Any | None) -> Rights:
+    """Groups grant permissions, so only superusers may change them. None is the bearer of a token: users who
+    may not change groups can grant the scope `catalogue:admin`."""
+    if user is None:
+        return lambda name: not name.startswith("auth.")
     return lambda name: user.is_superuser or (not name.startswith("auth.") and user.has_perm(name))
-
-
-def token_rights(name: str) -> bool:
-    """The scope `catalogue:admin` can be granted by users who may not change groups."""
-    return not name.startswith("auth.")
 
 
 def import_catalogue(request: CatalogueImportRequest) -> Plan:

@@ -218,7 +218,17 @@ def _store_found(
     source = _create(request, target) if target.source is None and found.tools else target.source
     stored = _store(request, target, found)
     by_name = {change.name: change for change in stored.tools}
-    characters = sum(map(_size_in_list, found.tools))
+    configs = [tool.config for tool in found.tools]
+    listed = (
+        {
+            "name": one.name,
+            "title": one.title,
+            "description": one.description,
+            "inputSchema": one.input_schema,
+        }
+        for one in configs
+    )
+    characters = sum(len(json.dumps(one, separators=(",", ":"))) for one in listed)  # An estimate
     outcome = OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),
@@ -306,13 +316,6 @@ def _size_notes(characters: int, *, exposes: bool) -> Iterator[str]:
             "with every conversation. Make a toolset with the mode compact, in which agents look for tools, "
             "and bind its token to the agent; or choose fewer operations (docs/toolsets.md)."
         )
-
-
-def _size_in_list(tool: ReadTool) -> int:
-    """An estimate in characters."""
-    config = tool.config
-    listed = {"name": config.name, "title": config.title, "description": config.description}
-    return len(json.dumps(listed | {"inputSchema": config.input_schema}, separators=(",", ":")))
 
 
 QUOTED = re.compile(r'"[^"]*"')

@@ -210,11 +210,9 @@ def _read_connections(tools: Sequence[ToolConfig]) -> tuple[list[SubmittedTool],
 class _TargetsByAddress:
     def __init__(self, sources: list[Source], placed: list[SubmittedTool]) -> None:
         self._sources = sources
-        self._known = set(
-            Workflow.objects.filter(
-                source__in=sources, upstream_id__in={one.tool.name for one in placed}
-            ).values_list("source_id", "upstream_id")
-        )
+        names = {one.tool.name for one in placed}
+        known = Workflow.objects.filter(source__in=sources, upstream_id__in=names)
+        self._known = set(known.values_list("source_id", "upstream_id"))
         self._targets: dict[Any, TargetSource] = {}
         self._names = set(Source.objects.values_list("name", flat=True))
 

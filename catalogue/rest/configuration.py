@@ -27,7 +27,6 @@ from catalogue.imports.configuration import (
     Verb,
     import_catalogue,
     rights_of,
-    token_rights,
 )
 from catalogue.permissions import Access
 from catalogue.rest.base import (
@@ -173,7 +172,7 @@ class ConfigurationViewSet(ImportViewSet):
                     prune=_is_set(request, PRUNE),
                     tell_where=_tell_where,
                     by=actor_of(request),
-                    rights=token_rights if request.auth is not None else rights_of(request.user),
+                    rights=rights_of(request.user if request.auth is None else None),
                     dry_run=_is_set(request, PLAN),
                 )
             )

@@ -178,9 +178,8 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
         return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
     named = decision["offers"]
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
-    return {keys[name]: named[name] for name in named if name in keys}, [
-        name for name in named if name not in keys
-    ]
+    offers = {keys[name]: named[name] for name in named if name in keys}
+    return offers, [name for name in named if name not in keys]
 
 
 REFUSED = OpenApiResponse(ProblemSerializer, "The engine changed it again, or nothing is held any more.")
