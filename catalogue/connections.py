@@ -40,43 +40,43 @@ LOOK_SECONDS = 15.0  # How often a listener checks that its connector still fits
 class Listening:
     """Listens to one source's engine until `end`. Create it on an event loop."""
 
-    def __init__(self, source: Source, connector: Connector, *, let_go: Callable[[], None]) -> None:
-        """`let_go` is called once the source is disabled, changed or deleted."""
+    def __init__(self, source: Source, connector: Connector, *, release: Callable[[], None]) -> None:
+        """`release` is called once the source is disabled, changed or deleted."""
         self._source_id = source.pk
         self._fingerprint = source.settings_fingerprint
-        self._let_go = let_go
-        self._told = asyncio.Event()
-        connector.on_listing_changed(self._told.set)
-        self._task = asyncio.get_running_loop().create_task(self._heed())
+        self._release = release
+        self._changed = asyncio.Event()
+        connector.on_listing_changed(self._changed.set)
+        self._task = asyncio.get_running_loop().create_task(self._listen())
 
     def end(self) -> None:
         self._task.cancel()
 
-    async def _heed(self) -> None:
+    async def _listen(self) -> None:
         while True:
             try:
-                if await self._was_told():
+                if await self._is_notified():
                     await run_in_database(make_due_after_change, self._source_id)
                     await asyncio.sleep(PAUSE_SECONDS)
-                elif not await run_in_database(self._is_wanted):
-                    self._let_go()
+                elif not await run_in_database(self._is_current):
+                    self._release()
                     return
             except (DatabaseError, InterfaceError) as error:
                 logger.warning("A change of an engine's listing could not be noted, trying again: {}", error)
-                self._told.set()
+                self._changed.set()
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _was_told(self) -> bool:
+    async def _is_notified(self) -> bool:
         """False after a while without a notification."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                await self._told.wait()
+                await self._changed.wait()
         except TimeoutError:
             return False
-        self._told.clear()
+        self._changed.clear()
         return True
 
-    def _is_wanted(self) -> bool:
+    def _is_current(self) -> bool:
         source = Source.objects.filter(pk=self._source_id, enabled=True).first()
         return source is not None and source.settings_fingerprint == self._fingerprint
 
@@ -94,7 +94,7 @@ def make_due_after_change(source_id: int) -> bool:
         due = max(now, source.last_refreshed_at + timedelta(seconds=FEWEST_SECONDS))
     later = Q(next_refresh_at=None) | Q(next_refresh_at__gt=due) | Q(refresh_lease_expires_at__gte=now)
     if Source.objects.filter(later, pk=source_id).update(next_refresh_at=due):
-        logger.bind(source=source.name).info("The engine says that its listing changed; it is listed anew")
+        logger.bind(source=source.name).info("The engine says that its listing changed; it is listed again")
     return True
 
 
@@ -213,14 +213,14 @@ def _share(source: Source) -> _Shared:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))
     if fresh.connector.capabilities.reports_listing_changes:
-        let_go = partial(_let_go, loop_connectors, fresh, source.pk)
-        fresh.listening = Listening(source, fresh.connector, let_go=let_go)
+        release = partial(_release, loop_connectors, fresh, source.pk)
+        fresh.listening = Listening(source, fresh.connector, release=release)
     if known is not None:
         known.retire()
     return fresh
 
 
-def _let_go(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int) -> None:
+def _release(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int) -> None:
     if loop_connectors.get(source_id) is shared:
         del loop_connectors[source_id]
         shared.retire()

@@ -15,7 +15,7 @@ from catalogue.interactions import describe_interactions
 from catalogue.models import Source, Workflow
 
 SHORT_DESCRIPTION = 150
-TELLING = 40
+SHORTEST_START = 40
 """Characters after which a shortened description may end with its sentence: the cut-off start of the next one
 helps no agent to choose and costs tokens in each list."""
 SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
@@ -151,7 +151,7 @@ def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
     line = " ".join(text.split())
     if len(line) <= length:
         return line
-    if (sentence := SENTENCE_END.search(line, TELLING, length + 1)) is not None:
+    if (sentence := SENTENCE_END.search(line, SHORTEST_START, length + 1)) is not None:
         return line[: sentence.start()] + "..."
     start, last_word_is_whole = line[:length], line[length] == " "
     kept = start if last_word_is_whole else start.rpartition(" ")[0] or start

@@ -120,7 +120,7 @@ def _held(source: Source) -> QuerySet[Source]:
 def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     log = logger.bind(source=source.name)
     try:
-        summary = _take_in(source, run)
+        summary = _list_and_reconcile(source, run)
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
@@ -137,19 +137,19 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     return run
 
 
-def _take_in(source: Source, run: DiscoveryRun) -> str:
+def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
     """Returns the result in a sentence. Raises ConnectorError, and what `reconcile` raises."""
-    answer = run_without_connection(_ask_under_lease(source))
+    answer = run_without_connection(_list_under_lease(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        return f"Workflows listed: {run.found}{skipped}.{_why_none(run)}{_what_went(source)}"
+        return f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}{_missing_warning(source)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
 
 
-def _what_went(source: Source) -> str:
+def _missing_warning(source: Source) -> str:
     """A warning about enabled workflows that are missing; empty if there are none."""
     gone = source.workflows.filter(enabled=True).exclude(missing_since=None).count()
     if not gone:
@@ -158,7 +158,7 @@ def _what_went(source: Source) -> str:
     return f" Warning: {named} not listed any more."
 
 
-def _why_none(run: DiscoveryRun) -> str:
+def _why_empty(run: DiscoveryRun) -> str:
     """The reason for an empty listing; empty if nothing was skipped."""
     if run.found or not run.skipped:
         return ""
@@ -168,14 +168,14 @@ def _why_none(run: DiscoveryRun) -> str:
     return f"{message} And {others} more were left out." if others else message
 
 
-async def _ask_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
-    asking = asyncio.create_task(_ask(source))
+async def _list_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+    listing_task = asyncio.create_task(_list(source))
     try:
-        while not (await asyncio.wait({asking}, timeout=RENEWAL_SECONDS))[0]:
+        while not (await asyncio.wait({listing_task}, timeout=RENEWAL_SECONDS))[0]:
             await run_in_database(_renew, source)
     finally:
-        asking.cancel()
-    return await asking
+        listing_task.cancel()
+    return await listing_task
 
 
 def _renew(source: Source) -> None:
@@ -188,7 +188,7 @@ def _renew(source: Source) -> None:
         logger.bind(source=source.name).warning("The lease of a listing was not renewed: {}", error)
 
 
-async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+async def _list(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
     """The engine's listing, or the health of an engine without listings."""
     try:
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:

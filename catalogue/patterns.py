@@ -101,14 +101,14 @@ class _BoundedPattern:
             return
         if self._is_slow or not Searches.have_time():
             return
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             self._matcher.validate(text)
         except jsonschema_rs.ValidationError as error:
             if isinstance(error.kind, KINDS.Pattern):
                 raise ValueError(f'"{text}" does not match "{self._pattern}"') from None
         finally:
-            self._is_slow = time.monotonic() - begun > MOST_SECONDS
+            self._is_slow = time.monotonic() - started > MOST_SECONDS
 
 
 BOUNDED: dict[str, Any] = {BOUNDED_PATTERN: _BoundedPattern}

@@ -62,7 +62,7 @@ class ListingHeld(Exception):
     def __init__(self, missing: list[Workflow], present: int, digest: str) -> None:
         super().__init__(
             f"The listing is held: {len(missing):,} of {present:,} workflows are gone from it. The last good "
-            "list stays until the engine lists them again, or somebody confirms that they are gone."
+            "list stays until the engine lists them again, or an administrator confirms that they are gone."
         )
         self.missing, self.digest = missing, digest
 
@@ -223,7 +223,7 @@ def _apply(
     if current.settings_fingerprint != source.settings_fingerprint:
         raise Superseded("The source's settings were changed during the listing.")
     if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
-        raise Superseded("A later listing of the source was begun meanwhile.")
+        raise Superseded("A later listing of the source has started.")
     by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
     policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
     looks = _Lookalikes(current)
@@ -555,7 +555,7 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
     )
 
 
-def judge_anew(source: Source) -> int:
+def apply_policy_to_held(source: Source) -> int:
     """Apply the source's policy to its held changes, except those that a curator turned down. Returns how
     many are accepted. Call it in a transaction that holds `Revision.lock`."""
     served = 0

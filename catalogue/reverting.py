@@ -70,7 +70,7 @@ def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
     try:
         if entry.kind == HistoryEntry.Kind.DELETED:
             if row is not None:
-                raise RevertRefused(f"{entry.object_name} exists: somebody has brought it back already.")
+                raise RevertRefused(f"{entry.object_name} exists: it was restored already.")
             restored = restorers[model](entry.object_id, _old_values(model, entry))
             history.record_change(by, [restored], message, reverts=entry)
         elif row is None:
@@ -108,7 +108,7 @@ def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
         now = present[name] if name in present else history.plain(getattr(row, columns.get(name, name), None))
         if now != new:
             message = f"{name} is {_shown(now)} now and not {_shown(new)} any more"
-            raise RevertRefused(f"{message}: somebody has changed it since. Revert that change first.")
+            raise RevertRefused(f"{message}: it has changed since. Revert that change first.")
 
 
 def _shown(value: Any) -> str:

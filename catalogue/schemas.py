@@ -128,7 +128,7 @@ def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[Argum
     problems = [problem for error in found.errors for problem in _argument_problems(error)]
     if not found.are_all:
         problems.append(
-            ArgumentProblem("", "does not fit the schema, and is too large to be told every reason")
+            ArgumentProblem("", "does not fit the schema, and is too large to report every reason")
         )
     return list(dict.fromkeys(problems))[:MAX_PROBLEMS]
 

@@ -13,7 +13,7 @@ from catalogue.connections import addresses_in, connector_for, make_connector, s
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source
-from catalogue.reconciliation import judge_anew
+from catalogue.reconciliation import apply_policy_to_held
 from catalogue.secrets import CredentialsUnreadable
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
@@ -97,7 +97,7 @@ def update_source(source: Source, **changes: Any) -> Source:
         stored = Source.objects.only("change_policy").get(pk=source.pk).change_policy
         source.save(update_fields=[*changes, "updated_at"])
         if source.change_policy != stored and "change_policy" in changes:
-            judge_anew(source)
+            apply_policy_to_held(source)
     return source
 
 

@@ -31,7 +31,7 @@ SHOWN_NAMES = 20
 SHOWN, HIDDEN = "would be let through", "would be hidden"
 Group = tuple[str, int, list[SafeString], int]  # Heading, number, first names, number of further ones
 HELP = {
-    "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page tells it, "
+    "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page shows it, "
     "and not the tool's. Of tags, one that matches is enough.",
     "syntax": "A glob has to match the whole; a regular expression may match anywhere in it.",
     "pattern": "Upper and lower case count.",
@@ -190,8 +190,8 @@ class WorkflowFilterAdmin(ButtonsMixin):
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         deleted, counts, forbidden, protected = super().get_deleted_objects(objs, request)
         effect = _effect_of([], without=objs)
-        told = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]
-        return [*deleted, *told], counts, forbidden, protected
+        lines = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]
+        return [*deleted, *lines], counts, forbidden, protected
 
     def panel(self, request: HttpRequest, obj: WorkflowFilter) -> dict[str, Any]:
         effect = effect_of_filter(obj)

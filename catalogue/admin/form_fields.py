@@ -335,7 +335,7 @@ class ArgumentsWidget(forms.Widget):
         return render_to_string("catalogue/admin/arguments.html", {"name": name, "rows": rows})
 
     def _row(
-        self, prefix: str, name: str, told: dict[str, Any] | None, typed: dict[str, str]
+        self, prefix: str, name: str, known: dict[str, Any] | None, typed: dict[str, str]
     ) -> dict[str, Any]:
         description = widgets.UnfoldAdminTextareaWidget(
             attrs={
@@ -351,20 +351,20 @@ class ArgumentsWidget(forms.Widget):
         return {
             "prefix": prefix,
             "name": name,
-            "type": told["type"] if told else "",
-            "is_required": bool(told and told["required"]),
-            "engines": told["description"] if told else "",
-            "default": "" if told is None or told["default"] is None else json.dumps(told["default"]),
-            "problem": self.problems.get(name) or ("" if told else GONE),
+            "type": known["type"] if known else "",
+            "is_required": bool(known and known["required"]),
+            "engines": known["description"] if known else "",
+            "default": "" if known is None or known["default"] is None else json.dumps(known["default"]),
+            "problem": self.problems.get(name) or ("" if known else GONE),
             "description": description.render(f"{prefix}-description", typed.get("description", "")),
             "kind": kind.render(f"{prefix}-kind", typed.get("kind", "")),
             "value": value.render(f"{prefix}-value", typed.get("value", "")),
         }
 
 
-def _row_of(override: dict[str, Any], told: dict[str, Any] | None) -> dict[str, str]:
+def _row_of(override: dict[str, Any], known: dict[str, Any] | None) -> dict[str, str]:
     kind = next((kind for kind in ("constant", "default") if kind in override), "")
-    value = write_value(override[kind], told["type"] if told else "any") if kind else ""
+    value = write_value(override[kind], known["type"] if known else "any") if kind else ""
     return {"description": override.get("description", ""), "kind": kind, "value": value}
 
 
@@ -395,7 +395,7 @@ class ArgumentsField(forms.Field):
             raise forms.ValidationError(problems)
         return read
 
-    def _read_row(self, row: dict[str, str], told: dict[str, Any] | None) -> dict[str, Any]:
+    def _read_row(self, row: dict[str, str], known: dict[str, Any] | None) -> dict[str, Any]:
         override: dict[str, Any] = {}
         if description := row["description"].replace("\r\n", "\n").strip():
             override["description"] = description[: LONGEST_DESCRIPTION + 1]
@@ -403,10 +403,10 @@ class ArgumentsField(forms.Field):
         if not kind and row["value"].strip():
             raise NotReadable("say when the value counts: always, or where agents leave it out.")
         if kind in ("constant", "default"):
-            type_told = told["type"] if told else "any"
-            if not row["value"] and type_told != TEXT:
+            type_name = known["type"] if known else "any"
+            if not row["value"] and type_name != TEXT:
                 raise NotReadable("give the value.")
-            override[kind] = read_value(row["value"], type_told)
+            override[kind] = read_value(row["value"], type_name)
         return override
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -116,9 +116,9 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="object", ordering="object_name")
     def object_shown(self, entry: HistoryEntry) -> SafeString:
-        told = _kind_of_object(entry.model), entry.object_name
+        named = _kind_of_object(entry.model), entry.object_name
         return format_html(
-            '<div style="overflow-wrap: anywhere; white-space: normal; min-width: 9rem">{} {}</div>', *told
+            '<div style="overflow-wrap: anywhere; white-space: normal; min-width: 9rem">{} {}</div>', *named
         )
 
     @admin.display(description="what", ordering="message")

@@ -193,13 +193,13 @@ class TemporalImportForm(forms.Form):
     client_secret = forms.CharField(
         label="OAuth client secret",
         required=False,
-        help_text="Only if it does not stand in the file. Empty: what is stored is kept.",
+        help_text="Only if the file does not have it. Empty: the stored one is kept.",
         widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
     api_key = forms.CharField(
         label="API key",
         required=False,
-        help_text="Likewise.",
+        help_text="Only if the file does not have it. Empty: the stored one is kept.",
         widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
     prune = forms.BooleanField(
@@ -211,7 +211,7 @@ class TemporalImportForm(forms.Form):
     expose_new = forms.BooleanField(
         label="Enable the workflows at once",
         required=False,
-        help_text="Of a new source only. Off: agents see none until somebody enables it.",
+        help_text="Of a new source only. Off: agents see none until a curator enables it.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
@@ -323,7 +323,7 @@ class OpenApiImportForm(forms.Form):
     expose = forms.BooleanField(
         label="Enable new tools at once",
         required=False,
-        help_text="Off: agents see none until somebody enables it.",
+        help_text="Off: agents see none until a curator enables it.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
     prune = forms.BooleanField(

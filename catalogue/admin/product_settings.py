@@ -134,12 +134,12 @@ class ProductSettingsAdmin(CatalogueAdmin):
 
     def save_model(self, request: HttpRequest, obj: ProductSettings, form: Any, change: bool) -> None:
         wanted = {name: form.cleaned_data[name] for name in live_settings()}
-        form.told = change_settings(wanted, by=f"user {request.user.get_username()}")
+        form.phrases = change_settings(wanted, by=f"user {request.user.get_username()}")
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
-        return [{"changed": {"fields": form.told}}] if form.told else []
+        return [{"changed": {"fields": form.phrases}}] if form.phrases else []
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -53,10 +53,10 @@ def ago(moment: datetime | None) -> str:
     now = timezone.now()
     ahead = moment > now
     if abs(moment - now) < timedelta(minutes=1):
-        told = "in a moment" if ahead else "just now"
+        shown = "in a moment" if ahead else "just now"
     else:
-        told = f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
-    return format_html('<span title="{}" class="whitespace-nowrap">{}</span>', _exact(moment), told)
+        shown = f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
+    return format_html('<span title="{}" class="whitespace-nowrap">{}</span>', _exact(moment), shown)
 
 
 def exactly(moment: datetime | None) -> str:
@@ -66,8 +66,8 @@ def exactly(moment: datetime | None) -> str:
 def to_the_millisecond(moment: datetime) -> SafeString:
     """For timelines, where the order within a second matters."""
     local = timezone.localtime(moment)
-    told = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
-    return format_html('<span class="whitespace-nowrap">{}</span>', told)
+    shown = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
+    return format_html('<span class="whitespace-nowrap">{}</span>', shown)
 
 
 def duration(milliseconds: int | None) -> str:
@@ -76,10 +76,10 @@ def duration(milliseconds: int | None) -> str:
         return DASH
     minutes, seconds = divmod(milliseconds / 1000, 60)
     if milliseconds < 1000:
-        told = f"{milliseconds} ms"
+        shown = f"{milliseconds} ms"
     else:
-        told = f"{int(minutes)} min {int(seconds)} s" if minutes else f"{seconds:.1f} s"
-    return told.replace(" ", "\N{NO-BREAK SPACE}")
+        shown = f"{int(minutes)} min {int(seconds)} s" if minutes else f"{seconds:.1f} s"
+    return shown.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def shortened(text: str, length: int = 60) -> str:

@@ -136,11 +136,11 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.action(description="Accept: agents see what the engine says now", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _tell(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
+        _report(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
 
     @admin.action(description="Keep what was accepted", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _tell(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
+        _report(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
 
     # The page of one
 
@@ -163,12 +163,12 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         except UnknownFields as unknown:
             messages.error(request, str(unknown))
         else:
-            _tell(request, decided, "Accepted in part" if fields else "Accepted")
+            _report(request, decided, "Accepted in part" if fields else "Accepted")
 
     @button("Keep", icon="block", records=True)
     def keep(self, request: HttpRequest, review: Review) -> None:
         offers = {review.pk: request.POST.get(OFFER, "")}
-        _tell(request, keep_accepted(offers, by=actor_of(request)), "Kept")
+        _report(request, keep_accepted(offers, by=actor_of(request)), "Kept")
 
     def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
         """Redirects to the list, unless the review has to be looked at again."""
@@ -218,7 +218,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 def _with_offer(review: Review, placement: Placement) -> SafeString:
     """With the offer on display, which a decision names."""
     seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
-    return format_html("<div>{}{}</div>", seen, _told(review, placement))
+    return format_html("<div>{}{}</div>", seen, _summary(review, placement))
 
 
 def _label(one: Button, review: Review) -> str:
@@ -227,7 +227,7 @@ def _label(one: Button, review: Review) -> str:
     return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
 
 
-def _told(review: Review, placement: Placement) -> SafeString:
+def _summary(review: Review, placement: Placement) -> SafeString:
     if review.kind == Review.Kind.NEW:
         return html.paragraphs(
             html.shortened(show_unseen(review.workflow.description) or "No description.", 120)
@@ -246,7 +246,7 @@ def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
     return seen
 
 
-def _tell(request: HttpRequest, decided: Decided, done: str) -> None:
+def _report(request: HttpRequest, decided: Decided, done: str) -> None:
     if decided.done:
         named = ", ".join(decided.done[:SHOWN_DONE])
         more = len(decided.done) - SHOWN_DONE
@@ -363,7 +363,7 @@ def accept_for_workflows(
     held, placement = list(reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]), Placement()
 
     def accept(_: forms.Form) -> None:
-        _tell(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
+        _report(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
 
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
     note = f"Held of the selected workflows: {awaiting:,}{first}"

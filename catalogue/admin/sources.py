@@ -443,7 +443,7 @@ class SourceAdmin(ButtonsMixin):
         """Also reached with a form that is only tested or was refused."""
         form = context["adminform"].form
         if isinstance(form, SourceForm) and form.is_bound and form.is_tried:
-            outcome = _try(form)
+            outcome = _test_settings(form)
             if request.headers.get("X-Requested-With") == "XMLHttpRequest":
                 return JsonResponse(outcome)
             tell = messages.success if outcome["ok"] else messages.error
@@ -483,7 +483,7 @@ class SourceAdmin(ButtonsMixin):
             _refresh(request, queryset.get())
         elif asked := make_due(queryset):
             messages.success(
-                request, f"{asked} listings begin within seconds; the discovery runs tell how they go."
+                request, f"{asked} listings begin within seconds; the discovery runs show how they go."
             )
         else:
             messages.warning(request, "Nothing to list: the sources, or discovery as a whole, are disabled.")
@@ -555,7 +555,7 @@ def _refresh(request: HttpRequest, source: Source) -> None:
         messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))
 
 
-def _try(form: SourceForm) -> dict[str, Any]:
+def _test_settings(form: SourceForm) -> dict[str, Any]:
     if form.setting_errors:
         labels = {name: f"{field.label}: " for name, field in form.fields.items()}
         problems = form.setting_errors.items()

@@ -90,7 +90,7 @@ class PlannedChange:
         return "\n".join(lines)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         shown = "; ".join(map(str, self.fields[:SHOWN_CHANGES]))
         more = len(self.fields) - SHOWN_CHANGES
         return shown + (f"; and {more} more" if more > 0 else "")
@@ -454,7 +454,7 @@ class _Import:
         """Add it to the plan and the history, and refuse it without the permission."""
         change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=tuple(fields))
         self._plan.changes.append(change)
-        message = f"Import: {change.told or ('deleted' if verb is Verb.REMOVE else 'added')}."
+        message = f"Import: {change.summary or ('deleted' if verb is Verb.REMOVE else 'added')}."
         if verb is Verb.REMOVE and not isinstance(row, Workflow):
             # Needs the row to exist; a workflow only leaves the list.
             record_deletion(self._by, [row], message)

@@ -53,7 +53,11 @@ class OpenApiImportRequest(ImportRequest):
     selection: Selection = field(default_factory=Selection)
 
 
-TELLING = ("authentication", "api_key_in", "api_key_name")  # The settings that say how a source authenticates
+AUTHENTICATION = (
+    "authentication",
+    "api_key_in",
+    "api_key_name",
+)  # Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +72,7 @@ class TargetApi:
     def authentication(self) -> Settings:
         """The settings of authentication, with defaults filled in."""
         fields = HttpConfig.model_fields
-        settings = {name: str(self.config.get(name, fields[name].default)) for name in TELLING}
+        settings = {name: str(self.config.get(name, fields[name].default)) for name in AUTHENTICATION}
         kind = settings["authentication"]
         return settings if kind == "api_key" else {"authentication": kind}
 
@@ -218,17 +222,10 @@ def _store_found(
     source = _create(request, target) if target.source is None and found.tools else target.source
     stored = _store(request, target, found)
     by_name = {change.name: change for change in stored.tools}
-    configs = [tool.config for tool in found.tools]
-    listed = (
-        {
-            "name": one.name,
-            "title": one.title,
-            "description": one.description,
-            "inputSchema": one.input_schema,
-        }
-        for one in configs
-    )
-    characters = sum(len(json.dumps(one, separators=(",", ":"))) for one in listed)  # An estimate
+    characters = 0  # An estimate
+    for one in (tool.config for tool in found.tools):
+        listed = {"name": one.name, "title": one.title, "description": one.description}
+        characters += len(json.dumps(listed | {"inputSchema": one.input_schema}, separators=(",", ":")))
     outcome = OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),

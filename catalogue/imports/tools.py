@@ -51,7 +51,7 @@ class ToolSubmission(BaseModel):
     expose: bool = True
     """Whether agents see new tools at once, filters permitting."""
     dry_run: bool = False
-    """Store nothing, tell what would change."""
+    """Store nothing, show what would change."""
 
 
 BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]

@@ -107,7 +107,7 @@ class PlanSerializer(serializers.Serializer[Plan]):
     changes = PlannedChangeSerializer(many=True, help_text="Empty where nothing differs.")
 
 
-PLAN = OpenApiParameter("plan", bool, description="Write nothing, tell what would change.")
+PLAN = OpenApiParameter("plan", bool, description="Write nothing, show what would change.")
 PRUNE = OpenApiParameter("prune", bool, description="Remove what the sections of the file do not have.")
 SECTION = OpenApiParameter(
     "section", str, many=True, enum=list(SECTIONS), description="Only these; all if none is named."

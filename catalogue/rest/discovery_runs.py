@@ -116,7 +116,7 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     @extend_schema(
         operation_id="discovery_runs_confirm",
         summary="Confirm a held listing",
-        description="Says that the workflows which it has lost are gone, and lists the source anew. That "
+        description="Says that the workflows which it has lost are gone, and lists the source again. That "
         "listing is the answer; it is held again if it has lost others.",
         request=None,
         responses={

@@ -77,7 +77,7 @@ class NewImportSerializer(StrictSerializer):
     expose_new = serializers.BooleanField(
         default=False, help_text="Of a new source: enable its workflows at once."
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would change.")
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, show what would change.")
 
 
 class WorkflowChangeSerializer(serializers.Serializer[Any]):
@@ -118,7 +118,7 @@ class TemporalImportViewSet(ImportViewSet):
         responses={
             200: ImportSerializer,
             400: OpenApiResponse(
-                ProblemSerializer, "`errors` tells each mistake with its line and key. Nothing was imported."
+                ProblemSerializer, "`errors` names each mistake with its line and key. Nothing was imported."
             ),
         },
         examples=[OpenApiExample("What would change", TEMPORAL_EXAMPLE, request_only=True)],
@@ -195,7 +195,7 @@ class NewOpenApiImportSerializer(StrictSerializer):
         write_only=True,
         help_text="An older name for `credentials`.",
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would come.")
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, show what would be imported.")
 
 
 class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
@@ -252,7 +252,7 @@ class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
 class OpenApiImportViewSet(ImportViewSet):
     serializer_class = OpenApiImportSerializer  # type: ignore[assignment]
     text_field = "document"
-    refused = "Nothing was imported; `errors` tells why."
+    refused = "Nothing was imported; `errors` says why."
     access = {"create": Access(Scope.ADMIN, "catalogue.view_source")}
 
     @extend_schema(
@@ -264,7 +264,7 @@ class OpenApiImportViewSet(ImportViewSet):
         request=NewOpenApiImportSerializer,
         responses={
             200: OpenApiImportSerializer,
-            400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` tells why."),
+            400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` says why."),
         },
         examples=[OpenApiExample("What would come", OPENAPI_EXAMPLE, request_only=True)],
     )

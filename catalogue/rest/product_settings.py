@@ -79,7 +79,7 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         responses=SettingsSerializer,
     )
     def retrieve(self, request: Request) -> Response:
-        return Response(_told())
+        return Response(_settings())
 
     @extend_schema(
         operation_id="settings_update",
@@ -102,8 +102,8 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
             ) from None
         if phrases:
             self.record(f"Changed {'; '.join(phrases)}.", row)
-        return Response(_told())
+        return Response(_settings())
 
 
-def _told() -> Any:
+def _settings() -> Any:
     return SettingsSerializer({"settings": live_settings().values()}).data

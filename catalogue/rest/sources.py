@@ -288,7 +288,7 @@ KIND = OpenApiParameter("kind", str, OpenApiParameter.PATH, description="Such as
 
 
 class ConnectorSerializer(serializers.Serializer[Any]):
-    """A kind of engine, and what its sources have to be told."""
+    """A kind of engine, and the settings that its sources need."""
 
     kind = serializers.CharField(help_text="What a source's `kind` says.")
     label = serializers.CharField(  # type: ignore[assignment]

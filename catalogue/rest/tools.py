@@ -164,7 +164,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         operation_id="tools_update",
         summary="Replace an HTTP tool",
         description="With all that it is from now on. It keeps its id, its name, its source and that one's "
-        "secrets; for another API submit another tool. What reading it tells besides the ToolConfig may "
+        "secrets; for another API submit another tool. What reading it returns besides the ToolConfig may "
         "stay in the body as it was.",
         request=ToolConfig,
         responses=StoredTool,

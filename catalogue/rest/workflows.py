@@ -85,7 +85,7 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
 
 
 class InteractionSerializer(serializers.Serializer[Any]):
-    """What runs can be asked or told while they go on."""
+    """A query or a signal of running executions."""
 
     name = serializers.CharField()
     description = serializers.CharField()
@@ -97,8 +97,8 @@ class UpstreamDetailSerializer(UpstreamSerializer):
 
     hints = HintsField()
     icons = IconSerializer(many=True)
-    queries = InteractionSerializer(many=True, help_text="What its runs can be asked.")
-    signals = InteractionSerializer(many=True, help_text="What its runs can be told.")
+    queries = InteractionSerializer(many=True, help_text="Queries that its runs answer.")
+    signals = InteractionSerializer(many=True, help_text="Signals that its runs accept.")
     metadata = JSONObjectField()
     schema_problem = serializers.CharField(
         help_text="Why the engine's input schema was replaced by one that takes any object."

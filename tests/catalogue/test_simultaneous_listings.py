@@ -203,7 +203,7 @@ def test_a_process_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
 
     assert (
         slept.outcome == Outcome.FAILED
-        and slept.error == "A later listing of the source was begun meanwhile."
+        and slept.error == "A later listing of the source has started."
     )
     slept.refresh_from_db()
     assert slept.error == "It was given up before it had ended."

@@ -52,8 +52,8 @@ class Command(ImportCommand):
             help="further settings of a new source, such as username",
         )
         add_secret_options(parser)
-        parser.add_argument("--dry-run", action="store_true", help="write nothing, tell what would come")
-        parser.add_argument("--json", action="store_true", help="tell it all as JSON")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
+        parser.add_argument("--json", action="store_true", help="print the whole outcome as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         with self.refusals_as_errors():

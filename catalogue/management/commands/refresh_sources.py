@@ -35,7 +35,7 @@ class Command(CatalogueCommand):
         if run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
             self.stderr.write(f"{source.name}: {_what_holds(source, run)}")
             return False
-        self._tell(source, run)
+        self._report(source, run)
         return True
 
     def _list(self, source: Source) -> DiscoveryRun:
@@ -45,7 +45,7 @@ class Command(CatalogueCommand):
             self.stderr.write(f"{error} It is refreshed again when that has ended.")
             return refresh_source(source, waits=True)
 
-    def _tell(self, source: Source, run: DiscoveryRun) -> None:
+    def _report(self, source: Source, run: DiscoveryRun) -> None:
         if source.kind == KIND:
             self.stdout.write(f"{source.name}: its tools are declared here; the API was reached.")
             return

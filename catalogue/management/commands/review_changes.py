@@ -56,7 +56,7 @@ class Command(CatalogueCommand):
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help="go on serving what was accepted; likewise",
+            help="keep serving what was accepted; named in the same way",
         )
         parser.add_argument(
             "--confirm-listing",
@@ -80,7 +80,7 @@ class Command(CatalogueCommand):
         known = offers_of(awaiting)
         accept = partial(accept_offers, fields=options["fields"])
         refused = [
-            self._tell(decide(_seen(options[name], known), by=BY), done)
+            self._report(decide(_seen(options[name], known), by=BY), done)
             for name, decide, done in (("accept", accept, "Accepted"), ("keep", keep_accepted, "Kept"))
             if options[name]
         ]
@@ -103,7 +103,7 @@ class Command(CatalogueCommand):
                 self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
         self.stdout.write(f"To review: {awaiting.count()}.")
 
-    def _tell(self, decided: Decided, done: str) -> str:
+    def _report(self, decided: Decided, done: str) -> str:
         self.stdout.write(f"{done}: {len(decided.done)}.")
         return decided.tell_refused()
 
