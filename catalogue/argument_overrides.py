@@ -30,7 +30,6 @@ ABOUT_THE_WHOLE = {
     *("dependencies", "dependentRequired", "dependentSchemas", "minProperties", "maxProperties"),
     *("propertyNames", "patternProperties", "additionalProperties", "unevaluatedProperties"),
 }
-"""Keywords that do not describe a single argument."""
 
 
 def offer_schema(schema: Schema, overrides: Overrides) -> Schema:

@@ -34,7 +34,7 @@ from connectors.formats.yaml import (
 )
 
 VERSION = 1
-SECTIONS: dict[str, type[models.Model]] = {
+SECTIONS: dict[str, type[models.Model]] = {  # In the file's order, with the model whose permissions count
     "settings": ProductSettings,
     "groups": Group,
     "sources": Source,
@@ -43,7 +43,6 @@ SECTIONS: dict[str, type[models.Model]] = {
     "workflows": Workflow,
     "listed": Workflow,
 }
-"""In the file's order, with the model whose permissions guard each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ class Curated:
         }
 
 
-LISTED: Mapping[str, str] = {
+LISTED: Mapping[str, str] = {  # The model's names by those of `WorkflowDefinition`
     "name": "name", "title": "upstream_title", "description": "description", "category": "category",
     "version": "version", "author": "author", "tags": "tags", "execution_type": "execution_type",
     "input_schema": "input_schema", "output_schema": "output_schema", "annotations": "hints",
@@ -86,7 +85,6 @@ LISTED: Mapping[str, str] = {
     "cache_seconds": "upstream_cache_seconds", "queries": "queries", "signals": "signals",
     "metadata": "metadata",
 }  # fmt: skip
-"""Listed fields: the model's names by those of `WorkflowDefinition`."""
 LISTED_BESIDES = ("schema_problem", "resembles")
 MISSING = "missing"  # Marks a workflow that its engine no longer lists
 
@@ -260,8 +258,7 @@ _WRITERS: dict[str, Callable[[], Any]] = {
 
 LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)
 """Enough for 5,000 workflows with their schemas."""
-CAREFUL_BYTES = 256 * 1024
-"""Smaller files are read by the slower parser, which explains mistakes better than libyaml."""
+CAREFUL_BYTES = 256 * 1024  # Smaller files are read by a slower parser, which explains mistakes better
 TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
 
 

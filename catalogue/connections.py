@@ -82,8 +82,7 @@ class Listening:
 
 
 def make_due_after_change(source_id: int) -> bool:
-    """Make the source due as soon as it may be listed again; False if it never may. A listing in progress may
-    miss the change, so another one follows."""
+    """List the source again as soon as allowed, also after a listing in progress; False if never."""
     source = Source.objects.filter(pk=source_id, enabled=True).first()
     if source is None or not (settings.CATALOGUE["discovery_enabled"] and source.effective_refresh_interval):
         return False
@@ -140,12 +139,10 @@ async def close_connectors() -> None:
     await asyncio.gather(*(shared.connector.aclose() for shared in closing))
 
 
+@atexit.register
 def close_background_connectors() -> None:
     """Before the process ends: the programs that connectors started would outlive it."""
     finish_in_background_loop(close_connectors, seconds=CLOSING_SECONDS)
-
-
-atexit.register(close_background_connectors)
 
 
 def make_connector(source: Source) -> Connector:
@@ -226,5 +223,4 @@ def _release(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: in
         shared.retire()
 
 
-_closing: set[asyncio.Future[None]] = set()
-"""Keeps the tasks alive; the event loop holds only weak references."""
+_closing: set[asyncio.Future[None]] = set()  # Keeps them alive; the event loop holds weak references

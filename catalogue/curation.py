@@ -43,8 +43,7 @@ class UnknownWorkflows(Exception):
 
 
 def choose_workflows(source: Source, names: Iterable[str] | None = None) -> QuerySet[Workflow]:
-    """The source's workflows by tool name, name or engine's id; without names all present ones. Raises
-    UnknownWorkflows."""
+    """By tool name, name or engine's id; without names all present ones. Raises UnknownWorkflows."""
     workflows = Workflow.objects.filter(source=source)
     if names is None:
         return workflows.filter(missing_since=None)
@@ -159,7 +158,7 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
     aliases = {name: until for name, until in row.live_aliases.items() if name in former}
     if alias_days is not None:
         concerned = {row.tool_name} if is_renamed else {*aliases, *former[:1]}
-        # What is another's name by now belongs to that one.
+        # A name that another workflow has taken since belongs to that one.
         others = Workflow.objects.exclude(pk=row.pk)
         concerned -= {*others.filter(tool_name__in=concerned).values_list("tool_name", flat=True)}
         concerned -= others.live_aliases().keys()

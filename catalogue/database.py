@@ -62,7 +62,7 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 
     @wraps(unit)
     def taking_turns(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        # Who is within a transaction may have SQLite's own lock, for which another's turn would wait.
+        # A caller in a transaction may hold SQLite's lock, which the one whose turn it is would wait for.
         if connection.vendor != "sqlite" or connection.in_atomic_block:
             return unit(*args, **kwargs)
         with _turn:
@@ -96,8 +96,7 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 
 def bring_up_to_date(say: Callable[[str], None]) -> None:
-    """Apply pending migrations, calling `say` first where there are any. A file lock serialises the processes
-    of one data folder. Raises OperationalError."""
+    """Apply pending migrations, one process of a data folder at a time. Raises OperationalError."""
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         executor = MigrationExecutor(connection)

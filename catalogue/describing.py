@@ -15,9 +15,7 @@ from catalogue.interactions import describe_interactions
 from catalogue.models import Source, Workflow
 
 SHORT_DESCRIPTION = 150
-SHORTEST_START = 40
-"""Characters after which a shortened description may end with its sentence: the cut-off start of the next one
-helps no agent to choose and costs tokens in each list."""
+SHORTEST_START = 40  # Characters from which a short description ends with a whole sentence
 SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
 
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
@@ -129,8 +127,7 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
 
 
 def unavailable_sources(catalogue: ExposedCatalogue, *, toolset: str | None = None) -> list[dict[str, Any]]:
-    """Outages of sources that the toolset shows: `[{source, since, reason, shown}]`. `shown` says whether
-    agents still see a last good list."""
+    """`[{source, since, reason, shown}]` of the toolset's sources; `shown`: whether a last good list is."""
     return _describe_outages(outages_seen_through(catalogue, current_outages(), toolset))
 
 

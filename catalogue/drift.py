@@ -1,5 +1,4 @@
-"""The differences between what was accepted of a workflow and what its engine offers now. Pure functions of
-the two layers. A difference is harmless only where a rule here says so."""
+"""Differences between the accepted and the offered layer of a workflow; harmless only by a rule here."""
 
 import re
 import unicodedata
@@ -156,7 +155,6 @@ def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> 
 
 
 UNREAD = {"icons", "upstream_timeout_seconds", "upstream_cache_seconds"}
-"""Fields without texts that agents read."""
 
 
 def _with_warning(difference: Difference) -> Difference:
@@ -344,8 +342,7 @@ def _keyword_difference(
     return Difference(field=side.field, text=f"{named} {message}", old=before, new=after, harmless=harmless)
 
 
-Change = tuple[str, bool, bool]
-"""The description, whether it widens and whether it narrows the allowed values."""
+Change = tuple[str, bool, bool]  # Its description; whether it widens, and narrows, the allowed values
 
 
 def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
@@ -436,8 +433,7 @@ PATTERNS = tuple(
     )
 )
 LONGEST_EXCERPT = 80
-UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})
-"""Categories of invisible characters: zero width, direction, tags, private use."""
+UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})  # Zero width, direction, tags, private use
 
 
 def find_suspicious(value: Any) -> dict[str, None]:

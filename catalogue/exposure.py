@@ -32,8 +32,7 @@ Derived = TypeVar("Derived")
 class ExposedToolset:
     toolset: Toolset
     workflows: Workflows
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """In a portable toolset: the names of tools whose own names some clients refuse."""
+    aliases: Mapping[str, str] = field(default_factory=dict)  # Portable names of tools that need one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class ExposedCatalogue:
 
 
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
-    # Few have any, so that most are passed over without reading a time.
+    # Few workflows have aliases: skip the others without parsing a time.
     had_it = (workflow for workflow in workflows.values() if name in workflow.tool_aliases)
     return next((workflow for workflow in had_it if name in workflow.live_aliases), None)
 
@@ -179,8 +178,7 @@ class Visibility(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Explanation:
     visibility: Visibility
-    deciding_filter: WorkflowFilter | None = None
-    """The filter that decided; None where none matched or the filters were not reached."""
+    deciding_filter: WorkflowFilter | None = None  # None: no filter matched, or none was reached
 
 
 def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
@@ -228,7 +226,7 @@ LIGHT = (
 def _light_workflows() -> Iterator[Workflow]:
     sources = Source.objects.only("name", "enabled").in_bulk()
     for workflow in Workflow.objects.only(*LIGHT).order_by():
-        # One that was added since is not there yet.
+        # A workflow of a source that was added after the query above.
         if (source := sources.get(workflow.source_id)) is not None:
             workflow.source = source
             yield workflow

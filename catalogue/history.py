@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 LONGEST_NAME = 255
 BATCH = 500
 SECRET = "(secret)"  # noqa: S105 - no password
-"""Stands for secrets, which are never recorded."""
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -51,8 +50,7 @@ def remember_relations(obj: models.Model) -> None:
 def record_change(
     actor: Actor, objects: Iterable[models.Model], message: str, *, reverts: HistoryEntry | None = None
 ) -> None:
-    """Call it after the change and in its transaction, with the objects as read before it. Compares them with
-    the database in one query per model."""
+    """Call it after the change in its transaction, with the objects as read before. A query per model."""
     record_changes(actor, [(obj, message) for obj in objects], reverts=reverts)
 
 

@@ -31,8 +31,7 @@ SECRET_OF = {
 
 
 def tool_config_of(workflow: Workflow) -> ToolConfig:
-    """The declaration that stores the tool as it is now. Raises Misconfigured for a workflow that is not an
-    HTTP tool."""
+    """The tool's present declaration. Raises Misconfigured for a workflow that is not an HTTP tool."""
     operation = HttpOperation.of(workflow.ref)
     source = workflow.source
     return ToolConfig(

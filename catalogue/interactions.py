@@ -74,16 +74,17 @@ def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> 
 
 def describe_interactions(workflow: Workflow) -> dict[str, Any]:
     """`{queries: [...], signals: [...]}` in full; empty kinds are left out."""
-    return {name: list(map(_describe, declared)) for name, declared in _declared_by(workflow).items()}
+    return {
+        name: [
+            one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)} for one in declared
+        ]
+        for name, declared in _declared_by(workflow).items()
+    }
 
 
 def _declared_by(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
     both = {"queries": workflow.queries, "signals": workflow.signals}
     return {name: declared for name, declared in both.items() if declared}
-
-
-def _describe(declared: dict[str, Any]) -> dict[str, Any]:
-    return declared | {"inputSchema": serve_schema(declared.get("inputSchema") or GENERIC_SCHEMA)}
 
 
 def name_interactions(workflow: Workflow) -> dict[str, list[str]]:

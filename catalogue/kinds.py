@@ -126,8 +126,7 @@ class EngineKind:
     kind: str
     label: str = ""
     summary: str = ""
-    config_schema: dict[str, Any] | None = None
-    """JSON Schema of the settings including secrets; None without a usable connector."""
+    config_schema: dict[str, Any] | None = None  # Secrets included; None without a usable connector
     secret_settings: list[str] = field(default_factory=list)
     problem: str = ""  # Why sources of this kind cannot be made or used; empty where they can
 

@@ -24,12 +24,10 @@ WITHOUT_ACTION = (None, "metadata")  # Methods unknown to the view, which answer
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    scope: Scope
-    """Required of a token; `catalogue:admin` includes all others, `catalogue:read` suffices for reading."""
+    scope: Scope  # Of a token; `catalogue:admin` includes all others, and `catalogue:read` all reading
     permission: str  # Required of a member of staff, such as `catalogue.view_source`
     other_scope: Scope | None = None
-    also: frozenset[str] = frozenset()
-    """Further permissions that a token exercises; of members of staff the view itself demands them."""
+    also: frozenset[str] = frozenset()  # What else a token exercises; of staff the view demands it
 
 
 class InsufficientScope(PermissionDenied):
@@ -64,8 +62,7 @@ class AnyoneKnown(BasePermission):
 
 
 def demand_of_staff(request: Request, permission: str) -> None:
-    """For permissions that depend on the request's body; tokens need only their scopes. Raises
-    PermissionDenied."""
+    """For permissions that depend on the body; tokens need only their scopes. Raises PermissionDenied."""
     if request.auth is None:
         _user_may(request.user, permission)
 
@@ -75,8 +72,7 @@ def is_known(request: Request) -> bool:
 
 
 def is_administrator(request: Request) -> bool:
-    """Whether the caller sees everything, by a scope or as a member of staff. `catalogue:read` counts for
-    reading only."""
+    """Whether the caller sees everything; `catalogue:read` counts for reading only."""
     token: Any = request.auth
     if token is None:
         return bool(request.user.is_staff)

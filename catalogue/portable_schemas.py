@@ -20,14 +20,11 @@ from catalogue.schema_limits import REFERENCES, BrokenSchema, Places, UnsafeSche
 from catalogue.served_schemas import TYPES
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
 
-PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""Vertex AI takes letters, digits and underscores; pydantic no leading underscore."""
-PORTABLE_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-"""OpenAI takes no dots; Gemini needs a leading letter or underscore."""
+PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # For Vertex AI; pydantic: no leading _
+PORTABLE_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # OpenAI: no dots; Gemini: no leading digit
 LONGEST_KEY = 64
 SERVER_NAME = "workflow-catalogue"
-LONGEST_WITH_SERVER = 57
-"""The server's name and the tool's: Cursor shows fewer than 60, `mcp__server__tool` may have 64."""
+LONGEST_WITH_SERVER = 57  # With the server's name: Cursor shows fewer than 60, `mcp__server__tool` has 64
 SHORTEST_LIMIT = 24  # For servers with long names; the built-in tools need nearly as much
 DIGEST = 6
 
@@ -561,8 +558,7 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def find_refusals(name: str, schema: Schema, *, limit: int) -> list[str]:
-    """Reasons for which a provider or a client refuses the tool, for curators. `limit`: the longest name,
-    from `limit_for_tools`."""
+    """Why a provider or a client refuses the tool, for curators. `limit`: from `limit_for_tools`."""
     return [*_refusals_of_schema(schema), *_refusals_of_name(name, limit)]
 
 

@@ -1,5 +1,4 @@
-"""MCP's hints and icons of a workflow, from engines and curators. Clients drop a tool with invalid
-annotations, so only exactly MCP's are served."""
+"""MCP's hints and icons of a workflow; only valid ones, since clients drop tools with invalid annotations."""
 
 import base64
 import binascii

@@ -91,8 +91,7 @@ def settings_row() -> ProductSettings:
 
 
 def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
-    """Set each value; None restores the environment's. Raises InvalidSettings. Returns a phrase for each
-    change. Other processes notice within seconds."""
+    """None restores the environment's value. Returns a phrase for each change. Raises InvalidSettings."""
     known = live_settings()
     problems = {
         name: problem

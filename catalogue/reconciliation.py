@@ -69,12 +69,10 @@ class ListingHeld(Exception):
 
 @dataclass(slots=True)
 class Listing:
-    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The upstream fields by the engine's id, in the engine's order."""
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)  # By the engine's id, in its order
     skipped: list[dict[str, Any]] = field(default_factory=list)
     flagged: list[dict[str, Any]] = field(default_factory=list)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Reasons by the engine's id, as far as an object has one."""
+    unreadable: dict[str, str] = field(default_factory=dict)  # Reasons by the engine's id
 
 
 def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Listing:
@@ -193,15 +191,12 @@ class _Changes:
     new: list[Workflow] = field(default_factory=list)
     updated: list[Workflow] = field(default_factory=list)
     returned: list[Workflow] = field(default_factory=list)
-    returned_as_accepted: list[Workflow] = field(default_factory=list)
-    """The change that they returned with is held, or was turned down."""
+    returned_as_accepted: list[Workflow] = field(default_factory=list)  # With a change held or refused
     held: list[Workflow] = field(default_factory=list)  # Held since this listing
     unchanged: int = 0
     missing: list[Workflow] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)
-    """Ids of enabled workflows that have come to resemble another tool."""
-    doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)
-    """Known workflows with offers that the source's policy has to decide."""
+    hidden: list[str] = field(default_factory=list)  # Ids of enabled workflows that became look-alikes
+    doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)  # For the policy
     to_review: list[Workflow] = field(default_factory=list)  # New workflows, which have no key yet
     reviews: list[Review] = field(default_factory=list)  # Replace existing ones
     settled: list[int] = field(default_factory=list)  # Keys of workflows that need no review any more
@@ -407,8 +402,7 @@ class _Lookalikes:
         return known
 
     def find(self, workflow: Workflow) -> str:
-        """The first tool that it resembles; empty if none. A workflow of another source with the very same
-        name does not count: two stages of one engine have those."""
+        """The first tool that it resembles, or empty. Names of two stages of an engine may be equal."""
         texts = (workflow.name, workflow.upstream_title)
         for look in sorted(set().union(*map(looks_of, texts))):
             for name, described in self._by_look.get(look, ()):
@@ -508,8 +502,7 @@ CHOSEN_BY = ("name", "category", "tags")  # Upstream fields that filters and too
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """The differences between the accepted and the offered layer, by the policy `careful`. A change that
-    exposes the workflow, hides it, or moves it between toolsets is not harmless."""
+    """By the policy `careful`; exposing, hiding and moving between toolsets are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
     differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
     if not any(one.field in CHOSEN_BY for one in differences):
@@ -556,8 +549,7 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
 
 
 def apply_policy_to_held(source: Source) -> int:
-    """Apply the source's policy to its held changes, except those that a curator turned down. Returns how
-    many are accepted. Call it in a transaction that holds `Revision.lock`."""
+    """Returns how many are accepted; those turned down stay. Call it under `Revision.lock`."""
     served = 0
     held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
     keys, placement = list(held.order_by("pk").values_list("pk", flat=True)), Placement()

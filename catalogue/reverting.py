@@ -59,8 +59,7 @@ def permission_to_revert(entry: HistoryEntry) -> str:
 
 @transaction.atomic
 def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
-    """Restore the old values or the deleted object, or delete the added one. Returns the new entry. Raises
-    RevertRefused if the object has changed since."""
+    """Returns the new entry. Raises RevertRefused, also if the object has changed since."""
     model = history.recorded_model(entry.model)
     if (problem := why_not_revertible(entry)) or model is None:
         raise RevertRefused(problem)
@@ -92,7 +91,7 @@ def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
 
 
 def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:
-    """Later work is not thrown away."""
+    """Later changes of the object are not discarded."""
     added = {name: new for name, (_, new) in entry.changes.items()}
     now = history.values_of(row)
     differing = sorted(name for name in added.keys() | now.keys() if added.get(name) != now.get(name))
@@ -169,9 +168,6 @@ reverters: dict[type[models.Model], Reverter] = {
     ProductSettings: _write_settings,
 }
 """Models that are not written field by field; rooms above register theirs."""
-
-
-# Added and deleted objects
 
 
 def _restore(key: str, values: dict[str, Any]) -> Any:

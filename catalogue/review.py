@@ -1,5 +1,4 @@
-"""Reviewing held changes, new workflows and held listings. A decision names the offer that it is about: if
-the engine has changed it since, it is not decided."""
+"""Reviewing held changes, new workflows and held listings; a decision on an outdated offer has no effect."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +19,7 @@ from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offe
 
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 
-RUN_BY = ("name", "input_schema", "metadata")
-"""The fields that start a run, for engines that start by metadata."""
+RUN_BY = ("name", "input_schema", "metadata")  # What starts a run, for engines that start by metadata
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
 """Findings that are accepted together with the field."""
 ACCEPTABLE = tuple(
@@ -45,8 +43,7 @@ class Decided:
 
     done: list[str] = field(default_factory=list)
     changed_again: list[str] = field(default_factory=list)  # The engine offers something else now
-    nothing_held: list[str] = field(default_factory=list)
-    """Decided by someone else, or withdrawn by the engine."""
+    nothing_held: list[str] = field(default_factory=list)  # Decided already, or withdrawn by the engine
     only_whole: list[str] = field(default_factory=list)  # New workflows, which cannot be accepted by field
 
     def tell_refused(self) -> str:
@@ -62,8 +59,7 @@ class Decided:
 
 
 def differences_of(review: Review, placement: Placement | None = None) -> list[Difference]:
-    """Between the accepted and the offered layer; none for a new workflow. Select the workflow and its source
-    beforehand. `placement` is shared between several calls."""
+    """None for a new workflow. Select the workflow and its source before; calls can share `placement`."""
     if review.offered is None:
         return []
     offered = layer_of(Workflow()) | review.offered
@@ -71,7 +67,7 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
 
 
 def fields_together(field: str, source: Source) -> tuple[str, ...]:
-    """Fields that are accepted together: a call made by one schema must not be sent by another's rules."""
+    """Accepted together, so that a call made by one schema is never sent by another's rules."""
     return RUN_BY if field in RUN_BY and starts_by_metadata(source.kind) else (field,)
 
 
@@ -81,8 +77,7 @@ def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
 
 
 def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) -> Decided:
-    """Accept the offers; new workflows are enabled. `fields` accepts only these of each change, and those
-    that go with them. Raises UnknownFields."""
+    """New workflows are enabled. `fields`: only these and what goes with them. Raises UnknownFields."""
     if unknown := sorted(set(fields) - set(ACCEPTABLE)):
         raise UnknownFields(unknown)
     return _decide(offers, by, partial(_accept, fields=fields), fields)

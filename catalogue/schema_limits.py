@@ -21,8 +21,7 @@ DIALECTS = tuple(
     for scheme in ("http", "https")
     for path in ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 )
-LITERALS = frozenset({"enum", "const", "default", "examples", "example"})
-"""Keywords with data, in which references mean nothing."""
+LITERALS = frozenset({"enum", "const", "default", "examples", "example"})  # Data, not schemas
 DEFINITIONS = frozenset({"$defs", "definitions"})
 NAMED = DEFINITIONS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 """Keywords with an object by names, which are not keywords."""
@@ -61,8 +60,7 @@ def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_demand(schema: dict[str, Any]) -> Demand:
-    """Follow each reference once. Raises UnsafeSchema for external references and excessive work,
-    BrokenSchema for dangling references."""
+    """Raises UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones."""
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
         return Demand(len(nodes), 0)

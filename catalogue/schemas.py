@@ -370,8 +370,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def words_for_demand(broken: Any) -> str:
-    """The members that `not` demands: `at least one of a, b`; empty for other schemas. The OpenAPI importer
-    writes the conditions of a body this way."""
+    """What a `not` of the OpenAPI importer demands: `at least one of a, b`; empty for other schemas."""
     match broken:
         case {"properties": dict() as absent, **others} if not others and all(
             schema is False for schema in absent.values()

@@ -104,8 +104,7 @@ TRUE: dict[str, Any] = {}
 FALSE: dict[str, Any] = {"not": {}}
 SINGLE = ("items", "contains", "not", "if", "then", "else", "propertyNames", "additionalItems")
 """Keywords with one schema. `additionalProperties: false` stays, since clients know it."""
-SEVERAL = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
-"""Keywords with a list of schemas; `items` takes one in older dialects."""
+SEVERAL = ("items", "prefixItems", "allOf", "anyOf", "oneOf")  # `items` has a list in older dialects
 
 
 def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:

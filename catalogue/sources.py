@@ -38,8 +38,7 @@ def create_source(*, credentials: dict[str, str], **fields: Any) -> Source:
 def configure_source(
     source: Source, *, config: dict[str, Any] | None = None, credentials: dict[str, str] | None = None
 ) -> Source:
-    """Replace the settings, the credentials or both; a listing with them is due at once. Raises
-    ValidationError keyed by field, and changes nothing then."""
+    """A listing is due at once. Raises ValidationError by field, and changes nothing then."""
     if config is not None:
         _check_is_object(config)
         if credentials is None and source.encrypted_credentials:
@@ -58,8 +57,7 @@ def configure_source(
 
 
 def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
-    """Refuse to send stored secrets to another address: its author has to enter them again. Raises
-    ValidationError where the new settings name another address."""
+    """Stored secrets never go to another address. Raises ValidationError if the settings name one."""
     if addresses_in(source.kind, config) != addresses_in(source.kind, source.config):
         raise ValidationError({"credentials": "The engine's address changes: enter its secrets again."})
 
@@ -81,9 +79,8 @@ def reencrypt_credentials() -> tuple[int, list[str]]:
 
 
 def update_source(source: Source, **changes: Any) -> Source:
-    """Change fields of UPDATABLE. Raises ValidationError keyed by field. An enabled source or one with a new
-    interval is due at once, unless it is refreshed by hand only. A new policy for changes judges held ones
-    anew."""
+    """Change fields of UPDATABLE. Raises ValidationError by field. Enabling and a new interval make a listing
+    due, unless the source is refreshed by hand only. A new change policy is applied to held changes."""
     if unknown := set(changes) - set(UPDATABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
     for name, value in changes.items():

@@ -37,8 +37,7 @@ HELP = {
     "pattern": "Upper and lower case count.",
 }
 
-SEEN = "seen"
-"""The hidden field with the digest of the effect that the page has shown; without it nothing is saved."""
+SEEN = "seen"  # The field with the digest of the effect on display; without it nothing is saved
 PREVIEW = "_preview"
 
 if TYPE_CHECKING:

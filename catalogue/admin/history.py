@@ -57,7 +57,7 @@ class ActorFilter(DropdownFilter):  # type: ignore[misc]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         rows = HistoryEntry.objects.order_by("actor_name", "actor").values_list("actor", "actor_name")
-        # Who was renamed since is one and the same; all commands are not.
+        # A renamed user keeps the key, while all commands share one.
         return [(f"{actor} {name}", name) for actor, name in rows.distinct()[:MOST_ACTORS]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:

@@ -99,8 +99,7 @@ def pretty_json(value: Any, *, whole: str = "") -> SafeString:
 
 
 def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeString:
-    """Verbatim with its line breaks; cut with a note of the whole size. `whole` is the address of the uncut
-    text. `unrolled`: without a scroll bar of its own."""
+    """Verbatim, cut with a note. `whole`: the address of the uncut text. `unrolled`: without a scroll bar."""
     note, is_cut = "", len(text) > SHOWN_CHARACTERS
     if is_cut:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."

@@ -234,7 +234,7 @@ def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
 def _mark_as_known(field: forms.Field, told: str) -> None:
     field.required = False
     field.widget.attrs["placeholder"] = told
-    # An empty field keeps the stored secret, unlike the help text of new sources says.
+    # An empty field keeps the stored secret, unlike what the help text of new sources says.
     field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
 
 

@@ -36,7 +36,7 @@ WIDE = {"description", "endpoint", "input_schema"}
 
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 
-PLACES = {
+PLACES = {  # In a ToolConfig, by the form's field
     "name": "/name", "title": "/title", "description": "/description", "tags": "/tags",
     "method": "/api/method", "endpoint": "/api/endpoint", "body_format": "/api/body_format",
     "idempotency_header": "/api/idempotency_header", "anonymous": "/api/anonymous",
@@ -45,7 +45,6 @@ PLACES = {
     "output_is_promised": "/output_is_promised", "output_mappings": "/field_mappings/output",
     "timeout_seconds": "/timeout_seconds", "cache_seconds": "/cache_seconds",
 }  # fmt: skip
-"""The place in a ToolConfig that each form field fills in."""
 
 
 def _text(label: str, help_text: str, *, required: bool = False, length: int = 255) -> forms.CharField:

@@ -114,7 +114,7 @@ class WorkflowForm(CatalogueForm):
             row = self.instance
             arguments.offer(row.input_schema, row.argument_overrides, row.argument_problems)
         for name, hint in CURATORS_HINTS.items():
-            # Who may only look has no fields.
+            # Readers have no fields.
             if name in self.fields:
                 engines = f"the engine's ({TOLD[self.instance.hints.get(hint)]})"
                 choices = [("unknown", engines), ("true", "yes"), ("false", "no")]
@@ -143,8 +143,8 @@ GLOB_SIGNS = "*?["
 FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
 AREAS = {"description_override": 5, "icon_override": 2}  # Heights of text areas, in lines
 
+# `Workflow.title`
 SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_title", Value("")), "name")
-"""`Workflow.title` for the database."""
 
 
 class WorkflowChangeList(CatalogueChangeList):

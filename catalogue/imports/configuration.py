@@ -170,15 +170,14 @@ Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's n
 
 @dataclass(slots=True)
 class Workflows:
-    """The rows to write. All sources together, because tool names are unique across them."""
+    """The rows to write, of all sources together, because tool names are unique across them."""
 
     file: CatalogueFile
     prune: bool
     added: list[Workflow] = field(default_factory=list)
     changed: dict[Workflow, tuple[FieldChange, ...]] = field(default_factory=dict)
     removed: list[Workflow] = field(default_factory=list)
-    accepted: list[Workflow] = field(default_factory=list)
-    """Rows whose held change was accepted in the catalogue that the file comes from."""
+    accepted: list[Workflow] = field(default_factory=list)  # Their held change is accepted in the file
     is_declared: bool = False  # Some workflows are declared here, so their listed fields are written too
     _paths: dict[int, Path] = field(default_factory=dict)
 
@@ -372,8 +371,7 @@ class CatalogueImportRequest:
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """By source and setting; others stay as stored."""
     prune: bool = False  # Remove objects that the file's sections do not have
-    sources_only: bool = False
-    """Import only settings and sources, to list them before the rest; new workflows are hidden until then."""
+    sources_only: bool = False  # Settings and sources, to list these first; new workflows stay hidden
     tell_where: Callable[[str, str], str] = lambda source, secret: "give it with the file"
     """How to give a missing secret, for the error message."""
     by: Actor

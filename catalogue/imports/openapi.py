@@ -1,5 +1,4 @@
-"""Importing an OpenAPI document: each chosen operation becomes an HTTP tool. An operation that cannot be a
-tool is refused with its reason and stops no other one."""
+"""Importing OpenAPI documents: each chosen operation becomes an HTTP tool or is refused with its reason."""
 
 import gc
 import json
@@ -37,7 +36,7 @@ from connectors.http_tools.openapi.document import (
     note_on_servers,
     quoted,
 )
-from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, refusal_of
+from connectors.http_tools.openapi.operations import ReadTools, Selection, read_tools, refusal_of
 from connectors.http_tools.openapi.security import Settings, settings_for
 
 LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serves agents better
@@ -48,8 +47,7 @@ class OpenApiImportRequest(ImportRequest):
     """Without a source, the API's address decides; secrets and settings are for a new source."""
 
     base_url: str = ""  # Replaces the document's first server
-    settings: dict[str, Any] = field(default_factory=dict)
-    """HttpConfig's fields, besides what the document says."""
+    settings: dict[str, Any] = field(default_factory=dict)  # HttpConfig's further fields
     selection: Selection = field(default_factory=Selection)
 
 
@@ -117,8 +115,7 @@ class OpenApiImport(ImportOutcome):
 
 
 def import_document(request: OpenApiImportRequest) -> OpenApiImport:
-    """Store the operations that can be tools; each of the others is refused with its reason. Raises
-    ImportRefused where the document or the settings cannot be used."""
+    """Refuses each operation that cannot be a tool. Raises ImportRefused for a useless document."""
     with _collection_paused():
         try:
             document = Document.read(request.content)
@@ -231,7 +228,16 @@ def _store_found(
         is_new=target.source is None and bool(found.tools),
         base_url=target.base_url,
         authentication=target.authentication["authentication"],
-        tools=[_imported(tool, by_name.pop(tool.config.name)) for tool in found.tools],
+        tools=[
+            ImportedTool(
+                method=tool.operation.method,
+                path=tool.operation.path,
+                tags=tool.operation.tags,
+                stored=by_name.pop(tool.config.name),
+                notes=tool.notes,
+            )
+            for tool in found.tools
+        ],
         removed=list(by_name.values()),
         refused=found.refused,
         deprecated=found.deprecated,
@@ -288,13 +294,6 @@ def _move_refused(found: ReadTools, refusal: ToolsRefused) -> None:
         reason = " ".join(dict.fromkeys(messages))
         found.refused.append(refusal_of(found.tools[position].operation, reason))
     found.tools = [tool for position, tool in enumerate(found.tools) if position not in reasons]
-
-
-def _imported(tool: ReadTool, change: ToolChange) -> ImportedTool:
-    operation = tool.operation
-    return ImportedTool(
-        method=operation.method, path=operation.path, tags=operation.tags, stored=change, notes=tool.notes
-    )
 
 
 def _notes(document: Document, target: TargetApi, found: ReadTools) -> Iterator[str]:

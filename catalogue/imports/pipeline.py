@@ -74,10 +74,8 @@ def stored_secrets(source: Source | None) -> dict[str, str]:
 class ToolFault:
     """One offending place of a submission."""
 
-    position: int | None = None
-    """Index of the tool; None for what concerns no single tool, such as the source's name."""
-    path: str = ""
-    """JSON Pointer into the tool's ToolConfig; without a position into the submission: `/source`."""
+    position: int | None = None  # Of the tool; None for what concerns no single one, such as the source
+    path: str = ""  # JSON Pointer into the ToolConfig; without a position into the submission
     message: str
 
 

@@ -1,5 +1,4 @@
-"""Importing a file that declares a Temporal service and its workflows. Everything is checked before anything
-is written."""
+"""Importing a file that declares a Temporal service and its workflows: all of it, or nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,8 +55,7 @@ it, it only returns what it would do."""
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalImportRequest(ImportRequest):
-    """Secrets are by the file's names or the settings', and override those in the file. `expose` applies to
-    new sources only."""
+    """Secrets, by the file's or the settings' names, override the file's. `expose`: of a new source only."""
 
     source: str = USUAL_NAME
     path: str = ""  # If set, each refresh reads the file there; otherwise the content is stored

@@ -1,5 +1,4 @@
-"""HTTP tools that are declared here: storing, replacing and removing them. Everything is checked before
-anything is written, and one submission is one transaction."""
+"""HTTP tools declared here: storing, replacing and removing them, each submission in one transaction."""
 
 import re
 from collections.abc import Iterator, Sequence, Set
@@ -54,8 +53,7 @@ class ToolSubmission(BaseModel):
     """Store nothing, show what would change."""
 
 
-BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]
-"""Keys that belong beside the tools rather than in one."""
+BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]  # Keys beside the tools
 
 
 def read_text(content: bytes) -> Any:
@@ -397,8 +395,7 @@ class ToolChange:
 
 @dataclass(kw_only=True, slots=True)
 class StoredTools:
-    tools: list[ToolChange] = field(default_factory=list)
-    """In the order of the submission, followed by removed tools."""
+    tools: list[ToolChange] = field(default_factory=list)  # In the submission's order, then removed ones
     new_sources: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     dry_run: bool = False
@@ -621,8 +618,7 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
 
 
 def remove_tool(workflow: Workflow) -> None:
-    """Remove a tool from the list; its executions stay on record, and stored again it has its id back. Raises
-    ValueError for a workflow that is not an HTTP tool."""
+    """Its executions stay; stored again, it gets its id back. Raises ValueError for other workflows."""
     if workflow.source.kind != KIND:
         raise ValueError(f"{workflow.tool_name} is no HTTP tool")
     with transaction.atomic():

@@ -18,8 +18,7 @@ from connectors.errors import Misconfigured
 
 
 class CatalogueCommand(BaseCommand):
-    """Skips Django's system checks, which `migrate` and CI run and which take half a second. Creates a
-    missing embedded database, so that any command may be the first."""
+    """Skips system checks, which cost half a second and run in CI; creates a missing embedded database."""
 
     requires_system_checks: list[str] = []
     makes_database = True
@@ -66,13 +65,17 @@ class WorkflowSelectionCommand(CatalogueCommand):
         """Raises CommandError for an unknown source or name; nothing is changed then."""
         if options["all"] == bool(options["names"]):
             raise CommandError("Give either names or --all.")
-        source = Source.objects.filter(name=options["source"]).first()
-        if source is None:
-            raise CommandError(f"No such source: {options['source']}")
+        source = source_named(options["source"])
         try:
             return choose_workflows(source, None if options["all"] else options["names"])
         except UnknownWorkflows as error:
             raise CommandError(str(error)) from None
+
+
+def source_named(name: str) -> Source:
+    if (source := Source.objects.filter(name=name).first()) is None:
+        raise CommandError(f"No such source: {name}")
+    return source
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -377,8 +377,7 @@ class Workflow(Exposing):
 
     @property
     def promised_output_schema(self) -> dict[str, Any] | None:
-        """The schema that results are validated against; None where it only describes them, as in API
-        documents, and the source's settings do not promise it."""
+        """What results are validated against; None where the schema only describes them."""
         promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
             "promise_output_schemas"
         )
@@ -446,7 +445,7 @@ class Review(models.Model):
         ordering = ("-held_since", "pk")
         verbose_name = "change to review"
         verbose_name_plural = "changes to review"
-        # Who may see or change workflows may see or decide these.
+        # The permissions of workflows apply.
         default_permissions = ()
 
     def __str__(self) -> str:

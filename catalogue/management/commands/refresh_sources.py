@@ -64,7 +64,7 @@ class Command(CatalogueCommand):
 
 def _what_holds(source: Source, run: DiscoveryRun) -> str:
     error = run.error if run.error.endswith((".", "!", "?")) else f"{run.error}."
-    # What is declared here was never listed, and neither was what has not answered yet; what is held says it.
+    # Declared tools and sources that never answered have no last good list; a held listing says it itself.
     if source.kind == KIND or source.last_refreshed_at is None or run.outcome == DiscoveryRun.Outcome.HELD:
         return error
     return f"{error} The last good list stays."

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 
 from catalogue.exposure import Placement
 from catalogue.history import command
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, source_named
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
     ACCEPTABLE,
@@ -65,7 +65,7 @@ class Command(CatalogueCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        source = _source(options["source"])
+        source = None if options["source"] is None else source_named(options["source"])
         awaiting = Review.objects.awaiting()
         if source is not None:
             awaiting = awaiting.filter(workflow__source=source)
@@ -121,15 +121,6 @@ class Command(CatalogueCommand):
             raise CommandError(run.error)
         outcome = "its next listing counts" if run is None else f"{run.missing} missing, {run.found} found"
         self.stdout.write(f"Confirmed; {outcome}.")
-
-
-def _source(name: str | None) -> Source | None:
-    if name is None:
-        return None
-    source = Source.objects.filter(name=name).first()
-    if source is None:
-        raise CommandError(f"No such source: {name}")
-    return source
 
 
 def _seen(given: Iterable[str], known: Offers) -> Offers:
