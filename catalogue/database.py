@@ -106,13 +106,7 @@ def bring_up_to_date(say: Callable[[str], None]) -> None:
             call_command("migrate", verbosity=0, interactive=False, stdout=sys.stderr)
 
 
-def make_embedded_database() -> None:
-    """Only for an SQLite database without tables; one with tables may belong to other code."""
-    if connection.vendor == "sqlite" and not connection.introspection.table_names():
-        bring_up_to_date(logger.info)
-
-
-def prepare_embedded_database() -> None:
-    """Only for SQLite; operators migrate database servers."""
-    if connection.vendor == "sqlite":
+def prepare_embedded_database(*, only_new: bool = False) -> None:
+    """Only for SQLite; operators migrate database servers. One with tables may belong to other code."""
+    if connection.vendor == "sqlite" and not (only_new and connection.introspection.table_names()):
         bring_up_to_date(logger.info)

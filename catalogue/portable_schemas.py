@@ -17,7 +17,7 @@ from typing import Any
 
 from catalogue.naming import RESERVED
 from catalogue.schema_limits import REFERENCES, BrokenSchema, Places, UnsafeSchema, measure_demand, subschemas
-from catalogue.served_schemas import TYPES
+from catalogue.served_schemas import TYPES, types_of_values
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
 
 PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # For Vertex AI; pydantic: no leading _
@@ -439,10 +439,9 @@ def _either(first: Schema, second: Schema) -> Schema:
 
 
 def _own_types(node: Schema) -> list[str]:
-    values = [node["const"]] if "const" in node else node.get("enum")
-    if isinstance(values, list):
-        return list(dict.fromkeys(JSON_TYPES[type(value)] for value in values))
-    return list(dict.fromkeys(kind for keyword, kind in OWN_TYPE.items() if keyword in node))[:1]
+    if "const" in node or isinstance(node.get("enum"), list):
+        return list(dict.fromkeys(types_of_values(node)))
+    return [kind for keyword, kind in OWN_TYPE.items() if keyword in node][:1]
 
 
 def _object_of(node: Schema) -> Schema:

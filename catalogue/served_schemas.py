@@ -68,7 +68,7 @@ def word_for_type(place: Place, *, hops: int = MOST_HOPS) -> str:
     if isinstance(stated, str) and stated in TYPES:
         return stated
     listed = [word for word in stated if word in TYPES] if isinstance(stated, list) else []
-    if words := listed or _of_values(place.schema):
+    if words := listed or types_of_values(place.schema):
         return _joined(words)
     if (target := place.target()) is not None:
         return word_for_type(target, hops=hops - 1)
@@ -76,7 +76,7 @@ def word_for_type(place: Place, *, hops: int = MOST_HOPS) -> str:
     return _of_parts(place, hops - 1) or next(hinted, ANYTHING)
 
 
-def _of_values(schema: dict[str, Any]) -> list[str]:
+def types_of_values(schema: dict[str, Any]) -> list[str]:
     if "const" in schema:
         return [JSON_TYPES[type(schema["const"])]]
     values = schema.get("enum")

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db.models import QuerySet
 
 from catalogue.curation import UnknownWorkflows, choose_workflows
-from catalogue.database import make_embedded_database
+from catalogue.database import prepare_embedded_database
 from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
 
@@ -25,7 +25,7 @@ class CatalogueCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         if self.makes_database:
-            make_embedded_database()
+            prepare_embedded_database(only_new=True)
         return super().execute(*args, **options)
 
 
