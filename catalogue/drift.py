@@ -51,7 +51,7 @@ def is_harmless(differences: list[Difference]) -> bool:
     return all(difference.harmless for difference in differences)
 
 
-def tell_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
+def describe_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
     """On one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
     shown = [difference.text for difference in ordered[:at_most]]

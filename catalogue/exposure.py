@@ -74,7 +74,7 @@ class Placement:
         }
         return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
 
-    def tell_move(self, old: Workflow, new: Workflow) -> str:
+    def describe_move(self, old: Workflow, new: Workflow) -> str:
         """How the change to `new` moves it, such as "it would come into the toolset finance"; or empty."""
         was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
         if was_shown != is_shown:

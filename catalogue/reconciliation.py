@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
-from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
+from catalogue.drift import Difference, describe_differences, find_differences, is_harmless
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
@@ -513,7 +513,7 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
         tags_override=workflow.tags_override,
         **{name: offered[name] for name in CHOSEN_BY},
     )
-    if not (moved := placement.tell_move(workflow, then)):
+    if not (moved := placement.describe_move(workflow, then)):
         return differences
     return [
         replace(one, harmless=False, text=f"{one.text}, by which {moved}") if one.field in CHOSEN_BY else one
@@ -586,7 +586,7 @@ def _hold(
         changes.returned_as_accepted.append(workflow)
     kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
     changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
-    message = f"The change is held for review: {tell_differences(differences)}."
+    message = f"The change is held for review: {describe_differences(differences)}."
     listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": message})
 
 

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import Difference, tell_differences
+from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.kinds import starts_by_metadata
@@ -46,7 +46,7 @@ class Decided:
     nothing_held: list[str] = field(default_factory=list)  # Decided already, or withdrawn by the engine
     only_whole: list[str] = field(default_factory=list)  # New workflows, which cannot be accepted by field
 
-    def tell_refused(self) -> str:
+    def refusal(self) -> str:
         """Empty if everything was decided."""
         sentences = []
         if self.changed_again:
@@ -133,7 +133,9 @@ def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: C
     _record(by, whole, placement, "Accepted the engine's change: {}.")
     _record(by, new, placement, "Accepted as a new workflow, and enabled.")
     message = "Accepted of the engine's change: {}. Still held: {}."
-    parts = [(one.workflow, message.format(*map(tell_differences, split))) for one, split in in_part.items()]
+    parts = [
+        (one.workflow, message.format(*map(describe_differences, split))) for one, split in in_part.items()
+    ]
     record_changes(by, parts)
 
 
@@ -167,7 +169,7 @@ def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
 def _record(by: Actor, reviews: list[Review], placement: Placement, message: str) -> None:
     """Call it after the change, with the workflows as read before it."""
     entries = [
-        (review.workflow, message.format(tell_differences(differences_of(review, placement))))
+        (review.workflow, message.format(describe_differences(differences_of(review, placement))))
         for review in reviews
     ]
     record_changes(by, entries)

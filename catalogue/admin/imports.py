@@ -267,12 +267,12 @@ class TemporalImportPage(SourceImportPage):
     def finish(self, outcome: TemporalImport) -> HttpResponse:
         response = super().finish(outcome)
         if outcome.health is not None:
-            tell = messages.success if outcome.health.ok else messages.warning
-            tell(self.request, outcome.health.message)
+            notify = messages.success if outcome.health.ok else messages.warning
+            notify(self.request, outcome.health.message)
         return response
 
 
-def tell_of_import(request: HttpRequest, source: Source) -> tuple[str, Any]:
+def import_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if source.kind != temporal.KIND or not request.user.has_perm("catalogue.change_source"):
         return ("Declared workflows", "")
     address = f"{reverse('admin:catalogue_source_import_temporal')}?{urlencode({'source': source.name})}"
@@ -498,7 +498,7 @@ class ConfigurationPage(ImportPage):
                 file=CatalogueFile.read(content),
                 secrets=asked["secrets"],
                 prune=asked["prune"],
-                tell_where=lambda source, secret: f"enter {source}.{secret}=... under Secrets",
+                secret_hint=lambda source, secret: f"enter {source}.{secret}=... under Secrets",
                 by=actor_of(self.request),
                 rights=rights_of(self.request.user),
                 dry_run=dry_run,

@@ -25,7 +25,7 @@ from catalogue.admin.base import (
     ask_for_selected,
     button,
 )
-from catalogue.drift import Difference, find_suspicious, show_unseen, tell_differences
+from catalogue.drift import Difference, describe_differences, find_suspicious, show_unseen
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
@@ -235,7 +235,7 @@ def _summary(review: Review, placement: Placement) -> SafeString:
     differences = differences_of(review, placement)
     suspicious = any(difference.warning for difference in differences)
     marks = [html.badge("may be meant to command agents", "danger")] if suspicious else []
-    return html.side_by_side([*marks, _with_code(tell_differences(differences))])
+    return html.side_by_side([*marks, _with_code(describe_differences(differences))])
 
 
 def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
@@ -251,7 +251,7 @@ def _report(request: HttpRequest, decided: Decided, done: str) -> None:
         named = ", ".join(decided.done[:SHOWN_DONE])
         more = len(decided.done) - SHOWN_DONE
         messages.success(request, f"{done}: {named}{f' and {more} more' if more > 0 else ''}.")
-    if refused := decided.tell_refused():
+    if refused := decided.refusal():
         messages.warning(request, refused)
 
 

@@ -25,9 +25,9 @@ from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
 from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, setting_field
-from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, tell_of_import
+from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
 from catalogue.admin.reviews import held_listing_fact, reviews_fact
-from catalogue.admin.tools import tell_of_tools
+from catalogue.admin.tools import tools_fact
 from catalogue.connections import find_setting_problems
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
@@ -319,8 +319,8 @@ class SourceAdmin(ButtonsMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Source], tuple[str, Any]]]] = [
         held_listing_fact,
         reviews_fact,
-        tell_of_import,
-        tell_of_tools,
+        import_fact,
+        tools_fact,
     ]
     """Facts from the rooms above, which register themselves."""
     further_losses: ClassVar[list[Callable[[list[Source]], str]]] = []
@@ -446,8 +446,8 @@ class SourceAdmin(ButtonsMixin):
             outcome = _test_settings(form)
             if request.headers.get("X-Requested-With") == "XMLHttpRequest":
                 return JsonResponse(outcome)
-            tell = messages.success if outcome["ok"] else messages.error
-            tell(request, html.paragraphs("\n".join(outcome["told"])))
+            notify = messages.success if outcome["ok"] else messages.error
+            notify(request, html.paragraphs("\n".join(outcome["told"])))
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Deleting takes everything of the source along; what it ran stays on record.
@@ -462,7 +462,7 @@ class SourceAdmin(ButtonsMixin):
             "discovery runs": DiscoveryRun.objects.filter(source__in=sources).count(),
         }
         named: list[Any] = [f"Source: {source.name}" for source in sources]
-        warnings = [format_html("<b>{}</b>", loss) for tell in self.further_losses if (loss := tell(sources))]
+        warnings = [format_html("<b>{}</b>", loss) for lost in self.further_losses if (loss := lost(sources))]
         return named + warnings, {"sources": len(sources)} | counts, set(), []
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -526,7 +526,7 @@ class SourceAdmin(ButtonsMixin):
                 ("Last good listing", html.exactly(obj.last_refreshed_at)),
                 ("Next listing", html.exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
-                *(tell(request, obj) for tell in self.further_facts),
+                *(fact(request, obj) for fact in self.further_facts),
             ],
             "runs": html.table(RUN_HEADERS, (run_row(request, run) for run in runs)),
             "all_runs": html.link_if_allowed(
@@ -548,8 +548,8 @@ def _refresh(request: HttpRequest, source: Source) -> None:
         return
     details = html.link("Details", "catalogue_discoveryrun_change", run.pk)
     if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
-        tell = messages.warning if run.missing else messages.success
-        tell(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
+        notify = messages.warning if run.missing else messages.success
+        notify(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
     else:
         kept = "" if run.outcome == DiscoveryRun.Outcome.HELD else "The last good list is kept."
         messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))

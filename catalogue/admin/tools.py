@@ -323,14 +323,14 @@ def may_declare(request: HttpRequest) -> bool:
     return request.user.has_perm(NEEDED)
 
 
-def tell_of_tools(request: HttpRequest, source: Source) -> tuple[str, Any]:
+def tools_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if source.kind != KIND or not may_declare(request):
         return ("Tools", "")
     address = f"{reverse('admin:catalogue_workflow_add_tool')}?{urlencode({'source': source.name})}"
     return ("Tools", format_html('<a class="text-link" href="{}">Add tool</a>', address))
 
 
-def tell_of_declaration(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+def declaration_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if workflow.source.kind != KIND or workflow.missing_since is not None or not may_declare(request):
         return ("Declared here", "")
     address = reverse("admin:catalogue_workflow_tool", args=[workflow.pk])

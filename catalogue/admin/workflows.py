@@ -22,7 +22,7 @@ from catalogue.admin import rendering as html
 from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected
 from catalogue.admin.form_fields import ArgumentsField, CommasField
 from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, review_fact
-from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
+from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.admin.workflow_filters import HINT_WORDS, LIST_FILTERS
 from catalogue.argument_overrides import check_form, find_override_problems
 from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
@@ -37,7 +37,7 @@ from catalogue.toolsets import add_to_toolset
 NO_TAGS, SEEN = "-", "seen"
 USUAL_ALIAS_DAYS = 30
 MOST_SUGGESTED = 500
-TOLD = {True: "yes", False: "no", None: "unknown"}
+ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 class TagsField(CommasField):
@@ -116,7 +116,7 @@ class WorkflowForm(CatalogueForm):
         for name, hint in CURATORS_HINTS.items():
             # Readers have no fields.
             if name in self.fields:
-                engines = f"the engine's ({TOLD[self.instance.hints.get(hint)]})"
+                engines = f"the engine's ({ANSWERS[self.instance.hints.get(hint)]})"
                 choices = [("unknown", engines), ("true", "yes"), ("false", "no")]
                 self.fields[name].widget.choices = choices
 
@@ -172,7 +172,7 @@ class WorkflowChangeList(CatalogueChangeList):
 class WorkflowAdmin(ToolPagesMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
         review_fact,
-        tell_of_declaration,
+        declaration_fact,
     ]
     """Facts from the rooms above, which register themselves."""
     further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
@@ -344,13 +344,13 @@ class WorkflowAdmin(ToolPagesMixin):
             curation.override_workflow(obj, **decisions)
         if "tool_name" in decisions:
             old, days = form.initial["tool_name"], decisions["alias_days"]
-            told = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
-            messages.warning(request, f"{told} are told to call {obj.tool_name} instead.")
+            who = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
+            messages.warning(request, f"{message} are told to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:
                 curation.disable_workflows(Workflow.objects.filter(pk=obj.pk))
-            elif told := curation.enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).unseen_message():
-                raise ValidationError(told)
+            elif message := curation.enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).unseen_message():
+                raise ValidationError(message)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
@@ -360,8 +360,8 @@ class WorkflowAdmin(ToolPagesMixin):
         enabled = curation.enable_as_seen(seen, by=by)
         others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
         messages.success(request, f"Enabled: {enabled.changed + curation.enable_workflows(others, by=by)}.")
-        if told := enabled.unseen_message():
-            messages.warning(request, told)
+        if message := enabled.unseen_message():
+            messages.warning(request, message)
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
         """With the content hash of the row, which enabling compares."""
@@ -538,10 +538,10 @@ class WorkflowAdmin(ToolPagesMixin):
                     f"{'; '.join(refused)}. Portable toolsets mend that." if refused else "",
                 ),
                 ("Executions", executions),
-                *(tell(request, obj) for tell in self.further_facts),
+                *(fact(request, obj) for fact in self.further_facts),
             ],
             "links": [one for offer in self.further_links for one in offer(request, obj)],
-            "sections": [tell(request, obj) for tell in self.further_sections],
+            "sections": [section(request, obj) for section in self.further_sections],
             "schema_problem": obj.schema_problem,
             "argument_problems": obj.argument_problems,
             "input_schema": html.pretty_json(obj.input_schema),
@@ -573,13 +573,13 @@ def _present_chain() -> FilterChain[WorkflowFilter]:
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     badges = [html.badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
     if getattr(workflow, "has_changed", False):
-        told = "The engine has changed it since this page was made. Load the page again, and look at it."
-        badges.append(html.badge("changed meanwhile", "danger", title=told))
+        message = "The engine has changed it since this page was made. Load the page again, and look at it."
+        badges.append(html.badge("changed meanwhile", "danger", title=message))
     if workflow.schema_problem:
         badges.append(html.badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
     if workflow.resembles:
-        told = f"Its name or title can be mistaken for {workflow.resembles}."
-        badges.append(html.badge("look-alike", "danger", title=told))
+        message = f"Its name or title can be mistaken for {workflow.resembles}."
+        badges.append(html.badge("look-alike", "danger", title=message))
     if not workflow.shown_description:
         badges.append(html.badge("needs a description", "warning", title="Agents choose by it."))
     return html.side_by_side(badges)

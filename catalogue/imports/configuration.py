@@ -43,7 +43,7 @@ from catalogue.history import Actor, record_changes, record_deletion, remember_r
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import Review, Revision, Source, Toolset, Workflow, WorkflowFilter
-from catalogue.models.workflow import tell_alias
+from catalogue.models.workflow import describe_alias
 from catalogue.naming import make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
@@ -230,7 +230,7 @@ class Workflows:
                 message = f"the tool name {row.tool_name} belongs to {holder}"
                 self.file.refuse(self.path_of(row), f"{message}: rename one of them, here or in the file")
             elif row.tool_name in aliases and (alias := aliases[row.tool_name])[0] is not row:
-                message = tell_alias(alias[0].tool_name, alias[1])
+                message = describe_alias(alias[0].tool_name, alias[1])
                 self.file.refuse(self.path_of(row), f"{row.tool_name}: {message}")
         names = {*taken, *counts, *aliases}
         for row in self.added:
@@ -372,7 +372,7 @@ class CatalogueImportRequest:
     """By source and setting; others stay as stored."""
     prune: bool = False  # Remove objects that the file's sections do not have
     sources_only: bool = False  # Settings and sources, to list these first; new workflows stay hidden
-    tell_where: Callable[[str, str], str] = lambda source, secret: "give it with the file"
+    secret_hint: Callable[[str, str], str] = lambda source, secret: "give it with the file"
     """How to give a missing secret, for the error message."""
     by: Actor
     rights: Rights | None = None  # None allows everything
@@ -571,7 +571,7 @@ class _Import:
             self._file.refuse(path, message)
             return None
         if missing := [one for one in named if one not in given and one not in stored]:
-            where = self._request.tell_where(str(path[1]), missing[0])
+            where = self._request.secret_hint(str(path[1]), missing[0])
             self._file.refuse(path, f"the secret {missing[0]} is not stored here: {where}")
             return None
         return {one: given.get(one) or stored[one] for one in named}

@@ -287,7 +287,7 @@ class Workflow(Exposing):
         problems = self.find_own_problems()
         others = Workflow.objects.exclude(pk=self.pk).live_aliases()
         if (other := others.get(self.tool_name)) is not None:
-            problems["tool_name"] = tell_alias(*other)
+            problems["tool_name"] = describe_alias(*other)
         if problems:
             raise ValidationError(problems)
 
@@ -389,7 +389,7 @@ class Workflow(Exposing):
         return WorkflowRef(id=self.upstream_id, name=self.name, metadata=self.metadata)
 
 
-def tell_alias(name: str, until: datetime) -> str:
+def describe_alias(name: str, until: datetime) -> str:
     return f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
 
 

@@ -170,7 +170,7 @@ class ConfigurationViewSet(ImportViewSet):
                     file=CatalogueFile.read(content),
                     secrets=asked.validated_data["secrets"],
                     prune=_is_set(request, PRUNE),
-                    tell_where=_tell_where,
+                    secret_hint=_secret_hint,
                     by=actor_of(request),
                     rights=rights_of(request.user if request.auth is None else None),
                     dry_run=_is_set(request, PLAN),
@@ -180,7 +180,7 @@ class ConfigurationViewSet(ImportViewSet):
         return Response(PlanSerializer(self.carry_out(importer)).data)
 
 
-def _tell_where(source: str, secret: str) -> str:
+def _secret_hint(source: str, secret: str) -> str:
     return f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
 
 

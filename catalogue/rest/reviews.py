@@ -15,7 +15,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.drift import Difference, tell_differences
+from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
@@ -61,7 +61,7 @@ class ReviewSerializer(serializers.Serializer[Review]):
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
     def get_told(self, review: Review) -> str:
-        return tell_differences(self._differences(review))
+        return describe_differences(self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
         return differences_of(review, self.context["placement"])
@@ -289,7 +289,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         review = self.get_object()
         fields = dict(self.read_body(body))
         decided = decide({review.pk: fields.pop("offer")}, by=actor_of(self.request), **fields)
-        if refusal := decided.tell_refused():
+        if refusal := decided.refusal():
             raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
         return Response(DecidedSerializer(decided).data)
 

@@ -87,7 +87,7 @@ def _request(content: bytes, **options: Any) -> CatalogueImportRequest:
     return CatalogueImportRequest(
         file=file,
         secrets=_secrets_for(file),
-        tell_where=lambda source, secret: f"set the environment variable {variable_of(source, secret)}",
+        secret_hint=lambda source, secret: f"set the environment variable {variable_of(source, secret)}",
         by=command("import_catalogue"),
         **options,
     )

@@ -105,7 +105,7 @@ class Command(CatalogueCommand):
 
     def _report(self, decided: Decided, done: str) -> str:
         self.stdout.write(f"{done}: {len(decided.done)}.")
-        return decided.tell_refused()
+        return decided.refusal()
 
     def _confirm(self, source: Source | None) -> None:
         if source is None:
