@@ -345,7 +345,7 @@ class WorkflowAdmin(ToolPagesMixin):
         if "tool_name" in decisions:
             old, days = form.initial["tool_name"], decisions["alias_days"]
             who = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
-            messages.warning(request, f"{message} are told to call {obj.tool_name} instead.")
+            messages.warning(request, f"{who} are told to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:
                 curation.disable_workflows(Workflow.objects.filter(pk=obj.pk))
