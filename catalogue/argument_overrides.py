@@ -1,8 +1,6 @@
-"""A curator's changes to a workflow's arguments: `{name: {description?, constant? | default?}}`.
-
-A constant is sent with each call and hidden from callers. A default makes the argument optional. Callers see
-the offered schema; `settle_arguments` completes their arguments and checks them with the engine's own.
-"""
+"""A curator's changes to a workflow's arguments: `{name: {description?, constant? | default?}}`. A constant
+is sent with each call and hidden from callers. A default makes the argument optional. Callers see the offered
+schema; `settle_arguments` completes their arguments and checks them with the engine's own."""
 
 import copy
 import json
@@ -25,19 +23,16 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 MEMBERS = {"description", "constant", "default"}
 LONGEST_DESCRIPTION = 4_000
-LONGEST_VALUE = 10_000
-"""Characters of the JSON."""
+LONGEST_VALUE = 10_000  # Characters of the JSON
 LEFT_TO_THE_CATALOGUE = "is set by the catalogue; leave it out"
 ABOUT_THE_WHOLE = {
     *("required", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"),
     *("dependencies", "dependentRequired", "dependentSchemas", "minProperties", "maxProperties"),
     *("propertyNames", "patternProperties", "additionalProperties", "unevaluatedProperties"),
 }
-"""Keywords that do not describe a single argument."""
 
 
 def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
-    """The schema for callers: the engine's with the curator's changes."""
     if not overrides:
         return schema
     offered = copy.deepcopy(schema)
@@ -211,16 +206,10 @@ def _required(part: Schema) -> list[Any]:
 
 def _misfit(root: Schema, inner: Any, value: Any) -> str:
     """Why the argument cannot have the value; empty if it can."""
-    alone = {
-        keyword: value_of_keyword
-        for keyword, value_of_keyword in root.items()
-        if keyword not in ABOUT_THE_WHOLE
-    }
+    alone = {keyword: root[keyword] for keyword in root if keyword not in ABOUT_THE_WHOLE}
     alone["properties"] = _properties(root) | {"value": inner}
     if find_schema_problem(alone):
         # A reference into the omitted keywords: each call is checked with the whole schema anyway.
         return ""
     problems = find_argument_problems(alone, {"value": value})
-    return "; ".join(
-        f"{problem.path.removeprefix('/value')} {problem.message}".strip() for problem in problems
-    )
+    return "; ".join(f"{one.path.removeprefix('/value')} {one.message}".strip() for one in problems)

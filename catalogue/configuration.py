@@ -1,10 +1,8 @@
-"""The configuration file: what of each model is in it, how it is written, and how it is read.
+"""The configuration file: what of each model is in it, how it is written, and how it is read. The same rows
+give the same text, and no secret is in it. Every mistake is reported with its line and key. A model's field
+that is in none of the lists here fails a test."""
 
-The same rows give the same text, and no secret is in it. Every mistake is reported with its line and key.
-A model's field that is in none of the lists here fails a test.
-"""
-
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +34,7 @@ from connectors.formats.yaml import (
 )
 
 VERSION = 1
-SECTIONS: dict[str, type[models.Model]] = {
+SECTIONS: dict[str, type[models.Model]] = {  # In the file's order, with the model whose permissions count
     "settings": ProductSettings,
     "groups": Group,
     "sources": Source,
@@ -45,7 +43,6 @@ SECTIONS: dict[str, type[models.Model]] = {
     "workflows": Workflow,
     "listed": Workflow,
 }
-"""In the file's order, with the model whose permissions guard each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +50,9 @@ class Curated:
     """The fields of a model, by how the file has them."""
 
     model: type[models.Model]
-    fields: tuple[str, ...]
-    """In the file under their own names, unless they have the model's default."""
-    otherwise: frozenset[str] = frozenset()
-    """In the file in another form."""
-    left_out: frozenset[str] = frozenset()
-    """Specific to each installation."""
+    fields: tuple[str, ...]  # In the file under their own names, unless they have the model's default
+    otherwise: frozenset[str] = frozenset()  # In the file in another form
+    left_out: frozenset[str] = frozenset()  # Specific to each installation
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -83,30 +77,16 @@ class Curated:
         }
 
 
-LISTED: Mapping[str, str] = {
-    "name": "name",
-    "title": "upstream_title",
-    "description": "description",
-    "category": "category",
-    "version": "version",
-    "author": "author",
-    "tags": "tags",
-    "execution_type": "execution_type",
-    "input_schema": "input_schema",
-    "output_schema": "output_schema",
-    "annotations": "hints",
-    "icons": "icons",
-    "timeout_seconds": "upstream_timeout_seconds",
-    "cache_seconds": "upstream_cache_seconds",
-    "queries": "queries",
-    "signals": "signals",
+LISTED: Mapping[str, str] = {  # The model's names by those of `WorkflowDefinition`
+    "name": "name", "title": "upstream_title", "description": "description", "category": "category",
+    "version": "version", "author": "author", "tags": "tags", "execution_type": "execution_type",
+    "input_schema": "input_schema", "output_schema": "output_schema", "annotations": "hints",
+    "icons": "icons", "timeout_seconds": "upstream_timeout_seconds",
+    "cache_seconds": "upstream_cache_seconds", "queries": "queries", "signals": "signals",
     "metadata": "metadata",
-}
-"""Listed fields: the model's names by those of `WorkflowDefinition`."""
+}  # fmt: skip
 LISTED_BESIDES = ("schema_problem", "resembles")
-"""Findings about a listed workflow."""
-MISSING = "missing"
-"""Marks a workflow that its engine no longer lists."""
+MISSING = "missing"  # Marks a workflow that its engine no longer lists
 
 SOURCE = Curated(
     model=Source,
@@ -157,7 +137,6 @@ GROUP = Curated(
 )
 ALL = (SOURCE, WORKFLOW, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
 
-
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
 FILE_NAME = "catalogue.yaml"
@@ -173,7 +152,6 @@ def export_catalogue(sections: Collection[str] = tuple(SECTIONS)) -> str:
 
 
 def sections_for(user: Any, wanted: Iterable[str] = tuple(SECTIONS)) -> list[str]:
-    """The sections that the user may see."""
     models = {name: SECTIONS[name]._meta for name in wanted}
     return [
         name
@@ -190,15 +168,6 @@ def permissions_of(permissions: Iterable[Permission]) -> dict[str, Permission]:
 def _settings() -> dict[str, Any]:
     row = ProductSettings.objects.filter(pk=ProductSettings.ONLY).first()
     return dict(sorted(row.overrides.items())) if row else {}
-
-
-def _groups() -> dict[str, list[str]]:
-    groups = Group.objects.prefetch_related("permissions__content_type").order_by("name")
-    return {group.name: sorted(permissions_of(group.permissions.all())) for group in groups}
-
-
-def _sources() -> dict[str, Any]:
-    return {source.name: describe_source(source) for source in _in_order(Source.objects.all(), "name")}
 
 
 def describe_source(source: Source) -> dict[str, Any]:
@@ -218,18 +187,10 @@ def secrets_of(source: Source) -> list[str]:
         return []
 
 
-def _workflows() -> dict[str, dict[str, Any]]:
-    return _by_source(describe_curation)
-
-
 def describe_curation(workflow: Workflow) -> dict[str, Any]:
     described = {"tool_name": workflow.tool_name, "enabled": workflow.enabled} | WORKFLOW.decided(workflow)
     former = workflow.former_tool_names
     return described | ({"former_tool_names": former} if former else {})
-
-
-def _listed() -> dict[str, dict[str, Any]]:
-    return _by_source(_describe_listed)
 
 
 def _describe_listed(workflow: Workflow) -> dict[str, Any]:
@@ -261,19 +222,10 @@ def _by_source(describe: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _filters() -> list[dict[str, Any]]:
-    return [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()]
-
-
 def describe_rule(curated: Curated, rule: Any) -> dict[str, Any]:
     """Everything the rule does, with `enabled` and the note if they are not the default."""
     whole = {name: getattr(rule, name) for name in ("action", "subject", "syntax", "pattern")}
     return whole | curated.decided(rule)
-
-
-def _toolsets() -> dict[str, Any]:
-    toolsets = Toolset.objects.prefetch_related("rules", "picked")
-    return {toolset.slug: describe_toolset(toolset) for toolset in _in_order(toolsets, "slug")}
 
 
 def describe_toolset(toolset: Toolset) -> dict[str, Any]:
@@ -288,28 +240,30 @@ def _in_order(rows: Any, name: str) -> list[Any]:
     return sorted(rows.order_by(), key=attrgetter(name))
 
 
-_WRITERS = {
+_WRITERS: dict[str, Callable[[], Any]] = {
     "settings": _settings,
-    "groups": _groups,
-    "sources": _sources,
-    "filters": _filters,
-    "toolsets": _toolsets,
-    "workflows": _workflows,
-    "listed": _listed,
+    "groups": lambda: {
+        group.name: sorted(permissions_of(group.permissions.all()))
+        for group in Group.objects.prefetch_related("permissions__content_type").order_by("name")
+    },
+    "sources": lambda: {one.name: describe_source(one) for one in _in_order(Source.objects, "name")},
+    "filters": lambda: [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()],
+    "toolsets": lambda: {
+        toolset.slug: describe_toolset(toolset)
+        for toolset in _in_order(Toolset.objects.prefetch_related("rules", "picked"), "slug")
+    },
+    "workflows": lambda: _by_source(describe_curation),
+    "listed": lambda: _by_source(_describe_listed),
 }
-
 
 LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)
 """Enough for 5,000 workflows with their schemas."""
-CAREFUL_BYTES = 256 * 1024
-"""Smaller files are read by the slower parser, which explains mistakes better than libyaml."""
+CAREFUL_BYTES = 256 * 1024  # Smaller files are read by a slower parser, which explains mistakes better
 TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
 
 
 @dataclass(slots=True)
 class CatalogueFile:
-    """A parsed file and the problems found in it so far."""
-
     document: Document
     problems: list[Problem] = field(default_factory=list)
 
@@ -348,7 +302,6 @@ class CatalogueFile:
                 self.refuse((*path, name) if self.has(*path, name) else path, message)
 
     def refuse_unknown(self, path: Path, message: str, name: str, known: Iterable[str]) -> None:
-        """Add the message with a suggestion of similar names."""
         similar = find_similar_names(name, known)
         self.refuse(path, message + (f"; did you mean {' or '.join(similar)}?" if similar else ""))
 
@@ -422,11 +375,11 @@ class CatalogueFile:
         value = self.document.value
         version = value.get("version") if isinstance(value, dict) else None
         if version != VERSION or isinstance(version, bool):
-            message = (
+            found = (
                 "a file begins with `version: 1`" if version is None else f"version {version} is not known"
             )
             path = ("version",) if version is not None else ()
-            self.refuse(path, f"{message}; this product reads version {VERSION}, as its export writes it")
+            self.refuse(path, f"{found}; this product reads version {VERSION}, as its export writes it")
             self.raise_problems()
 
 

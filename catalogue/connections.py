@@ -2,17 +2,22 @@
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError
+from django.db.models import Q
+from django.utils import timezone
 from loguru import logger
 from pydantic import BaseModel, ValidationError
 
-from catalogue.change_notifications import Listening
+from catalogue.database import run_in_database
 from catalogue.kinds import settings_of
 from catalogue.models import Source
 from catalogue.naming import find_similar_names
@@ -25,6 +30,71 @@ from connectors.registry import connector_class
 from connectors.settings import FieldProblem
 
 CLOSING_SECONDS = 8.0
+
+FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
+FEWEST_SECONDS_WHILE_FAILING = 15.0
+PAUSE_SECONDS = 1.0  # Minimum between two notifications that a process handles
+LOOK_SECONDS = 15.0  # How often a listener checks that its connector still fits the source
+
+
+class Listening:
+    """Listens to one source's engine until `end`. Create it on an event loop."""
+
+    def __init__(self, source: Source, connector: Connector, *, release: Callable[[], None]) -> None:
+        """`release` is called once the source is disabled, changed or deleted."""
+        self._source_id = source.pk
+        self._fingerprint = source.settings_fingerprint
+        self._release = release
+        self._changed = asyncio.Event()
+        connector.on_listing_changed(self._changed.set)
+        self._task = asyncio.get_running_loop().create_task(self._listen())
+
+    def end(self) -> None:
+        self._task.cancel()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                if await self._is_notified():
+                    await run_in_database(make_due_after_change, self._source_id)
+                    await asyncio.sleep(PAUSE_SECONDS)
+                elif not await run_in_database(self._is_current):
+                    self._release()
+                    return
+            except (DatabaseError, InterfaceError) as error:
+                logger.warning("A change of an engine's listing could not be noted, trying again: {}", error)
+                self._changed.set()
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _is_notified(self) -> bool:
+        """False after a while without a notification."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        self._changed.clear()
+        return True
+
+    def _is_current(self) -> bool:
+        source = Source.objects.filter(pk=self._source_id, enabled=True).first()
+        return source is not None and source.settings_fingerprint == self._fingerprint
+
+
+def make_due_after_change(source_id: int) -> bool:
+    """List the source again as soon as allowed, also after a listing in progress; False if never."""
+    source = Source.objects.filter(pk=source_id, enabled=True).first()
+    if source is None or not (settings.CATALOGUE["discovery_enabled"] and source.effective_refresh_interval):
+        return False
+    now = due = timezone.now()
+    if source.failures:
+        due = now + timedelta(seconds=FEWEST_SECONDS_WHILE_FAILING)
+    elif source.last_refreshed_at is not None:
+        due = max(now, source.last_refreshed_at + timedelta(seconds=FEWEST_SECONDS))
+    later = Q(next_refresh_at=None) | Q(next_refresh_at__gt=due) | Q(refresh_lease_expires_at__gte=now)
+    if Source.objects.filter(later, pk=source_id).update(next_refresh_at=due):
+        logger.bind(source=source.name).info("The engine says that its listing changed; it is listed again")
+    return True
 
 
 @dataclass(slots=True)
@@ -69,12 +139,10 @@ async def close_connectors() -> None:
     await asyncio.gather(*(shared.connector.aclose() for shared in closing))
 
 
+@atexit.register
 def close_background_connectors() -> None:
     """Before the process ends: the programs that connectors started would outlive it."""
     finish_in_background_loop(close_connectors, seconds=CLOSING_SECONDS)
-
-
-atexit.register(close_background_connectors)
 
 
 def make_connector(source: Source) -> Connector:
@@ -82,9 +150,9 @@ def make_connector(source: Source) -> Connector:
     try:
         return connector(connector.Config.model_validate(source.config | source.credentials))
     except ValidationError as error:
-        raise Misconfigured(
-            f"The settings of source {source.name} cannot be used: {_sentence(error, connector.Config)}"
-        ) from None
+        problems = [": ".join(filter(None, problem)) for problem in _problems(error, connector.Config)]
+        message = f"The settings of source {source.name} cannot be used: {'; '.join(problems)}"
+        raise Misconfigured(message) from None
     except CredentialsUnreadable as error:
         raise Misconfigured(str(error)) from None
     except Misconfigured:
@@ -107,10 +175,8 @@ def addresses_in(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list[str]]:
-    """Problems of settings and secrets by field; `""` for those of no single field.
-
-    Messages never quote values. Raises Misconfigured for an unknown kind.
-    """
+    """Problems of settings and secrets by field; `""` for those of no single field. Messages never quote
+    values. Raises Misconfigured for an unknown kind."""
     config = connector_class(kind).Config
     try:
         config.model_validate(settings)
@@ -144,23 +210,17 @@ def _share(source: Source) -> _Shared:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))
     if fresh.connector.capabilities.reports_listing_changes:
-        let_go = partial(_let_go, loop_connectors, fresh, source.pk)
-        fresh.listening = Listening(source, fresh.connector, let_go=let_go)
+        release = partial(_release, loop_connectors, fresh, source.pk)
+        fresh.listening = Listening(source, fresh.connector, release=release)
     if known is not None:
         known.retire()
     return fresh
 
 
-def _let_go(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int) -> None:
+def _release(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int) -> None:
     if loop_connectors.get(source_id) is shared:
         del loop_connectors[source_id]
         shared.retire()
 
 
-_closing: set[asyncio.Future[None]] = set()
-"""Keeps the tasks alive; the event loop holds only weak references."""
-
-
-def _sentence(error: ValidationError, config: type[BaseModel]) -> str:
-    problems = _problems(error, config)
-    return "; ".join(f"{field}: {message}" if field else message for field, message in problems)
+_closing: set[asyncio.Future[None]] = set()  # Keeps them alive; the event loop holds weak references

@@ -1,5 +1,3 @@
-"""Curators' decisions about workflows, for every door."""
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,23 +13,10 @@ from catalogue.models import Review, Revision, Source, Workflow
 from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
-    "tool_name",
-    "title_override",
-    "description_override",
-    "tags_override",
-    "argument_overrides",
-    "timeout_seconds",
-    "inline_wait_seconds",
-    "execution_type_override",
-    "on_disconnect",
-    "reattach",
-    "max_concurrent",
-    *CURATORS_HINTS,
-    "icon_override",
-    "offered_as_prompt",
-    "cache_seconds",
-)
-
+    "tool_name", "title_override", "description_override", "tags_override", "argument_overrides",
+    "timeout_seconds", "inline_wait_seconds", "execution_type_override", "on_disconnect", "reattach",
+    "max_concurrent", *CURATORS_HINTS, "icon_override", "offered_as_prompt", "cache_seconds",
+)  # fmt: skip
 
 MOST_FORMER_NAMES = 20
 MOST_ALIAS_DAYS = 365
@@ -40,10 +25,8 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Enabled:
-    changed: int
-    """How many were not enabled before."""
-    unseen: list[str]
-    """Tool names of workflows that the engine has changed since; they stay hidden."""
+    changed: int  # How many were not enabled before
+    unseen: list[str]  # Tool names of workflows that the engine has changed since; they stay hidden
 
     def unseen_message(self) -> str:
         if not self.unseen:
@@ -60,10 +43,7 @@ class UnknownWorkflows(Exception):
 
 
 def choose_workflows(source: Source, names: Iterable[str] | None = None) -> QuerySet[Workflow]:
-    """The source's workflows by tool name, name or engine's id; without names all present ones.
-
-    Raises UnknownWorkflows.
-    """
+    """By tool name, name or engine's id; without names all present ones. Raises UnknownWorkflows."""
     workflows = Workflow.objects.filter(source=source)
     if names is None:
         return workflows.filter(missing_since=None)
@@ -82,10 +62,8 @@ def enable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) 
 
 @transaction.atomic
 def enable_as_seen(seen: Mapping[int, str], *, by: Actor | None = None) -> Enabled:
-    """Enable workflows whose content hash is still the one shown to the curator; `seen` has it by key.
-
-    Hidden workflows follow their engine, so the content may have changed by the time of the click.
-    """
+    """Enable workflows whose content hash is still the one shown to the curator; `seen` has it by key. Hidden
+    workflows follow their engine, so the content may have changed by the time of the click."""
     Revision.lock()
     hidden = Workflow.objects.filter(pk__in=seen, enabled=False).order_by("tool_name")
     shown = list(hidden.values_list("pk", "tool_name", "content_hash"))
@@ -147,11 +125,9 @@ def _retag(workflows: QuerySet[Workflow], by: Actor, change: Callable[[list[str]
 
 
 def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **decisions: Any) -> Workflow:
-    """Set the curator's own words and limits. Raises ValidationError keyed by field.
-
-    `alias_days`: how long calls by the name it loses still run; where the name stays, it applies to the last
-    former name and to live aliases. 0: not at all.
-    """
+    """Set the curator's own words and limits. Raises ValidationError keyed by field. `alias_days`: how long
+    calls by the name it loses still run; where the name stays, it applies to the last former name and to live
+    aliases. 0: not at all."""
     unknown = set(decisions) - set(OVERRIDABLE)
     if unknown:
         raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")
@@ -182,13 +158,10 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
     aliases = {name: until for name, until in row.live_aliases.items() if name in former}
     if alias_days is not None:
         concerned = {row.tool_name} if is_renamed else {*aliases, *former[:1]}
-        # What is another's name by now belongs to that one.
-        concerned -= set(
-            Workflow.objects.filter(tool_name__in=concerned)
-            .exclude(pk=row.pk)
-            .values_list("tool_name", flat=True)
-        )
-        concerned -= Workflow.objects.exclude(pk=row.pk).live_aliases().keys()
+        # A name that another workflow has taken since belongs to that one.
+        others = Workflow.objects.exclude(pk=row.pk)
+        concerned -= {*others.filter(tool_name__in=concerned).values_list("tool_name", flat=True)}
+        concerned -= others.live_aliases().keys()
         until = timezone.now() + timedelta(days=alias_days)
         aliases |= dict.fromkeys((name for name in concerned if name in former), until)
     workflow.former_tool_names = former

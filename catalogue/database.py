@@ -23,8 +23,7 @@ Result = TypeVar("Result")
 
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
-slower: docs/decisions/0009-call-path.md has the figures.
-"""
+slower: docs/decisions/0009-call-path.md has the figures."""
 
 _turn = threading.Lock()
 
@@ -52,21 +51,18 @@ def lend_connection() -> None:
 
 
 def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for a coroutine on the background loop without holding a connection."""
     lend_connection()
     return run_in_background_loop(coroutine)
 
 
 def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Serialise a write transaction within the process on SQLite; for units that run in every call.
-
-    SQLite's own busy wait sleeps for 1 to 100 ms while faster writers overtake: with eight callers the
-    slowest took 140 ms, and takes 50 ms in turns.
-    """
+    """Serialise a write transaction within the process on SQLite; for units that run in every call. SQLite's
+    own busy wait sleeps for 1 to 100 ms while faster writers overtake: with eight callers the slowest took
+    140 ms, and takes 50 ms in turns."""
 
     @wraps(unit)
     def taking_turns(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        # Who is within a transaction may have SQLite's own lock, for which another's turn would wait.
+        # A caller in a transaction may hold SQLite's lock, which the one whose turn it is would wait for.
         if connection.vendor != "sqlite" or connection.in_atomic_block:
             return unit(*args, **kwargs)
         with _turn:
@@ -78,10 +74,8 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 async def run_in_database(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Run a synchronous unit of work in a thread; its connection returns to the pool afterwards.
-
-    Raises CancelledError once the interpreter is shutting down and threads can no longer start.
-    """
+    """Run a synchronous unit of work in a thread; its connection returns to the pool afterwards. Raises
+    CancelledError once the interpreter is shutting down and threads can no longer start."""
     context = contextvars.copy_context()
     call = partial(context.run, _with_clean_connection, partial(unit, *args, **kwargs))
     try:
@@ -102,10 +96,7 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 
 def bring_up_to_date(say: Callable[[str], None]) -> None:
-    """Apply pending migrations, calling `say` first where there are any.
-
-    A file lock serialises the processes of one data folder. Raises OperationalError.
-    """
+    """Apply pending migrations, one process of a data folder at a time. Raises OperationalError."""
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         executor = MigrationExecutor(connection)
@@ -115,13 +106,7 @@ def bring_up_to_date(say: Callable[[str], None]) -> None:
             call_command("migrate", verbosity=0, interactive=False, stdout=sys.stderr)
 
 
-def make_embedded_database() -> None:
-    """Only for an SQLite database without tables; one with tables may belong to other code."""
-    if connection.vendor == "sqlite" and not connection.introspection.table_names():
-        bring_up_to_date(logger.info)
-
-
-def prepare_embedded_database() -> None:
-    """Only for SQLite; operators migrate database servers."""
-    if connection.vendor == "sqlite":
+def prepare_embedded_database(*, only_new: bool = False) -> None:
+    """Only for SQLite; operators migrate database servers. One with tables may belong to other code."""
+    if connection.vendor == "sqlite" and not (only_new and connection.introspection.table_names()):
         bring_up_to_date(logger.info)

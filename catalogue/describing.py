@@ -15,15 +15,10 @@ from catalogue.interactions import describe_interactions
 from catalogue.models import Source, Workflow
 
 SHORT_DESCRIPTION = 150
-TELLING = 40
-"""Characters after which a shortened description may end with its sentence: the cut-off start of the next one
-helps no agent to choose and costs tokens in each list."""
-SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")
-"""Skips the full stops of "e.g." and of initials."""
+SHORTEST_START = 40  # Characters from which a short description ends with a whole sentence
+SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
 
-
-MAX_AGE_SECONDS = 0.5
-"""How old the outages of a process may be, as for the catalogue itself."""
+MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +58,18 @@ class _Remembered:
             if (known := self.fresh()) is not None:
                 return known
             asked_at = time.monotonic()
-            self._outages = _load_outages()
+            unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
+            out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
+            columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
+            self._outages = tuple(
+                Outage(name, since, reason, refreshed is not None)
+                for name, since, reason, refreshed in columns
+            )
             self._asked_at = asked_at
             return self._outages
 
     def forget(self) -> None:
         self._asked_at = None
-
-
-def _load_outages() -> Outages:
-    unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
-    out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
-    columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
-    return tuple(
-        Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
-    )
 
 
 _remembered = _Remembered()
@@ -135,10 +127,7 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
 
 
 def unavailable_sources(catalogue: ExposedCatalogue, *, toolset: str | None = None) -> list[dict[str, Any]]:
-    """Outages of sources that the toolset shows: `[{source, since, reason, shown}]`.
-
-    `shown` says whether agents still see a last good list.
-    """
+    """`[{source, since, reason, shown}]` of the toolset's sources; `shown`: whether a last good list is."""
     return _describe_outages(outages_seen_through(catalogue, current_outages(), toolset))
 
 
@@ -159,15 +148,14 @@ def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
     line = " ".join(text.split())
     if len(line) <= length:
         return line
-    if (sentence := SENTENCE_END.search(line, TELLING, length + 1)) is not None:
+    if (sentence := SENTENCE_END.search(line, SHORTEST_START, length + 1)) is not None:
         return line[: sentence.start()] + "..."
     start, last_word_is_whole = line[:length], line[length] == " "
     kept = start if last_word_is_whole else start.rpartition(" ")[0] or start
     return kept.rstrip(" .,;:") + "..."
 
 
-CHARACTERS_PER_TOKEN = 4
-"""Of English and JSON; each model counts differently."""
+CHARACTERS_PER_TOKEN = 4  # Of English and JSON; each model counts differently
 
 
 def estimate_tokens(text: str) -> int:

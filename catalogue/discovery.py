@@ -1,7 +1,5 @@
-"""Discovery: listing one source at a time under a lease, and reconciling the catalogue with the listing.
-
-A listing that fails or is held changes nothing but the source's health.
-"""
+"""Discovery: listing one source at a time under a lease, and reconciling the catalogue with the listing. A
+listing that fails or is held changes nothing but the source's health."""
 
 import asyncio
 import time
@@ -28,10 +26,8 @@ from connectors.protocol import Health
 
 LISTING_TIMEOUT_SECONDS = 300.0
 LEASE = timedelta(seconds=60)
-RENEWAL_SECONDS = 15.0
-"""Short enough to free the source within a minute after its process is killed."""
-LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())
-"""Several callers may wait."""
+RENEWAL_SECONDS = 15.0  # Short enough to free the source within a minute after its process is killed
+LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # Several callers may wait
 LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
 LONGEST_RETRY_SECONDS = 3600
@@ -48,12 +44,10 @@ class BeingRefreshed(RefreshRefused):
 def refresh_source(
     source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL, waits: bool = False
 ) -> DiscoveryRun:
-    """List the source's workflows and reconcile the catalogue; check a source that lists none.
-
-    Returns the finished run, also if the listing failed or is held. Raises RefreshRefused for a disabled or
-    deleted source, and BeingRefreshed. With `waits` it waits for the listing in progress, which may miss what
-    the caller wants to see, and lists again.
-    """
+    """List the source's workflows and reconcile the catalogue; check a source that lists none. Returns the
+    finished run, also if the listing failed or is held. Raises RefreshRefused for a disabled or deleted
+    source, and BeingRefreshed. With `waits` it waits for the listing in progress, which may miss what the
+    caller wants to see, and lists again."""
     source = _claim_in_turn(source) if waits else _claim(source)
     try:
         for abandoned in source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.RUNNING):
@@ -126,7 +120,7 @@ def _held(source: Source) -> QuerySet[Source]:
 def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     log = logger.bind(source=source.name)
     try:
-        summary = _take_in(source, run)
+        summary = _list_and_reconcile(source, run)
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
@@ -143,19 +137,19 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     return run
 
 
-def _take_in(source: Source, run: DiscoveryRun) -> str:
+def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
     """Returns the result in a sentence. Raises ConnectorError, and what `reconcile` raises."""
-    answer = run_without_connection(_ask_under_lease(source))
+    answer = run_without_connection(_list_under_lease(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        return f"Workflows listed: {run.found}{skipped}.{_why_none(run)}{_what_went(source)}"
+        return f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}{_missing_warning(source)}"
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
 
 
-def _what_went(source: Source) -> str:
+def _missing_warning(source: Source) -> str:
     """A warning about enabled workflows that are missing; empty if there are none."""
     gone = source.workflows.filter(enabled=True).exclude(missing_since=None).count()
     if not gone:
@@ -164,7 +158,7 @@ def _what_went(source: Source) -> str:
     return f" Warning: {named} not listed any more."
 
 
-def _why_none(run: DiscoveryRun) -> str:
+def _why_empty(run: DiscoveryRun) -> str:
     """The reason for an empty listing; empty if nothing was skipped."""
     if run.found or not run.skipped:
         return ""
@@ -174,14 +168,14 @@ def _why_none(run: DiscoveryRun) -> str:
     return f"{message} And {others} more were left out." if others else message
 
 
-async def _ask_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
-    asking = asyncio.create_task(_ask(source))
+async def _list_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+    listing_task = asyncio.create_task(_list(source))
     try:
-        while not (await asyncio.wait({asking}, timeout=RENEWAL_SECONDS))[0]:
+        while not (await asyncio.wait({listing_task}, timeout=RENEWAL_SECONDS))[0]:
             await run_in_database(_renew, source)
     finally:
-        asking.cancel()
-    return await asking
+        listing_task.cancel()
+    return await listing_task
 
 
 def _renew(source: Source) -> None:
@@ -194,7 +188,7 @@ def _renew(source: Source) -> None:
         logger.bind(source=source.name).warning("The lease of a listing was not renewed: {}", error)
 
 
-async def _ask(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+async def _list(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
     """The engine's listing, or the health of an engine without listings."""
     try:
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:
@@ -230,24 +224,11 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     for skipped in run.skipped:
         what = _what_was_skipped(skipped)
         known[what] -= 1
-        log.log(
-            "DEBUG" if known[what] >= 0 else "WARNING",
-            "Skipped workflow {!r} ({!r}) at position {}: {}",
-            skipped["id"],
-            skipped["name"],
-            skipped["position"],
-            skipped["reason"],
-        )
-    log.info(
-        "Discovery: {} {} added, {} updated, {} returned, {} missing, {} skipped in {} ms",
-        summary,
-        run.added,
-        run.updated,
-        run.returned,
-        run.missing,
-        run.skipped_count,
-        run.duration_ms,
-    )
+        level = "DEBUG" if known[what] >= 0 else "WARNING"
+        named = f"{skipped['id']!r} ({skipped['name']!r}) at position {skipped['position']}"
+        log.log(level, "Skipped workflow {}: {}", named, skipped["reason"])
+    counts = f"{run.added} added, {run.updated} updated, {run.returned} returned, {run.missing} missing"
+    log.info("Discovery: {} {}, {} skipped in {} ms", summary, counts, run.skipped_count, run.duration_ms)
 
 
 def _what_was_skipped(skipped: dict[str, Any]) -> tuple[str, str, str]:
@@ -285,11 +266,9 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
         failures=F("failures") + 1,
         next_refresh_at=_unless_moved(source, now + timedelta(seconds=wait) if wait else None),
     )
-    logger.bind(source=source.name, error=type(error).__name__).warning(
-        "Discovery failed, the last good list stays; next try {}: {}",
-        f"in {wait:.0f} s" if wait else "by hand",
-        error.message,
-    )
+    when = f"in {wait:.0f} s" if wait else "by hand"
+    log = logger.bind(source=source.name, error=type(error).__name__)
+    log.warning("Discovery failed, the last good list stays; next try {}: {}", when, error.message)
 
 
 def _unless_moved(source: Source, planned: datetime | None) -> Case:
@@ -300,10 +279,8 @@ def _unless_moved(source: Source, planned: datetime | None) -> Case:
 
 
 def _retry_wait(source: Source, error: ConnectorError) -> float:
-    """Seconds, doubled with each failure in a row, and at least what the engine asks for (A5.4).
-
-    After the last retry (B4) at least the refresh interval. 0 without automatic refreshes.
-    """
+    """Seconds, doubled with each failure in a row, and at least what the engine asks for (A5.4). After the
+    last retry (B4) at least the refresh interval. 0 without automatic refreshes."""
     interval = source.effective_refresh_interval
     if not interval:
         return 0.0

@@ -1,7 +1,4 @@
-"""The differences between what was accepted of a workflow and what its engine offers now.
-
-Pure functions of the two layers. A difference is harmless only where a rule here says so.
-"""
+"""Differences between the accepted and the offered layer of a workflow; harmless only by a rule here."""
 
 import re
 import unicodedata
@@ -10,23 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 ABSENT: Any = None
-Layer = Mapping[str, Any]
-"""The upstream fields of a workflow."""
+Layer = Mapping[str, Any]  # The upstream fields of a workflow
 MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    field: str
-    """Such as `description` or `input_schema`; this field can be accepted alone."""
-    text: str
-    """Such as "new required argument `password`"."""
-    old: Any = ABSENT
-    """Any JSON; None where there was none."""
+    field: str  # Such as `description` or `input_schema`; this field can be accepted alone
+    text: str  # Such as "new required argument `password`"
+    old: Any = ABSENT  # Any JSON; None where there was none
     new: Any = ABSENT
     harmless: bool = False
-    warning: str = ""
-    """Excerpts of new texts that may be instructions to agents."""
+    warning: str = ""  # Excerpts of new texts that may be instructions to agents
 
 
 def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:
@@ -37,8 +29,7 @@ def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: boo
         *_of_text("name", "name", accepted, offered, typos=not starts_by_metadata),
         *_of_text("upstream_title", "title", accepted, offered),
         *_of_text("description", "description", accepted, offered),
-        *_of_resemblance(accepted, offered),
-        *_of_schema_problem(accepted, offered),
+        *_of_findings(accepted, offered),
         *_of_schema("input_schema", accepted, offered, INPUT),
         *_of_schema("output_schema", accepted, offered, OUTPUT),
         *_of_hints(accepted, offered),
@@ -60,7 +51,7 @@ def is_harmless(differences: list[Difference]) -> bool:
     return all(difference.harmless for difference in differences)
 
 
-def tell_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
+def describe_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
     """On one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
     shown = [difference.text for difference in ordered[:at_most]]
@@ -98,7 +89,7 @@ def _changed(old: Any, new: Any) -> str:
     return "no" if new in NOTHING else "another"
 
 
-def _of_resemblance(accepted: Layer, offered: Layer) -> Iterator[Difference]:
+def _of_findings(accepted: Layer, offered: Layer) -> Iterator[Difference]:
     new = offered.get("resembles", "")
     if new and new != accepted["resembles"]:
         is_of_title = accepted["upstream_title"] != offered["upstream_title"]
@@ -109,8 +100,6 @@ def _of_resemblance(accepted: Layer, offered: Layer) -> Iterator[Difference]:
             new=new,
         )
 
-
-def _of_schema_problem(accepted: Layer, offered: Layer) -> Iterator[Difference]:
     problem = offered["schema_problem"]
     if problem and not accepted["schema_problem"]:
         message = "its input schema cannot be used and would be replaced by one that takes any object"
@@ -166,7 +155,6 @@ def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> 
 
 
 UNREAD = {"icons", "upstream_timeout_seconds", "upstream_cache_seconds"}
-"""Fields without texts that agents read."""
 
 
 def _with_warning(difference: Difference) -> Difference:
@@ -199,8 +187,7 @@ def _text_difference(field: str, label: str, old: Any, new: Any, *, typos: bool 
 
 PUNCTUATION = re.compile(r"[\s.,;:!'\"\u2018\u2019\u201c\u201d-]+")
 MOST_TYPOS = 2
-SHORTEST_WORD = 5
-"""In a shorter word one letter changes the meaning: now and not."""
+SHORTEST_WORD = 5  # In a shorter word one letter changes the meaning: now and not
 
 
 def is_typo(old: Any, new: Any) -> bool:
@@ -355,8 +342,7 @@ def _keyword_difference(
     return Difference(field=side.field, text=f"{named} {message}", old=before, new=after, harmless=harmless)
 
 
-Change = tuple[str, bool, bool]
-"""The description, whether it widens and whether it narrows the allowed values."""
+Change = tuple[str, bool, bool]  # Its description; whether it widens, and narrows, the allowed values
 
 
 def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
@@ -447,8 +433,7 @@ PATTERNS = tuple(
     )
 )
 LONGEST_EXCERPT = 80
-UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})
-"""Categories of invisible characters: zero width, direction, tags, private use."""
+UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})  # Zero width, direction, tags, private use
 
 
 def find_suspicious(value: Any) -> dict[str, None]:
@@ -461,12 +446,13 @@ def find_suspicious(value: Any) -> dict[str, None]:
         readable = "".join(char for char in readable if unicodedata.category(char) not in UNSEEN)
         for pattern in PATTERNS:
             for match in pattern.finditer(readable):
-                found[_excerpt(match[0])] = None
+                line = " ".join(match[0].split())
+                shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
+                found[f"\u201c{shown}\u201d"] = None
     return found
 
 
 def show_unseen(text: str) -> str:
-    """The text with invisible characters replaced by their code points."""
     if text.isprintable():
         return text
     return "".join(f"[U+{ord(char):04X}]" if unicodedata.category(char) in UNSEEN else char for char in text)
@@ -483,9 +469,3 @@ def texts_in(value: Any) -> Iterator[str]:
         for name, item in value.items():
             yield name
             yield from texts_in(item)
-
-
-def _excerpt(text: str) -> str:
-    line = " ".join(text.split())
-    shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
-    return f"\u201c{shown}\u201d"

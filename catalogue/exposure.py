@@ -23,11 +23,9 @@ from catalogue.filters import FilterChain
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.portable_schemas import alias_tools, limit_for_tools
 
-MAX_AGE_SECONDS = 0.5
-"""How old the revision known to a process may be; agents see a change after at most 1 s."""
+MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 
-Workflows = Mapping[str, Workflow]
-"""By tool name, in alphabetical order."""
+Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
 NOTHING: Workflows = MappingProxyType({})
 Derived = TypeVar("Derived")
 
@@ -36,8 +34,7 @@ Derived = TypeVar("Derived")
 class ExposedToolset:
     toolset: Toolset
     workflows: Workflows
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """In a portable toolset: the names of tools whose own names some clients refuse."""
+    aliases: Mapping[str, str] = field(default_factory=dict)  # Portable names of tools that need one
     chosen_by: Any = field(default=None, repr=False, compare=False)
     """The values of its rules, and the keys of what is picked."""
 
@@ -46,8 +43,7 @@ class ExposedToolset:
 class ExposedCatalogue:
     revision: int
     workflows: Workflows
-    toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)
-    """Enabled ones, by slug."""
+    toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)  # Enabled ones, by slug
     runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
     """By key, also those that filters hide."""
     filtered_by: Any = field(default=None, repr=False, compare=False)
@@ -61,7 +57,7 @@ class ExposedCatalogue:
 
 
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
-    # Few have any, so that most are passed over without reading a time.
+    # Few workflows have aliases: skip the others without parsing a time.
     had_it = (workflow for workflow in workflows.values() if name in workflow.tool_aliases)
     return next((workflow for workflow in had_it if name in workflow.live_aliases), None)
 
@@ -86,7 +82,7 @@ class Placement:
         }
         return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
 
-    def tell_move(self, old: Workflow, new: Workflow) -> str:
+    def describe_move(self, old: Workflow, new: Workflow) -> str:
         """How the change to `new` moves it, such as "it would come into the toolset finance"; or empty."""
         was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
         if was_shown != is_shown:
@@ -223,8 +219,7 @@ def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
 @dataclass(frozen=True, slots=True)
 class Membership:
     toolset: Toolset
-    picked: bool
-    """By hand; otherwise by a rule."""
+    picked: bool  # By hand; otherwise by a rule
 
 
 def memberships_of(workflow: Workflow) -> list[Membership]:
@@ -255,8 +250,7 @@ class Visibility(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Explanation:
     visibility: Visibility
-    deciding_filter: WorkflowFilter | None = None
-    """The filter that decided; None where none matched or the filters were not reached."""
+    deciding_filter: WorkflowFilter | None = None  # None: no filter matched, or none was reached
 
 
 def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
@@ -304,7 +298,7 @@ LIGHT = (
 def _light_workflows() -> Iterator[Workflow]:
     sources = Source.objects.only("name", "enabled").in_bulk()
     for workflow in Workflow.objects.only(*LIGHT).order_by():
-        # One that was added since is not there yet.
+        # A workflow of a source that was added after the query above.
         if (source := sources.get(workflow.source_id)) is not None:
             workflow.source = source
             yield workflow
@@ -408,7 +402,6 @@ current_catalogue = _remembered.current
 confirmed_catalogue = _remembered.confirmed
 forget_catalogue = _remembered.forget
 
-
 LOOK_SECONDS = 0.25
 
 
@@ -416,8 +409,7 @@ LOOK_SECONDS = 0.25
 class RevisionWatch:
     """Set `moved` to False to wait for the next revision."""
 
-    stirred: asyncio.Event
-    """Set on a new revision; the holder may also set it for other news."""
+    stirred: asyncio.Event  # Set on a new revision; the holder may also set it for other news
     moved: bool = False
 
 
@@ -432,11 +424,9 @@ _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 
 @contextlib.contextmanager
 def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
-    """Signal each new revision, made by any process, until the block ends; for code on an event loop.
-
-    By then `current_catalogue()` returns that revision. Read the catalogue to compare with inside the block,
-    so that no revision is missed. All watches of a loop share one query, and without watches there is none.
-    """
+    """Signal each new revision, made by any process, until the block ends; for code on an event loop. By then
+    `current_catalogue()` returns that revision. Read the catalogue to compare with inside the block, so that
+    no revision is missed. All watches of a loop share one query, and without watches there is none."""
     loop, watch = asyncio.get_running_loop(), RevisionWatch(stirred)
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)

@@ -24,12 +24,9 @@ def _subject_values(workflow: Workflow, subject: str) -> list[str]:
 
 
 class FilterChain(Generic[Rule]):
-    """The enabled filters, compiled.
-
-    A workflow that no filter matches is let through unless there is an include filter. A filter with an
-    unusable pattern, such as one loaded past validation, hides each workflow that reaches it: which of them
-    it was meant to hide is unknown.
-    """
+    """The enabled filters, compiled. A workflow that no filter matches is let through unless there is an
+    include filter. A filter with an unusable pattern, such as one loaded past validation, hides each workflow
+    that reaches it: which of them it was meant to hide is unknown."""
 
     def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
         self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]

@@ -1,5 +1,3 @@
-"""Recording the history of changes by users, tokens and commands."""
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +17,12 @@ if TYPE_CHECKING:
 LONGEST_NAME = 255
 BATCH = 500
 SECRET = "(secret)"  # noqa: S105 - no password
-"""Stands for secrets, which are never recorded."""
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actor:
-    key: str
-    """Such as `user:1` or `token:7`."""
+    key: str  # Such as `user:1` or `token:7`
     name: str
     door: HistoryEntry.Door
 
@@ -54,10 +50,7 @@ def remember_relations(obj: models.Model) -> None:
 def record_change(
     actor: Actor, objects: Iterable[models.Model], message: str, *, reverts: HistoryEntry | None = None
 ) -> None:
-    """Call it after the change and in its transaction, with the objects as read before it.
-
-    Compares them with the database in one query per model.
-    """
+    """Call it after the change in its transaction, with the objects as read before. A query per model."""
     record_changes(actor, [(obj, message) for obj in objects], reverts=reverts)
 
 
@@ -99,9 +92,10 @@ def _add_entries(
     are_deleted: bool = False,
 ) -> None:
     """`changes` are by the id() of the row."""
-    kinds = HistoryEntry.Kind
-    seen_by_agents = [row for row, _ in entries if isinstance(row, Exposing) and changes.get(id(row))]
+    seen_by_agents = {id(row) for row, _ in entries if isinstance(row, Exposing) and changes.get(id(row))}
     revision = Revision.current() if seen_by_agents else None
+    added = {id(row) for row, _ in entries if isinstance(row, Recorded) and row.as_read is None}
+    kinds = HistoryEntry.Kind
     HistoryEntry.objects.bulk_create(
         [
             HistoryEntry(
@@ -111,20 +105,16 @@ def _add_entries(
                 model=HistoryEntry.label_of(type(row)),
                 object_id=str(row.pk),
                 object_name=str(row)[:LONGEST_NAME],
-                kind=kinds.DELETED if are_deleted else kinds.ADDED if _is_new(row) else kinds.CHANGED,
+                kind=kinds.DELETED if are_deleted else kinds.ADDED if id(row) in added else kinds.CHANGED,
                 message=message,
                 changes=changes.get(id(row), {}),
-                revision=revision if isinstance(row, Exposing) and changes.get(id(row)) else None,
+                revision=revision if id(row) in seen_by_agents else None,
                 reverts=reverts,
             )
             for row, message in entries
         ],
         batch_size=BATCH,
     )
-
-
-def _is_new(row: models.Model) -> bool:
-    return isinstance(row, Recorded) and row.as_read is None
 
 
 def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]]]:

@@ -21,23 +21,17 @@ from connectors.http_tools.tool import (
 from connectors.network.policy import normalise_base_url
 
 KIND = "http"
-"""The kind of sources that HTTP tools belong to."""
-OUTPUT_SCHEMA = "output_schema"
-"""Metadata key for the output schema of a tool whose result is not an object."""
+OUTPUT_SCHEMA = "output_schema"  # Metadata key for the output schema of a tool whose result is not an object
 SECRET_OF = {
     "api_key": "key",
     "bearer": "token",
     "basic": "password",
     "oauth_client_credentials": "client_secret",
 }
-"""The secret field of each type of authentication."""
 
 
 def tool_config_of(workflow: Workflow) -> ToolConfig:
-    """The declaration that stores the tool as it is now.
-
-    Raises Misconfigured for a workflow that is not an HTTP tool.
-    """
+    """The tool's present declaration. Raises Misconfigured for a workflow that is not an HTTP tool."""
     operation = HttpOperation.of(workflow.ref)
     source = workflow.source
     return ToolConfig(

@@ -6,8 +6,7 @@ from typing import Any
 from catalogue.served_schemas import Place, word_for_type
 
 NO_INPUTS = "No inputs required"
-ANY_OBJECT = "any object"
-"""Where the engine declares no inputs or allows all."""
+ANY_OBJECT = "any object"  # Where the engine declares no inputs or allows all
 MOST_SUMMARISED = 40
 OPEN_KEYWORDS = {"$schema", "$id", "type", "title", "description", "additionalProperties"}
 LONGEST_NAME = 80
@@ -35,10 +34,11 @@ class Inputs:
 def summarise_inputs(schema: dict[str, Any] | None) -> str:
     """ "name (type, required|optional), ..." by name, `NO_INPUTS` or `ANY_OBJECT` (D2)."""
     inputs = describe_inputs(schema)
-    parts = [
-        f"{_short(name)} ({one['type']}, {'required' if one['required'] else 'optional'})"
-        for name, one in inputs.items()
-    ]
+    parts = []
+    for name, one in inputs.items():
+        line = " ".join(name.split())
+        shown = line if len(line) <= LONGEST_NAME else line[:LONGEST_NAME] + "..."
+        parts.append(f"{shown} ({one['type']}, {'required' if one['required'] else 'optional'})")
     if len(parts) > MOST_SUMMARISED:
         parts[MOST_SUMMARISED:] = [f"and {len(parts) - MOST_SUMMARISED} more"]
     return ", ".join(parts) or (ANY_OBJECT if _is_open(schema) else NO_INPUTS)
@@ -78,11 +78,6 @@ def inputs_at(place: Place) -> Inputs:
     for name in found.required - found.properties.keys():
         found.properties[name] = Input("any", "", None, place.at({}))
     return found
-
-
-def _short(name: str) -> str:
-    line = " ".join(name.split())
-    return line if len(line) <= LONGEST_NAME else line[:LONGEST_NAME] + "..."
 
 
 def _find_inputs(schema: dict[str, Any] | None) -> Inputs:

@@ -11,8 +11,7 @@ from catalogue.schemas import GENERIC_SCHEMA, check_input_schema
 from catalogue.served_schemas import serve_schema
 from connectors.definitions import Interaction
 
-MOST = 50
-"""Queries, and as many signals, kept per workflow."""
+MOST = 50  # Queries, and as many signals, kept per workflow
 
 
 class InteractionKind(StrEnum):
@@ -25,8 +24,7 @@ class DeclaredInteraction:
     kind: InteractionKind
     name: str
     description: str
-    schema: dict[str, Any]
-    """JSON Schema that arguments are validated against."""
+    schema: dict[str, Any]  # JSON Schema that arguments are validated against
 
     @property
     def takes_arguments(self) -> bool:
@@ -34,11 +32,9 @@ class DeclaredInteraction:
 
 
 def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others.
-
-    A broken schema is replaced by one that takes any object, as for workflows; an interaction with a
-    dangerous schema is dropped.
-    """
+    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others. A broken
+    schema is replaced by one that takes any object, as for workflows; an interaction with a dangerous schema
+    is dropped."""
     kept: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     for interaction in declared:
@@ -78,16 +74,17 @@ def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> 
 
 def describe_interactions(workflow: Workflow) -> dict[str, Any]:
     """`{queries: [...], signals: [...]}` in full; empty kinds are left out."""
-    return {name: list(map(_describe, declared)) for name, declared in _declared_by(workflow).items()}
+    return {
+        name: [
+            one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)} for one in declared
+        ]
+        for name, declared in _declared_by(workflow).items()
+    }
 
 
 def _declared_by(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
     both = {"queries": workflow.queries, "signals": workflow.signals}
     return {name: declared for name, declared in both.items() if declared}
-
-
-def _describe(declared: dict[str, Any]) -> dict[str, Any]:
-    return declared | {"inputSchema": serve_schema(declared.get("inputSchema") or GENERIC_SCHEMA)}
 
 
 def name_interactions(workflow: Workflow) -> dict[str, list[str]]:

@@ -26,21 +26,16 @@ class Setting:
     name: str
     title: str
     help: str
-    type: Any
-    """Without `Annotated` and `| None`."""
+    type: Any  # Without `Annotated` and `| None`
     optional: bool
     required: bool
     secret: bool
-    default: Any
-    """As JSON; None where there is none."""
+    default: Any  # As JSON; None where there is none
     bounds: "Bounds"
     hints: Hints
-    can_be_empty: bool
-    """Emptiness is a value other than the default, so it cannot stand for the default."""
+    can_be_empty: bool  # Emptiness is a value other than the default, so it cannot stand for the default
 
-    @property
-    def empty(self) -> Any:
-        return EMPTY_VALUES.get(get_origin(self.type) or self.type)
+    empty: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def _read_settings(config: type[BaseModel]) -> dict[str, Setting]:
 
 def _read_setting(name: str, info: FieldInfo) -> Setting:
     plain = plain_type(info.annotation)
-    secret = plain is SecretStr
+    secret, empty = plain is SecretStr, EMPTY_VALUES.get(get_origin(plain) or plain)
     default = info.get_default(call_default_factory=True, validated_data={})
     default = None if secret or default is PydanticUndefined else to_jsonable_python(default)
     return Setting(
@@ -87,7 +82,8 @@ def _read_setting(name: str, info: FieldInfo) -> Setting:
         default=default,
         bounds=_bounds_of(info),
         hints=hints_of(info),
-        can_be_empty=default not in EMPTY and _accepts(info, EMPTY_VALUES.get(get_origin(plain) or plain)),
+        empty=empty,
+        can_be_empty=default not in EMPTY and _accepts(info, empty),
     )
 
 
@@ -130,11 +126,9 @@ class EngineKind:
     kind: str
     label: str = ""
     summary: str = ""
-    config_schema: dict[str, Any] | None = None
-    """JSON Schema of the settings including secrets; None without a usable connector."""
+    config_schema: dict[str, Any] | None = None  # Secrets included; None without a usable connector
     secret_settings: list[str] = field(default_factory=list)
-    problem: str = ""
-    """Why sources of this kind cannot be made or used; empty where they can."""
+    problem: str = ""  # Why sources of this kind cannot be made or used; empty where they can
 
 
 def engine_kind(kind: str) -> EngineKind:

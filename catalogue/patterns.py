@@ -1,9 +1,7 @@
-"""Regular expressions from untrusted schemas and filters, in two bounded engines.
-
-Most patterns run in linear time. Look-arounds and back-references need a backtracking engine, with a limit
-for each search and for all searches of a check. A text whose search is cut off or that is too long counts as
-a match: the workflow's engine validates it anyway.
-"""
+"""Regular expressions from untrusted schemas and filters, in two bounded engines. Most patterns run in linear
+time. Look-arounds and back-references need a backtracking engine, with a limit for each search and for all
+searches of a check. A text whose search is cut off or that is too long counts as a match: the workflow's
+engine validates it anyway."""
 
 import re
 import threading
@@ -22,17 +20,13 @@ LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
 )
-LONGEST_SEARCHED = 1_000
-"""Characters; a backtracking step may scan all of them again."""
-MOST_SECONDS = 0.25
-"""Of all backtracking searches of one check."""
-MOST_BACKTRACKING = 20
-"""Distinct ones per schema: each takes milliseconds and up to 256 KiB."""
+LONGEST_SEARCHED = 1_000  # Characters; a backtracking step may scan all of them again
+MOST_SECONDS = 0.25  # Of all backtracking searches of one check
+MOST_BACKTRACKING = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
 BOUNDED_PATTERN = "x-bounded-pattern"
 NAMED_PATTERNS = 5
 KINDS = jsonschema_rs.ValidationErrorKind
-CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
-"""Their meaning in JavaScript, and so in JSON Schema."""
+CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}  # Their meaning in JavaScript, and so in JSON Schema
 ATOM = re.compile(r"\\(?:[pPuk]\{[^}]*\}|.)|\[\^?\]?|\]|.", re.DOTALL)
 CLOSED = ("additionalProperties", "unevaluatedProperties")
 
@@ -107,14 +101,14 @@ class _BoundedPattern:
             return
         if self._is_slow or not Searches.have_time():
             return
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             self._matcher.validate(text)
         except jsonschema_rs.ValidationError as error:
             if isinstance(error.kind, KINDS.Pattern):
                 raise ValueError(f'"{text}" does not match "{self._pattern}"') from None
         finally:
-            self._is_slow = time.monotonic() - begun > MOST_SECONDS
+            self._is_slow = time.monotonic() - started > MOST_SECONDS
 
 
 BOUNDED: dict[str, Any] = {BOUNDED_PATTERN: _BoundedPattern}

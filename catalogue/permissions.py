@@ -19,19 +19,15 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 READING = ("GET", "HEAD", "OPTIONS")
-WITHOUT_ACTION = (None, "metadata")
-"""Methods unknown to the view, which answers 405 after this check."""
+WITHOUT_ACTION = (None, "metadata")  # Methods unknown to the view, which answers 405 after this check
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    scope: Scope
-    """Required of a token; `catalogue:admin` includes all others, `catalogue:read` suffices for reading."""
-    permission: str
-    """Required of a member of staff, such as `catalogue.view_source`."""
+    scope: Scope  # Of a token; `catalogue:admin` includes all others, and `catalogue:read` all reading
+    permission: str  # Required of a member of staff, such as `catalogue.view_source`
     other_scope: Scope | None = None
-    also: frozenset[str] = frozenset()
-    """Further permissions that a token exercises; of members of staff the view itself demands them."""
+    also: frozenset[str] = frozenset()  # What else a token exercises; of staff the view demands it
 
 
 class InsufficientScope(PermissionDenied):
@@ -49,9 +45,15 @@ class AccessRequired(BasePermission):
         needed: Access | None = getattr(view, "access", {}).get(action)
         if needed is None:
             return False
-        if request.auth is not None:
-            return _token_allows(request.auth, needed, reads=request.method in READING)
-        return _user_may(request.user, needed.permission)
+        token: Any = request.auth
+        if token is None:
+            return _user_may(request.user, needed.permission)
+        allowed = [scope for scope in (needed.scope, needed.other_scope) if scope]
+        if request.method in READING:
+            allowed.append(Scope.VIEW)
+        if not any(map(token.allows, allowed)):
+            raise InsufficientScope(needed.scope)
+        return True
 
 
 class AnyoneKnown(BasePermission):
@@ -60,8 +62,7 @@ class AnyoneKnown(BasePermission):
 
 
 def demand_of_staff(request: Request, permission: str) -> None:
-    """For permissions that depend on the request's body; tokens need only their scopes. Raises
-    PermissionDenied."""
+    """For permissions that depend on the body; tokens need only their scopes. Raises PermissionDenied."""
     if request.auth is None:
         _user_may(request.user, permission)
 
@@ -71,10 +72,7 @@ def is_known(request: Request) -> bool:
 
 
 def is_administrator(request: Request) -> bool:
-    """Whether the caller sees everything, by a scope or as a member of staff.
-
-    `catalogue:read` counts for reading only.
-    """
+    """Whether the caller sees everything; `catalogue:read` counts for reading only."""
     token: Any = request.auth
     if token is None:
         return bool(request.user.is_staff)
@@ -127,14 +125,6 @@ def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[tuple[Acc
         for method, action in getattr(pattern.callback, "actions", {}).items():
             if action in demanded:
                 yield demanded[action], method == "get"
-
-
-def _token_allows(token: Any, needed: Access, *, reads: bool) -> bool:
-    if reads and token.allows(Scope.VIEW):
-        return True
-    if not any(token.allows(scope) for scope in (needed.scope, needed.other_scope) if scope):
-        raise InsufficientScope(needed.scope)
-    return True
 
 
 def _user_may(user: Any, permission: str) -> bool:

@@ -1,9 +1,7 @@
-"""Tool names and input schemas that every model provider accepts.
-
-A portable schema has only types, descriptions, choices of texts, lists, and objects that name all their
-members by plain keys; descriptions state other constraints. Free objects and recursion become a text of JSON.
-Arguments are read back and then checked with the engine's own schema.
-"""
+"""Tool names and input schemas that every model provider accepts. A portable schema has only types,
+descriptions, choices of texts, lists, and objects that name all their members by plain keys; descriptions
+state other constraints. Free objects and recursion become a text of JSON. Arguments are read back and then
+checked with the engine's own schema."""
 
 import hashlib
 import json
@@ -19,19 +17,15 @@ from typing import Any
 
 from catalogue.naming import RESERVED
 from catalogue.schema_limits import REFERENCES, BrokenSchema, Places, UnsafeSchema, measure_demand, subschemas
-from catalogue.served_schemas import TYPES
+from catalogue.served_schemas import TYPES, types_of_values
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
 
-PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""Vertex AI takes letters, digits and underscores; pydantic no leading underscore."""
-PORTABLE_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-"""OpenAI takes no dots; Gemini needs a leading letter or underscore."""
+PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # For Vertex AI; pydantic: no leading _
+PORTABLE_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # OpenAI: no dots; Gemini: no leading digit
 LONGEST_KEY = 64
 SERVER_NAME = "workflow-catalogue"
-LONGEST_WITH_SERVER = 57
-"""The server's name and the tool's: Cursor shows fewer than 60, `mcp__server__tool` may have 64."""
-SHORTEST_LIMIT = 24
-"""For servers with long names; the built-in tools need nearly as much."""
+LONGEST_WITH_SERVER = 57  # With the server's name: Cursor shows fewer than 60, `mcp__server__tool` has 64
+SHORTEST_LIMIT = 24  # For servers with long names; the built-in tools need nearly as much
 DIGEST = 6
 
 
@@ -41,7 +35,6 @@ def server_name(toolset: str | None) -> str:
 
 
 def limit_for_tools(toolset: str | None) -> int:
-    """The longest tool name for clients that use `server_name`."""
     return max(LONGEST_WITH_SERVER - len(server_name(toolset)), SHORTEST_LIMIT)
 
 
@@ -50,7 +43,6 @@ def is_portable_tool(name: str, *, limit: int) -> bool:
 
 
 def alias_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Aliases for the keys that need one; unique, and different from every key."""
     known = set(keys)
     odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or iskeyword(key)}
     plain = {key: f"{alias}_" if iskeyword(alias) else alias for key, alias in odd.items()}
@@ -58,7 +50,6 @@ def alias_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def alias_tools(names: Iterable[str], *, limit: int) -> dict[str, str]:
-    """Aliases for tools, different from the built-in ones."""
     known = set(names)
     odd = {name: _mangled(name, also="-") for name in known if not is_portable_tool(name, limit=limit)}
     return _told_apart(odd, taken=known | RESERVED, limit=limit)
@@ -81,10 +72,8 @@ def _mangled(name: str, also: str = "") -> str:
     return words if words[:1].isalpha() else f"n_{words}".rstrip("_")
 
 
-MOST_PARTS = 2_000
-"""Nodes after inlining references; further nodes are given as JSON."""
-DEEPEST = 4
-"""Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now."""
+MOST_PARTS = 2_000  # Nodes after inlining references; further nodes are given as JSON
+DEEPEST = 4  # Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now
 MOST_CHOICES = 250
 LONGEST_WORDS = 20_000
 SHOWN_KEYS = 3
@@ -108,14 +97,11 @@ WORDS = {
 }  # fmt: skip
 NOTHING: Schema = {"type": []}
 CLAUDE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-CUT = "x-cut"
-"""Marks recursion, and what is too large to be inlined."""
+CUT = "x-cut"  # Marks recursion, and what is too large to be inlined
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A text that is not valid JSON."""
-
     place: tuple[str | int, ...]
     message: str
 
@@ -124,18 +110,13 @@ class Unreadable:
 class Plan:
     """How to read a value written by a portable schema."""
 
-    members: dict[str, tuple[str, "Plan"]] = field(default_factory=dict)
-    """The keys by their aliases."""
-    others: str = ""
-    """The alias of the member with further members as JSON."""
+    members: dict[str, tuple[str, "Plan"]] = field(default_factory=dict)  # The keys by their aliases
+    others: str = ""  # The alias of the member with further members as JSON
     items: "Plan | None" = None
     is_json: bool = False
-    is_text: bool = False
-    """A text may stand for itself."""
-    is_anything: bool = False
-    """JSON other than an object or a list is possible too."""
-    null_is_nothing: bool = False
-    """Only for clients that leave nothing out: the schema does not allow null."""
+    is_text: bool = False  # A text may stand for itself
+    is_anything: bool = False  # JSON other than an object or a list is possible too
+    null_is_nothing: bool = False  # Only for clients that leave nothing out: the schema does not allow null
 
     @property
     def _is_object(self) -> bool:
@@ -238,8 +219,6 @@ class ReadArguments:
 
 @dataclass(frozen=True, slots=True)
 class PortableSchema:
-    """A schema for clients, and how to read their arguments."""
-
     schema: Schema
     plan: Plan
 
@@ -460,10 +439,9 @@ def _either(first: Schema, second: Schema) -> Schema:
 
 
 def _own_types(node: Schema) -> list[str]:
-    values = [node["const"]] if "const" in node else node.get("enum")
-    if isinstance(values, list):
-        return list(dict.fromkeys(JSON_TYPES[type(value)] for value in values))
-    return list(dict.fromkeys(kind for keyword, kind in OWN_TYPE.items() if keyword in node))[:1]
+    if "const" in node or isinstance(node.get("enum"), list):
+        return list(dict.fromkeys(types_of_values(node)))
+    return [kind for keyword, kind in OWN_TYPE.items() if keyword in node][:1]
 
 
 def _object_of(node: Schema) -> Schema:
@@ -579,10 +557,7 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def find_refusals(name: str, schema: Schema, *, limit: int) -> list[str]:
-    """Reasons for which a provider or a client refuses the tool, for curators.
-
-    `limit`: the longest name, from `limit_for_tools`.
-    """
+    """Why a provider or a client refuses the tool, for curators. `limit`: from `limit_for_tools`."""
     return [*_refusals_of_schema(schema), *_refusals_of_name(name, limit)]
 
 

@@ -1,7 +1,4 @@
-"""MCP's hints and icons of a workflow, from engines and curators.
-
-Clients drop a tool with invalid annotations, so only exactly MCP's are served.
-"""
+"""MCP's hints and icons of a workflow; only valid ones, since clients drop tools with invalid annotations."""
 
 import base64
 import binascii
@@ -18,8 +15,7 @@ CURATORS_HINTS = {
 }
 """The fields of a workflow with the curator's value, and MCP's names."""
 MAX_ICONS = 8
-MAX_ICON_CHARACTERS = 20_000
-"""Of all icons of a workflow together; every list of tools carries them."""
+MAX_ICON_CHARACTERS = 20_000  # Of all icons of a workflow together; every list of tools carries them
 MAX_ADDRESS_CHARACTERS = 2_000
 RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")
 """Without SVG, which may hold scripts."""
@@ -69,11 +65,6 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
             "its address is neither an https: one nor data:image/png (jpeg, webp, gif) in base64. "
             "SVG is not taken in data:, as it may hold scripts."
         )
-
-
-def is_shown_without_request(address: str) -> bool:
-    """No request to a foreign server is needed."""
-    return address.startswith("data:")
 
 
 def _read_icon(given: Any, at_most: int) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""Settings that administrators change at run time: discovery, timeouts, limits, retries.
-
-`settings.CATALOGUE` has the environment's values and, over them, those of one row. A process reads the row at
-most once in `MAX_AGE_SECONDS`, when a setting is read outside of an event loop; on one, the last values read
-count. Every call and every tick of a worker reads settings off the loop.
-"""
+"""Settings that administrators change at run time: discovery, timeouts, limits, retries. `settings.CATALOGUE`
+has the environment's values and, over them, those of one row. A process reads the row at most once in
+`MAX_AGE_SECONDS`, when a setting is read outside of an event loop; on one, the last values read count. Every
+call and every tick of a worker reads settings off the loop."""
 
 import asyncio
 import math
@@ -40,8 +38,7 @@ class LiveSetting:
     type: type[bool] | type[int] | type[float]
     description: str
     minimum: float | None
-    above: float | None
-    """An exclusive minimum."""
+    above: float | None  # An exclusive minimum
     maximum: float | None
     is_given: bool
 
@@ -94,10 +91,7 @@ def settings_row() -> ProductSettings:
 
 
 def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
-    """Set each value; None restores the environment's. Raises InvalidSettings.
-
-    Returns a phrase for each change. Other processes notice within seconds.
-    """
+    """None restores the environment's value. Returns a phrase for each change. Raises InvalidSettings."""
     known = live_settings()
     problems = {
         name: problem
@@ -110,19 +104,21 @@ def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
         row, _ = ProductSettings.objects.select_for_update().get_or_create(pk=ProductSettings.ONLY)
         before = _valid(row.overrides)
         after = {name: value for name, value in {**before, **changes}.items() if value is not None}
-        phrases = [_tell(known[name], before, after) for name in known if before.get(name) != after.get(name)]
+        phrases = [
+            _describe(known[name], before, after) for name in known if before.get(name) != after.get(name)
+        ]
         if not phrases:
             return []
         row.overrides, row.changed_at, row.changed_by = after, timezone.now(), by[:255]
         row.save()
         if before.get("discovery_interval") != after.get("discovery_interval"):
-            _plan_listings_anew(after.get("discovery_interval", known["discovery_interval"].default))
+            _reschedule_listings(after.get("discovery_interval", known["discovery_interval"].default))
         transaction.on_commit(lambda: _remembered.keep(after))
     logger.bind(by=by).info("Settings changed: {}", "; ".join(phrases))
     return phrases
 
 
-def _tell(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _describe(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     def shown(overrides: Mapping[str, Any]) -> str:
         name = setting.name
         return str(overrides[name]) if name in overrides else f"{setting.default} (environment)"
@@ -130,7 +126,7 @@ def _tell(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[str, A
     return f"{setting.name} from {shown(before)} to {shown(after)}"
 
 
-def _plan_listings_anew(interval: int) -> None:
+def _reschedule_listings(interval: int) -> None:
     """For sources without an interval of their own; those that are due already stay so."""
     following = Source.objects.filter(refresh_interval=None)
     if not interval:

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
-from catalogue.drift import Difference, find_differences, is_harmless, tell_differences
+from catalogue.drift import Difference, describe_differences, find_differences, is_harmless
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
@@ -37,6 +37,9 @@ LAYER_FIELDS = (
 )  # fmt: skip
 """The fields that are accepted of a workflow, or offered in their place."""
 UPSTREAM_FIELDS = (*LAYER_FIELDS, "changed_at", "missing_since")
+COPIED_FIELDS = (
+    "name", "description", "category", "version", "author", "tags", "execution_type", "metadata",
+)  # fmt: skip
 ADDED_LATER = {
     "upstream_title", "hints", "icons", "upstream_timeout_seconds", "upstream_cache_seconds", "queries",
     "signals",
@@ -46,8 +49,7 @@ COMPARED_FIELDS = (
     "content_hash", "changed_at", "missing_since",
 )  # fmt: skip
 REVIEW_FIELDS = ("kind", "offer_hash", "offered", "held_since", "kept_at")
-FEWEST_GUARDED = 5
-"""Fewer missing workflows need no confirmation, unless all are missing."""
+FEWEST_GUARDED = 5  # Fewer missing workflows need no confirmation, unless all are missing
 
 
 class Superseded(Exception):
@@ -60,21 +62,17 @@ class ListingHeld(Exception):
     def __init__(self, missing: list[Workflow], present: int, digest: str) -> None:
         super().__init__(
             f"The listing is held: {len(missing):,} of {present:,} workflows are gone from it. The last good "
-            "list stays until the engine lists them again, or somebody confirms that they are gone."
+            "list stays until the engine lists them again, or an administrator confirms that they are gone."
         )
         self.missing, self.digest = missing, digest
 
 
 @dataclass(slots=True)
 class Listing:
-    """A checked listing, ready to be compared with the stored workflows."""
-
-    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The upstream fields by the engine's id, in the engine's order."""
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)  # By the engine's id, in its order
     skipped: list[dict[str, Any]] = field(default_factory=list)
     flagged: list[dict[str, Any]] = field(default_factory=list)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Reasons by the engine's id, as far as an object has one."""
+    unreadable: dict[str, str] = field(default_factory=dict)  # Reasons by the engine's id
 
 
 def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Listing:
@@ -101,12 +99,10 @@ def reconcile(
     by_hand: bool = False,
     by: Actor | None = None,
 ) -> None:
-    """Add, update, hold, return and mark as missing, and record it all on the run.
-
-    A partial listing does not touch workflows that it does not mention. `enable` overrides the source's
-    policy for new workflows. `by_hand` is for declarations of this catalogue, which need no review; `by` is
-    the actor in the history. Raises Superseded and ListingHeld, and changes nothing then.
-    """
+    """Add, update, hold, return and mark as missing, and record it all on the run. A partial listing does not
+    touch workflows that it does not mention. `enable` overrides the source's policy for new workflows.
+    `by_hand` is for declarations of this catalogue, which need no review; `by` is the actor in the history.
+    Raises Superseded and ListingHeld, and changes nothing then."""
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
         changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
@@ -165,16 +161,9 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
     undescribed = "" if item.description else NO_DESCRIPTION
     if problems := [*filter(None, [undescribed, checked.remark]), *of_parts]:
         listing.flagged.append({"id": item.id, "name": item.name, "reason": " ".join(problems)})
-    layer = {
+    layer = {name: getattr(item, name) for name in COPIED_FIELDS} | {
         "upstream_id": item.id,
-        "name": item.name,
         "upstream_title": item.title,
-        "description": item.description,
-        "category": item.category,
-        "version": item.version,
-        "author": item.author,
-        "tags": item.tags,
-        "execution_type": item.execution_type,
         "input_schema": checked.schema,
         "output_schema": check_output_schema(item.output_schema),
         "schema_problem": checked.problem,
@@ -184,7 +173,6 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         "upstream_cache_seconds": item.cache_seconds,
         "queries": queries,
         "signals": signals,
-        "metadata": item.metadata,
     }
     listing.layers[item.id] = layer | {"content_hash": _content_hash(layer)}
 
@@ -203,22 +191,15 @@ class _Changes:
     new: list[Workflow] = field(default_factory=list)
     updated: list[Workflow] = field(default_factory=list)
     returned: list[Workflow] = field(default_factory=list)
-    returned_as_accepted: list[Workflow] = field(default_factory=list)
-    """The change that they returned with is held, or was turned down."""
-    held: list[Workflow] = field(default_factory=list)
-    """Held since this listing."""
+    returned_as_accepted: list[Workflow] = field(default_factory=list)  # With a change held or refused
+    held: list[Workflow] = field(default_factory=list)  # Held since this listing
     unchanged: int = 0
     missing: list[Workflow] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)
-    """Ids of enabled workflows that have come to resemble another tool."""
-    doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)
-    """Known workflows with offers that the source's policy has to decide."""
-    to_review: list[Workflow] = field(default_factory=list)
-    """New workflows, which have no key yet."""
-    reviews: list[Review] = field(default_factory=list)
-    """Replace existing ones."""
-    settled: list[int] = field(default_factory=list)
-    """Keys of workflows that need no review any more."""
+    hidden: list[str] = field(default_factory=list)  # Ids of enabled workflows that became look-alikes
+    doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)  # For the policy
+    to_review: list[Workflow] = field(default_factory=list)  # New workflows, which have no key yet
+    reviews: list[Review] = field(default_factory=list)  # Replace existing ones
+    settled: list[int] = field(default_factory=list)  # Keys of workflows that need no review any more
 
     @property
     def show(self) -> bool:
@@ -228,13 +209,7 @@ class _Changes:
 
 @transaction.atomic
 def _apply(
-    source: Source,
-    listing: Listing,
-    *,
-    is_whole: bool,
-    enable: bool | None,
-    by_hand: bool,
-    by: Actor | None,
+    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool, by: Actor | None
 ) -> _Changes:
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()
@@ -243,7 +218,7 @@ def _apply(
     if current.settings_fingerprint != source.settings_fingerprint:
         raise Superseded("The source's settings were changed during the listing.")
     if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
-        raise Superseded("A later listing of the source was begun meanwhile.")
+        raise Superseded("A later listing of the source has started.")
     by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
     policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
     looks = _Lookalikes(current)
@@ -274,7 +249,6 @@ def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Work
 
 
 def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
-    """Record declarations with old and new values."""
     entries: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
         (row, f"Declared: {Change.ADDED}.", {name: [None, value] for name, value in _declared(row) if value})
         for row in changes.new
@@ -386,11 +360,9 @@ class _Names:
 
 
 def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
-    """Flag new and changed workflows that resemble another tool.
-
-    `hide`: nothing of the source is reviewed before agents see it, so a workflow is hidden for a curator when
-    it begins to resemble the other tool, and not again at each change.
-    """
+    """Flag new and changed workflows that resemble another tool. `hide`: nothing of the source is reviewed
+    before agents see it, so a workflow is hidden for a curator when it begins to resemble the other tool, and
+    not again at each change."""
     for position, workflow in enumerate([*changes.new, *changes.updated, *changes.returned]):
         before, workflow.resembles = workflow.resembles, looks.find(workflow)
         if not workflow.resembles or workflow.resembles == before:
@@ -424,18 +396,13 @@ class _Lookalikes:
             add("", f"the built-in tool {name}", name, title)
         others = Workflow.objects.filter(missing_since=None).exclude(source=self._source)
         shown = ("name", "tool_name", "upstream_title", "title_override", "source__name")
-        for name, tool_name, title, ours, source_name in others.order_by("first_seen_at", "pk").values_list(
-            *shown
-        ):
+        rows = others.order_by("first_seen_at", "pk").values_list(*shown)
+        for name, tool_name, title, ours, source_name in rows:
             add(name, f"{tool_name} of {source_name}", name, tool_name, title, ours)
         return known
 
     def find(self, workflow: Workflow) -> str:
-        """The first tool that it resembles; empty if none.
-
-        A workflow of another source with the very same name does not count: two stages of one engine have
-        those.
-        """
+        """The first tool that it resembles, or empty. Names of two stages of an engine may be equal."""
         texts = (workflow.name, workflow.upstream_title)
         for look in sorted(set().union(*map(looks_of, texts))):
             for name, described in self._by_look.get(look, ()):
@@ -531,15 +498,11 @@ def layer_of(workflow: Workflow) -> dict[str, Any]:
     return {name: getattr(workflow, name) for name in LAYER_FIELDS}
 
 
-CHOSEN_BY = ("name", "category", "tags")
-"""Upstream fields that filters and toolset rules may read."""
+CHOSEN_BY = ("name", "category", "tags")  # Upstream fields that filters and toolset rules may read
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """The differences between the accepted and the offered layer, by the policy `careful`.
-
-    A change that exposes the workflow, hides it, or moves it between toolsets is not harmless.
-    """
+    """By the policy `careful`; exposing, hiding and moving between toolsets are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
     differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
     if not any(one.field in CHOSEN_BY for one in differences):
@@ -550,7 +513,7 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
         tags_override=workflow.tags_override,
         **{name: offered[name] for name in CHOSEN_BY},
     )
-    if not (moved := placement.tell_move(workflow, then)):
+    if not (moved := placement.describe_move(workflow, then)):
         return differences
     return [
         replace(one, harmless=False, text=f"{one.text}, by which {moved}") if one.field in CHOSEN_BY else one
@@ -585,11 +548,8 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
     )
 
 
-def judge_anew(source: Source) -> int:
-    """Apply the source's policy to its held changes, except those that a curator turned down.
-
-    Returns how many are accepted. Call it in a transaction that holds `Revision.lock`.
-    """
+def apply_policy_to_held(source: Source) -> int:
+    """Returns how many are accepted; those turned down stay. Call it under `Revision.lock`."""
     served = 0
     held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
     keys, placement = list(held.order_by("pk").values_list("pk", flat=True)), Placement()
@@ -626,7 +586,7 @@ def _hold(
         changes.returned_as_accepted.append(workflow)
     kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
     changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
-    message = f"The change is held for review: {tell_differences(differences)}."
+    message = f"The change is held for review: {describe_differences(differences)}."
     listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": message})
 
 

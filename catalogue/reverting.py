@@ -7,17 +7,8 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils.text import capfirst
 
+from catalogue import history
 from catalogue.curation import OVERRIDABLE, override_workflow
-from catalogue.history import (
-    SECRET,
-    Actor,
-    plain,
-    record_change,
-    record_deletion,
-    recorded_model,
-    remember_relations,
-    values_of,
-)
 from catalogue.models import (
     HistoryEntry,
     ProductSettings,
@@ -33,8 +24,7 @@ from catalogue.sources import UPDATABLE, configure_source, create_source, update
 from catalogue.toolsets import UnknownPicks, write_toolset
 
 SHOWN_CHARACTERS = 60
-DECLARED = frozenset(LAYER_FIELDS)
-"""Fields of declared workflows."""
+DECLARED = frozenset(LAYER_FIELDS)  # Fields of declared workflows
 
 
 class RevertRefused(Exception):
@@ -43,7 +33,7 @@ class RevertRefused(Exception):
 
 def why_not_revertible(entry: HistoryEntry) -> str:
     """The reason found in the entry itself; empty if a revert can be tried."""
-    model = recorded_model(entry.model)
+    model = history.recorded_model(entry.model)
     if model is None or not entry.changes:
         return "The entry does not say from what value to what value it changed anything."
     if entry.kind == HistoryEntry.Kind.ADDED and model not in removers:
@@ -52,7 +42,7 @@ def why_not_revertible(entry: HistoryEntry) -> str:
         return f"{entry.object_name} was deleted, and the history does not keep all of it: add it again."
     if entry.kind == HistoryEntry.Kind.ADDED:
         return ""
-    if any(SECRET in values for values in entry.changes.values()):
+    if any(history.SECRET in values for values in entry.changes.values()):
         return "It changed secrets, which the history does not keep: enter them again."
     if model is Workflow and entry.changes.keys() & DECLARED:
         return "It was declared: declare it again with the values from before, which stand here."
@@ -68,12 +58,9 @@ def permission_to_revert(entry: HistoryEntry) -> str:
 
 
 @transaction.atomic
-def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
-    """Restore the old values or the deleted object, or delete the added one.
-
-    Returns the new entry. Raises RevertRefused if the object has changed since.
-    """
-    model = recorded_model(entry.model)
+def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
+    """Returns the new entry. Raises RevertRefused, also if the object has changed since."""
+    model = history.recorded_model(entry.model)
     if (problem := why_not_revertible(entry)) or model is None:
         raise RevertRefused(problem)
     Revision.lock()
@@ -82,20 +69,20 @@ def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
     try:
         if entry.kind == HistoryEntry.Kind.DELETED:
             if row is not None:
-                raise RevertRefused(f"{entry.object_name} exists: somebody has brought it back already.")
+                raise RevertRefused(f"{entry.object_name} exists: it was restored already.")
             restored = restorers[model](entry.object_id, _old_values(model, entry))
-            record_change(by, [restored], message, reverts=entry)
+            history.record_change(by, [restored], message, reverts=entry)
         elif row is None:
             raise RevertRefused(f"{entry.object_name} does not exist any more.")
         elif entry.kind == HistoryEntry.Kind.ADDED:
             _check_is_as_added(row, entry)
-            record_deletion(by, [row], message, reverts=entry)
+            history.record_deletion(by, [row], message, reverts=entry)
             removers[model](row)
         else:
-            remember_relations(row)
+            history.remember_relations(row)
             _check_is_as_left(row, entry)
             reverters.get(model, _write)(row, _old_values(model, entry), by)
-            record_change(by, [row], message, reverts=entry)
+            history.record_change(by, [row], message, reverts=entry)
     except ValidationError as error:
         raise RevertRefused(" ".join(error.messages)) from None
     except (UnknownPicks, InvalidSettings) as error:
@@ -104,9 +91,9 @@ def revert_change(entry: HistoryEntry, *, by: Actor) -> HistoryEntry:
 
 
 def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:
-    """Later work is not thrown away."""
+    """Later changes of the object are not discarded."""
     added = {name: new for name, (_, new) in entry.changes.items()}
-    now = values_of(row)
+    now = history.values_of(row)
     differing = sorted(name for name in added.keys() | now.keys() if added.get(name) != now.get(name))
     if differing:
         message = f"{', '.join(differing)} of {entry.object_name} changed since it was added"
@@ -117,10 +104,10 @@ def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
     present = row.related_as_read or {}
     columns = {field.name: field.attname for field in row._meta.concrete_fields}
     for name, (_, new) in entry.changes.items():
-        now = present[name] if name in present else plain(getattr(row, columns.get(name, name), None))
+        now = present[name] if name in present else history.plain(getattr(row, columns.get(name, name), None))
         if now != new:
             message = f"{name} is {_shown(now)} now and not {_shown(new)} any more"
-            raise RevertRefused(f"{message}: somebody has changed it since. Revert that change first.")
+            raise RevertRefused(f"{message}: it has changed since. Revert that change first.")
 
 
 def _shown(value: Any) -> str:
@@ -138,17 +125,17 @@ def _old_values(model: type[models.Model], entry: HistoryEntry) -> dict[str, Any
     }
 
 
-Reverter = Callable[[Any, dict[str, Any], Actor], None]
+Reverter = Callable[[Any, dict[str, Any], history.Actor], None]
 
 
-def _write(row: Any, wanted: dict[str, Any], by: Actor) -> None:
+def _write(row: Any, wanted: dict[str, Any], by: history.Actor) -> None:
     for name, value in wanted.items():
         setattr(row, name, value)
     row.full_clean()
     row.save(update_fields=list(wanted))
 
 
-def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: Actor) -> None:
+def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: history.Actor) -> None:
     decisions = {name: value for name, value in wanted.items() if name in OVERRIDABLE}
     if decisions:
         override_workflow(workflow, **decisions)
@@ -156,7 +143,7 @@ def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: Actor) -> No
         _write(workflow, others, by)
 
 
-def _write_source(source: Source, wanted: dict[str, Any], by: Actor) -> None:
+def _write_source(source: Source, wanted: dict[str, Any], by: history.Actor) -> None:
     decisions = {name: value for name, value in wanted.items() if name in UPDATABLE}
     if decisions:
         update_source(source, **decisions)
@@ -166,11 +153,11 @@ def _write_source(source: Source, wanted: dict[str, Any], by: Actor) -> None:
         _write(source, others, by)
 
 
-def _write_toolset(toolset: Toolset, wanted: dict[str, Any], by: Actor) -> None:
+def _write_toolset(toolset: Toolset, wanted: dict[str, Any], by: history.Actor) -> None:
     write_toolset(toolset, **wanted)
 
 
-def _write_settings(row: ProductSettings, wanted: dict[str, Any], by: Actor) -> None:
+def _write_settings(row: ProductSettings, wanted: dict[str, Any], by: history.Actor) -> None:
     change_settings({**dict.fromkeys(row.overrides), **wanted["overrides"]}, by=by.name)
 
 
@@ -183,19 +170,12 @@ reverters: dict[type[models.Model], Reverter] = {
 """Models that are not written field by field; rooms above register theirs."""
 
 
-# Added and deleted objects
-
-
 def _restore(key: str, values: dict[str, Any]) -> Any:
     """Under its old key, which history and links refer to."""
     rule = WorkflowFilter(pk=int(key), **values)
     rule.full_clean()
     rule.save(force_insert=True)
     return rule
-
-
-def _restore_toolset(key: str, values: dict[str, Any]) -> Any:
-    return write_toolset(Toolset(pk=int(key)), **values)
 
 
 def _restore_source(key: str, values: dict[str, Any]) -> Any:
@@ -227,7 +207,7 @@ removers: dict[type[models.Model], Callable[[Any], None]] = {
 }
 restorers: dict[type[models.Model], Callable[[str, dict[str, Any]], Any]] = {
     WorkflowFilter: _restore,
-    Toolset: _restore_toolset,
+    Toolset: lambda key, values: write_toolset(Toolset(pk=int(key)), **values),
     Source: _restore_source,
 }
 """By the object's key and its values."""

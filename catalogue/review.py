@@ -1,12 +1,8 @@
-"""Reviewing held changes, new workflows and held listings.
+"""Reviewing held changes, new workflows and held listings; a decision on an outdated offer has no effect."""
 
-A decision names the offer that it is about: if the engine has changed it since, it is not decided.
-"""
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from django.db import transaction
@@ -14,26 +10,16 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import Difference, tell_differences
+from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.reconciliation import (
-    BATCH,
-    LAYER_FIELDS,
-    hash_layer,
-    judge_offer,
-    layer_of,
-    serve_layers,
-)
+from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 
-Offers = Mapping[int, str]
-"""By the workflow's key, the hash of the offer that was seen."""
+Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 
-
-RUN_BY = ("name", "input_schema", "metadata")
-"""The fields that start a run, for engines that start by metadata."""
+RUN_BY = ("name", "input_schema", "metadata")  # What starts a run, for engines that start by metadata
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
 """Findings that are accepted together with the field."""
 ACCEPTABLE = tuple(
@@ -56,14 +42,11 @@ class Decided:
     """The tools' names by the result of the decision."""
 
     done: list[str] = field(default_factory=list)
-    changed_again: list[str] = field(default_factory=list)
-    """The engine offers something else now."""
-    nothing_held: list[str] = field(default_factory=list)
-    """Decided by someone else, or withdrawn by the engine."""
-    only_whole: list[str] = field(default_factory=list)
-    """New workflows, which cannot be accepted by field."""
+    changed_again: list[str] = field(default_factory=list)  # The engine offers something else now
+    nothing_held: list[str] = field(default_factory=list)  # Decided already, or withdrawn by the engine
+    only_whole: list[str] = field(default_factory=list)  # New workflows, which cannot be accepted by field
 
-    def tell_refused(self) -> str:
+    def refusal(self) -> str:
         """Empty if everything was decided."""
         sentences = []
         if self.changed_again:
@@ -76,10 +59,7 @@ class Decided:
 
 
 def differences_of(review: Review, placement: Placement | None = None) -> list[Difference]:
-    """Between the accepted and the offered layer; none for a new workflow.
-
-    Select the workflow and its source beforehand. `placement` is shared between several calls.
-    """
+    """None for a new workflow. Select the workflow and its source before; calls can share `placement`."""
     if review.offered is None:
         return []
     offered = layer_of(Workflow()) | review.offered
@@ -87,7 +67,7 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
 
 
 def fields_together(field: str, source: Source) -> tuple[str, ...]:
-    """Fields that are accepted together: a call made by one schema must not be sent by another's rules."""
+    """Accepted together, so that a call made by one schema is never sent by another's rules."""
     return RUN_BY if field in RUN_BY and starts_by_metadata(source.kind) else (field,)
 
 
@@ -97,10 +77,7 @@ def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
 
 
 def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) -> Decided:
-    """Accept the offers; new workflows are enabled.
-
-    `fields` accepts only these of each change, and those that go with them. Raises UnknownFields.
-    """
+    """New workflows are enabled. `fields`: only these and what goes with them. Raises UnknownFields."""
     if unknown := sorted(set(fields) - set(ACCEPTABLE)):
         raise UnknownFields(unknown)
     return _decide(offers, by, partial(_accept, fields=fields), fields)
@@ -118,17 +95,14 @@ def _decide(
     fields: Collection[str] = (),
 ) -> Decided:
     decided, placement = Decided(), Placement()
-    for keys in _batches(offers):
+    every = list(offers)
+    for keys in (every[start : start + BATCH] for start in range(0, len(every), BATCH)):
         with transaction.atomic():
             # The same lock as for listings, so that neither overwrites the other.
             Revision.lock()
             names = dict(Workflow.objects.filter(pk__in=keys).values_list("pk", "tool_name"))
-            held = (
-                Review.objects.select_for_update(of=("self",))
-                .select_related("workflow__source")
-                .in_bulk(keys)
-            )
-            agreed = []
+            reviews = Review.objects.select_for_update(of=("self",)).select_related("workflow__source")
+            held, agreed = reviews.in_bulk(keys), []
             for key in [key for key in keys if key in names]:
                 if key not in held:
                     decided.nothing_held.append(names[key])
@@ -159,7 +133,9 @@ def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: C
     _record(by, whole, placement, "Accepted the engine's change: {}.")
     _record(by, new, placement, "Accepted as a new workflow, and enabled.")
     message = "Accepted of the engine's change: {}. Still held: {}."
-    parts = [(one.workflow, message.format(*map(tell_differences, split))) for one, split in in_part.items()]
+    parts = [
+        (one.workflow, message.format(*map(describe_differences, split))) for one, split in in_part.items()
+    ]
     record_changes(by, parts)
 
 
@@ -193,7 +169,7 @@ def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
 def _record(by: Actor, reviews: list[Review], placement: Placement, message: str) -> None:
     """Call it after the change, with the workflows as read before it."""
     entries = [
-        (review.workflow, message.format(tell_differences(differences_of(review, placement))))
+        (review.workflow, message.format(describe_differences(differences_of(review, placement))))
         for review in reviews
     ]
     record_changes(by, entries)
@@ -208,11 +184,9 @@ def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
-    """Confirm that the workflows missing from a held listing are gone, and list the source again.
-
-    Returns the new listing, held again if it misses others. None if the source cannot be listed now; the
-    listing in progress or the next one applies then. Raises ReviewRefused.
-    """
+    """Confirm that the workflows missing from a held listing are gone, and list the source again. Returns the
+    new listing, held again if it misses others. None if the source cannot be listed now; the listing in
+    progress or the next one applies then. Raises ReviewRefused."""
     with transaction.atomic():
         Revision.lock()
         source = run.source
@@ -230,12 +204,6 @@ def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
     except RefreshRefused:
         pass
     return None
-
-
-def _batches(offers: Offers) -> Iterator[list[int]]:
-    keys = iter(offers)
-    while batch := list(islice(keys, BATCH)):
-        yield batch
 
 
 def _named(names: Iterable[str], most: int = 10) -> str:

@@ -1,8 +1,6 @@
-"""Limits for schemas of engines: their size, their depth, and the work that references multiply.
-
-A validator follows each reference every time: forty short definitions that each refer twice to the one before
-keep it busy for years. The demand of a schema therefore counts nodes as a validator meets them.
-"""
+"""Limits for schemas of engines: their size, their depth, and the work that references multiply. A validator
+follows each reference every time: forty short definitions that each refer twice to the one before keep it
+busy for years. The demand of a schema therefore counts nodes as a validator meets them."""
 
 import json
 from collections.abc import Iterator
@@ -17,21 +15,13 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40
 MAX_NODES = 5_000
 MAX_DEPTH_OF_REFERENCES = 200
-MAX_EXPANDED = 100_000
-"""Nodes with references followed; a validator takes about a millisecond for as many."""
+MAX_EXPANDED = 100_000  # Nodes with references followed; a validator takes about a millisecond for as many
 DIALECTS = tuple(
-    f"{scheme}://json-schema.org/{path}"
+    f"{scheme}://json-schema.org/{path}/schema"
     for scheme in ("http", "https")
-    for path in (
-        "draft-04/schema",
-        "draft-06/schema",
-        "draft-07/schema",
-        "draft/2019-09/schema",
-        "draft/2020-12/schema",
-    )
+    for path in ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 )
-LITERALS = frozenset({"enum", "const", "default", "examples", "example"})
-"""Keywords with data, in which references mean nothing."""
+LITERALS = frozenset({"enum", "const", "default", "examples", "example"})  # Data, not schemas
 DEFINITIONS = frozenset({"$defs", "definitions"})
 NAMED = DEFINITIONS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 """Keywords with an object by names, which are not keywords."""
@@ -54,10 +44,8 @@ class BrokenSchema(ValueError):
 class Demand:
     """The cost of validating one place of the arguments."""
 
-    expanded: int
-    """Nodes, counted each time a reference leads to them."""
-    recursive: int
-    """Recursive references; each level of arguments can multiply by these."""
+    expanded: int  # Nodes, counted each time a reference leads to them
+    recursive: int  # Recursive references; each level of arguments can multiply by these
 
 
 def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
@@ -72,10 +60,7 @@ def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_demand(schema: dict[str, Any]) -> Demand:
-    """Follow each reference once.
-
-    Raises UnsafeSchema for external references and excessive work, BrokenSchema for dangling references.
-    """
+    """Raises UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones."""
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
         return Demand(len(nodes), 0)
@@ -121,8 +106,7 @@ Schema = dict[str, Any]
 class Places:
     """The targets of a schema's references; nodes are compared by identity."""
 
-    identifier: str
-    """The keyword that starts a resource, the base of the pointers within."""
+    identifier: str  # The keyword that starts a resource, the base of the pointers within
     resources: dict[str, Schema] = field(default_factory=dict)
     anchors: dict[str, Schema] = field(default_factory=dict)
 

@@ -1,9 +1,6 @@
-"""Checking engines' JSON Schemas, and arguments against them.
-
-A schema is used as it is, replaced by the generic one, or refused. jsonschema-rs compiles it without
-retrieval and with linear-time regular expressions, so no schema can hang the process or fetch anything; other
-patterns are in `catalogue.patterns`.
-"""
+"""Checking engines' JSON Schemas, and arguments against them. A schema is used as it is, replaced by the
+generic one, or refused. jsonschema-rs compiles it without retrieval and with linear-time regular expressions,
+so no schema can hang the process or fetch anything; other patterns are in `catalogue.patterns`."""
 
 import copy
 import json
@@ -21,25 +18,19 @@ from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50
-MAX_NULL_ROUNDS = 100
-"""Rounds of leaving out null; more than one only if a round can afford just one problem."""
-MAX_ARGUMENT_DEPTH = 128
-"""For recursive schemas the validator's stack grows with the arguments."""
-AFFORDABLE = 50_000
-"""Possible errors of one call, at some microseconds and kilobytes each."""
+MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a round can afford just one problem
+MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
+AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
 KINDS = jsonschema_rs.ValidationErrorKind
 COMPOSED = (KINDS.AnyOf, KINDS.OneOfNotValid)
-Place = tuple[str | int, ...]
-"""Keys and indexes that lead to a value."""
+Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSchema:
     schema: dict[str, Any]
-    problem: str = ""
-    """Why the generic schema replaces the engine's; empty if it does not."""
-    left_out: str = ""
-    """What of the engine's schema cannot be used."""
+    problem: str = ""  # Why the generic schema replaces the engine's; empty if it does not
+    left_out: str = ""  # What of the engine's schema cannot be used
 
     @property
     def remark(self) -> str:
@@ -48,10 +39,7 @@ class CheckedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """One fault in the arguments."""
-
-    path: str
-    """JSON Pointer; empty for the whole."""
+    path: str  # JSON Pointer; empty for the whole
     message: str
 
     def __str__(self) -> str:
@@ -110,17 +98,13 @@ def find_schema_problem(raw: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedArguments:
-    """Arguments as the engine gets them, and their faults."""
-
     arguments: dict[str, Any]
     problems: list[ArgumentProblem] = field(default_factory=list)
 
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> CheckedArguments:
-    """Find all faults (A2.5). null counts as left out where a member is optional and cannot be null.
-
-    Many clients and models write null for whatever they leave out, at any depth.
-    """
+    """Find all faults (A2.5). null counts as left out where a member is optional and cannot be null. Many
+    clients and models write null for whatever they leave out, at any depth."""
     problems = find_argument_problems(schema, arguments)
     if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
         return CheckedArguments(arguments, problems)
@@ -144,7 +128,7 @@ def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[Argum
     problems = [problem for error in found.errors for problem in _argument_problems(error)]
     if not found.are_all:
         problems.append(
-            ArgumentProblem("", "does not fit the schema, and is too large to be told every reason")
+            ArgumentProblem("", "does not fit the schema, and is too large to report every reason")
         )
     return list(dict.fromkeys(problems))[:MAX_PROBLEMS]
 
@@ -155,8 +139,6 @@ class TooDeep(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """The errors that the validator can afford to find."""
-
     errors: list[jsonschema_rs.ValidationError]
     are_all: bool = True
 
@@ -167,10 +149,8 @@ class _Compiled:
     demand: Demand
 
     def check(self, arguments: Any) -> _Errors:
-        """Raises TooDeep, and UnicodeEncodeError for lone surrogates.
-
-        The library collects all errors before it returns the first, so their number is estimated beforehand.
-        """
+        """Raises TooDeep, and UnicodeEncodeError for lone surrogates. The library collects all errors before
+        it returns the first, so their number is estimated beforehand."""
         parts, depth = _extent(arguments)
         if depth > MAX_ARGUMENT_DEPTH:
             raise TooDeep
@@ -331,12 +311,9 @@ def _argument_problems(error: jsonschema_rs.ValidationError) -> list[ArgumentPro
     return [ArgumentProblem(path, describe_validation_error(error))]
 
 
-LONGEST_VALUE = 200
-"""Characters of the offending value in a message."""
-LONGEST_ENUMERATION = 10_000
-"""Characters of allowed values in a message."""
-LONGEST_REASON = 1_000
-"""Characters of the end of a long message, where the validator states the reason."""
+LONGEST_VALUE = 200  # Characters of the offending value in a message
+LONGEST_ENUMERATION = 10_000  # Characters of allowed values in a message
+LONGEST_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
 MOST_ALTERNATIVES = 10
 
 
@@ -393,10 +370,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def words_for_demand(broken: Any) -> str:
-    """The members that `not` demands: `at least one of a, b`; empty for other schemas.
-
-    The OpenAPI importer writes the conditions of a body this way.
-    """
+    """What a `not` of the OpenAPI importer demands: `at least one of a, b`; empty for other schemas."""
     match broken:
         case {"properties": dict() as absent, **others} if not others and all(
             schema is False for schema in absent.values()

@@ -1,5 +1,3 @@
-"""The scopes of access tokens, for every door."""
-
 from django.db import models
 
 

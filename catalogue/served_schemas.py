@@ -1,9 +1,6 @@
-"""Input and output schemas as clients read them, and the type words of their parts.
-
-Many clients fail on valid JSON Schema: on `true` and `false` as schemas, a root without `type` or
-`properties`, members that only alternatives name, and look-arounds. Arguments are checked with the engine's
-own.
-"""
+"""Input and output schemas as clients read them, and the type words of their parts. Many clients fail on
+valid JSON Schema: on `true` and `false` as schemas, a root without `type` or `properties`, members that only
+alternatives name, and look-arounds. Arguments are checked with the engine's own."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -17,8 +14,7 @@ from connectors.formats.json_schema import JSON_TYPES, value_at
 ANYTHING = "any"
 NOTHING = "never"
 TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
-MOST_HOPS = 4
-"""Nested references and alternatives that are followed for one word."""
+MOST_HOPS = 4  # Nested references and alternatives that are followed for one word
 MOST_ALTERNATIVES = 4
 HINTS = {
     "object": ("properties", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
@@ -40,7 +36,6 @@ class Place:
         return Place(schema, self.root)
 
     def each(self, keyword: str) -> list["Place"]:
-        """The subschemas in a keyword's list."""
         parts = self.schema.get(keyword) if isinstance(self.schema, dict) else None
         return [self.at(part) for part in parts] if isinstance(parts, list) else []
 
@@ -55,7 +50,6 @@ class Place:
             return None
 
     def chain(self) -> Iterator[dict[str, Any]]:
-        """The schema and the targets of its references in turn."""
         place: Place | None = self
         for _ in range(MOST_HOPS):
             if place is None or not isinstance(place.schema, dict):
@@ -74,7 +68,7 @@ def word_for_type(place: Place, *, hops: int = MOST_HOPS) -> str:
     if isinstance(stated, str) and stated in TYPES:
         return stated
     listed = [word for word in stated if word in TYPES] if isinstance(stated, list) else []
-    if words := listed or _of_values(place.schema):
+    if words := listed or types_of_values(place.schema):
         return _joined(words)
     if (target := place.target()) is not None:
         return word_for_type(target, hops=hops - 1)
@@ -82,8 +76,7 @@ def word_for_type(place: Place, *, hops: int = MOST_HOPS) -> str:
     return _of_parts(place, hops - 1) or next(hinted, ANYTHING)
 
 
-def _of_values(schema: dict[str, Any]) -> list[str]:
-    """The types of the enumerated values."""
+def types_of_values(schema: dict[str, Any]) -> list[str]:
     if "const" in schema:
         return [JSON_TYPES[type(schema["const"])]]
     values = schema.get("enum")
@@ -111,8 +104,7 @@ TRUE: dict[str, Any] = {}
 FALSE: dict[str, Any] = {"not": {}}
 SINGLE = ("items", "contains", "not", "if", "then", "else", "propertyNames", "additionalItems")
 """Keywords with one schema. `additionalProperties: false` stays, since clients know it."""
-SEVERAL = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
-"""Keywords with a list of schemas; `items` takes one in older dialects."""
+SEVERAL = ("items", "prefixItems", "allOf", "anyOf", "oneOf")  # `items` has a list in older dialects
 
 
 def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,3 @@
-"""Creation and changes of sources, for every door."""
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -15,21 +13,16 @@ from catalogue.connections import addresses_in, connector_for, make_connector, s
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source
-from catalogue.reconciliation import judge_anew
+from catalogue.reconciliation import apply_policy_to_held
 from catalogue.secrets import CredentialsUnreadable
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
 
 CHECK_TIMEOUT_SECONDS = 60.0
 UPDATABLE = (
-    "name",
-    "enabled",
-    "new_workflows",
-    "change_policy",
-    "vanishing_share_percent",
-    "refresh_interval",
+    "name", "enabled", "new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval",
     "max_concurrent",
-)
+)  # fmt: skip
 
 
 def create_source(*, credentials: dict[str, str], **fields: Any) -> Source:
@@ -45,10 +38,7 @@ def create_source(*, credentials: dict[str, str], **fields: Any) -> Source:
 def configure_source(
     source: Source, *, config: dict[str, Any] | None = None, credentials: dict[str, str] | None = None
 ) -> Source:
-    """Replace the settings, the credentials or both; a listing with them is due at once.
-
-    Raises ValidationError keyed by field, and changes nothing then.
-    """
+    """A listing is due at once. Raises ValidationError by field, and changes nothing then."""
     if config is not None:
         _check_is_object(config)
         if credentials is None and source.encrypted_credentials:
@@ -61,25 +51,13 @@ def configure_source(
     source.next_refresh_at = source.configured_at = timezone.now()
     source.refresh_lease_expires_at, source.failures = None, 0
     # Not the whole row: a listing that ends meanwhile writes its own part of it.
-    source.save(
-        update_fields=[
-            "config",
-            "encrypted_credentials",
-            "configured_at",
-            "next_refresh_at",
-            "refresh_lease_expires_at",
-            "failures",
-            "updated_at",
-        ]
-    )
+    times = ("configured_at", "next_refresh_at", "refresh_lease_expires_at", "updated_at")
+    source.save(update_fields=["config", "encrypted_credentials", "failures", *times])
     return source
 
 
 def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
-    """Refuse to send stored secrets to another address: its author has to enter them again.
-
-    Raises ValidationError where the new settings name another address.
-    """
+    """Stored secrets never go to another address. Raises ValidationError if the settings name one."""
     if addresses_in(source.kind, config) != addresses_in(source.kind, source.config):
         raise ValidationError({"credentials": "The engine's address changes: enter its secrets again."})
 
@@ -101,11 +79,8 @@ def reencrypt_credentials() -> tuple[int, list[str]]:
 
 
 def update_source(source: Source, **changes: Any) -> Source:
-    """Change fields of UPDATABLE. Raises ValidationError keyed by field.
-
-    An enabled source or one with a new interval is due at once, unless it is refreshed by hand only. A new
-    policy for changes judges held ones anew.
-    """
+    """Change fields of UPDATABLE. Raises ValidationError by field. Enabling and a new interval make a listing
+    due, unless the source is refreshed by hand only. A new change policy is applied to held changes."""
     if unknown := set(changes) - set(UPDATABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
     for name, value in changes.items():
@@ -119,7 +94,7 @@ def update_source(source: Source, **changes: Any) -> Source:
         stored = Source.objects.only("change_policy").get(pk=source.pk).change_policy
         source.save(update_fields=[*changes, "updated_at"])
         if source.change_policy != stored and "change_policy" in changes:
-            judge_anew(source)
+            apply_policy_to_held(source)
     return source
 
 
@@ -156,9 +131,8 @@ def check_settings(source: Source) -> None:
     except Misconfigured as error:
         raise ValidationError({"kind": error.message}) from None
     if misplaced:
-        raise ValidationError(
-            {"config": f"{', '.join(misplaced)}: a secret; as a credential it would be stored encrypted."}
-        )
+        message = f"{', '.join(misplaced)}: a secret; as a credential it would be stored encrypted."
+        raise ValidationError({"config": message})
     try:
         make_connector(source)
     except Misconfigured as error:

@@ -1,5 +1,3 @@
-"""Celery tasks of discovery."""
-
 from typing import Any
 
 from celery import shared_task

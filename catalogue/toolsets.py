@@ -1,5 +1,3 @@
-"""Creation and changes of toolsets, for every door but the admin's own forms."""
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -30,9 +28,7 @@ def write_toolset(
     **fields: Any,
 ) -> Toolset:
     """Create or change one. `picked` (tool names) and `rules` (in order) are each replaced as a whole.
-
-    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then.
-    """
+    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then."""
     if unknown := set(fields) - set(CHANGEABLE):
         raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
     for name, value in fields.items():
@@ -45,7 +41,11 @@ def write_toolset(
             raise UnknownPicks(missing)
         toolset.picked.set(keys.values())
     if rules is not None:
-        _replace_rules(toolset, rules)
+        toolset.rules.all().delete()
+        for number, described in enumerate(rules, start=1):
+            rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
+            rule.full_clean()
+            rule.save()
     return toolset
 
 
@@ -62,11 +62,3 @@ def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor
         record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
         record_change(by, chosen, f"Added to the toolset {toolset}.")
     return len(chosen)
-
-
-def _replace_rules(toolset: Toolset, rules: Iterable[Mapping[str, Any]]) -> None:
-    toolset.rules.all().delete()
-    for number, described in enumerate(rules, start=1):
-        rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
-        rule.full_clean()
-        rule.save()

@@ -1,5 +1,7 @@
-"""The admin of the catalogue, a file for each kind of page."""
+"""The admin of the catalogue, a file for each kind of page: importing the package registers them all."""
 
-from catalogue.admin import discovery_runs, filters, history, product_settings, reviews, sources, workflows
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["discovery_runs", "filters", "history", "product_settings", "reviews", "sources", "workflows"]
+for _page in iter_modules(__path__):
+    import_module(f"{__name__}.{_page.name}")

@@ -1,5 +1,3 @@
-"""Discovery runs: what each listing found, changed and skipped."""
-
 from typing import Any
 
 from django.contrib import admin, messages
@@ -9,18 +7,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
+from catalogue.admin import rendering as html
 from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
-from catalogue.admin.rendering import (
-    ago,
-    badge,
-    duration,
-    exactly,
-    link,
-    link_if_allowed,
-    paragraphs,
-    shortened,
-    table,
-)
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND
 from catalogue.models import DiscoveryRun
@@ -59,25 +47,22 @@ def describe_run(run: DiscoveryRun) -> str:
 
 
 def run_row(request: HttpRequest, run: DiscoveryRun) -> list[Any]:
-    started = link_if_allowed(request, ago(run.started_at), "catalogue_discoveryrun_change", run.pk)
+    started = html.link_if_allowed(request, html.ago(run.started_at), "catalogue_discoveryrun_change", run.pk)
     return [
         started,
         outcome_badge(run),
         run.get_trigger_display(),
-        duration(run.duration_ms),
-        paragraphs(describe_run(run)),
+        html.duration(run.duration_ms),
+        html.paragraphs(describe_run(run)),
     ]
 
 
 def outcome_badge(run: DiscoveryRun) -> SafeString:
-    return badge(run.get_outcome_display(), OUTCOME_BADGES[DiscoveryRun.Outcome(run.outcome)])
+    return html.badge(run.get_outcome_display(), OUTCOME_BADGES[DiscoveryRun.Outcome(run.outcome)])
 
 
-def _linked(request: HttpRequest, named: list[dict[str, Any]]) -> list[Any]:
-    return [
-        link_if_allowed(request, one["tool_name"], "catalogue_workflow_change", one["workflow"])
-        for one in named
-    ]
+def _with_reason(named: dict[str, Any]) -> tuple[str, str, str]:
+    return html.shortened(named["id"]), html.shortened(named["name"]), html.paragraphs(named["reason"])
 
 
 @admin.register(DiscoveryRun)
@@ -111,15 +96,15 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="started", ordering="started_at")
     def started(self, run: DiscoveryRun) -> str:
-        return ago(run.started_at)
+        return html.ago(run.started_at)
 
     @admin.display(description="started")
     def began(self, run: DiscoveryRun) -> str:
-        return exactly(run.started_at)
+        return html.exactly(run.started_at)
 
     @admin.display(description="finished")
     def ended(self, run: DiscoveryRun) -> str:
-        return exactly(run.finished_at)
+        return html.exactly(run.finished_at)
 
     @admin.display(description="outcome", ordering="outcome")
     def outcome_shown(self, run: DiscoveryRun) -> SafeString:
@@ -127,15 +112,15 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="took")
     def took(self, run: DiscoveryRun) -> str:
-        return duration(run.duration_ms)
+        return html.duration(run.duration_ms)
 
     @admin.display(description="what it did")
     def told(self, run: DiscoveryRun) -> str:
-        return shortened(describe_run(run), 80)
+        return html.shortened(describe_run(run), 80)
 
     @admin.display(description="error")
     def error_shown(self, run: DiscoveryRun) -> SafeString:
-        return paragraphs(run.error)
+        return html.paragraphs(run.error)
 
     def get_buttons(self, request: HttpRequest, obj: DiscoveryRun) -> list[Button]:
         """The latest held listing of a source can be confirmed."""
@@ -165,36 +150,30 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
         elif run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
             messages.success(request, f"Confirmed. {describe_counts(run)}.")
         else:
-            details = link("Details", "catalogue_discoveryrun_change", run.pk)
+            details = html.link("Details", "catalogue_discoveryrun_change", run.pk)
             messages.error(request, format_html("Confirmed, but: {} {}", run.error, details))
 
     def panel(self, request: HttpRequest, obj: DiscoveryRun) -> dict[str, Any]:
+        page = "catalogue_workflow_change"
         return {
             "headline": [outcome_badge(obj), HELD] if self.get_buttons(request, obj) else [],
-            "facts": [("Confirmed", exactly(obj.confirmed_at))],
+            "facts": [("Confirmed", html.exactly(obj.confirmed_at))],
             "named": [
-                (label, getattr(obj, change), _linked(request, obj.changes[change]))
+                (
+                    label,
+                    getattr(obj, change),
+                    [
+                        html.link_if_allowed(request, one["tool_name"], page, one["workflow"])
+                        for one in changed
+                    ],
+                )
                 for change, label in NAMED.items()
-                if obj.changes.get(change)
+                if (changed := obj.changes.get(change))
             ],
             "skipped_count": obj.skipped_count,
-            "skipped": table(
+            "skipped": html.table(
                 ("Position", "Id", "Name", "Why it was skipped"),
-                (
-                    (
-                        item["position"],
-                        shortened(item["id"]),
-                        shortened(item["name"]),
-                        paragraphs(item["reason"]),
-                    )
-                    for item in obj.skipped
-                ),
+                ((one["position"], *_with_reason(one)) for one in obj.skipped),
             ),
-            "flagged": table(
-                ("Id", "Name", "Why it wants a look"),
-                (
-                    (shortened(item["id"]), shortened(item["name"]), paragraphs(item["reason"]))
-                    for item in obj.flagged
-                ),
-            ),
+            "flagged": html.table(("Id", "Name", "Why it wants a look"), map(_with_reason, obj.flagged)),
         }

@@ -29,18 +29,15 @@ from catalogue.models import WorkflowFilter
 
 SHOWN_NAMES = 20
 SHOWN, HIDDEN = "would be let through", "would be hidden"
-Group = tuple[str, int, list[SafeString], int]
-"""Heading, number, first names, number of further ones."""
+Group = tuple[str, int, list[SafeString], int]  # Heading, number, first names, number of further ones
 HELP = {
-    "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page tells it, "
+    "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page shows it, "
     "and not the tool's. Of tags, one that matches is enough.",
     "syntax": "A glob has to match the whole; a regular expression may match anywhere in it.",
     "pattern": "Upper and lower case count.",
 }
 
-
-SEEN = "seen"
-"""The hidden field with the digest of the effect that the page has shown; without it nothing is saved."""
+SEEN = "seen"  # The field with the digest of the effect on display; without it nothing is saved
 PREVIEW = "_preview"
 
 if TYPE_CHECKING:
@@ -190,11 +187,10 @@ class WorkflowFilterAdmin(ButtonsMixin):
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """Adds the effect of the deletion on agents."""
         deleted, counts, forbidden, protected = super().get_deleted_objects(objs, request)
         effect = _effect_of([], without=objs)
-        told = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]
-        return [*deleted, *told], counts, forbidden, protected
+        lines = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]
+        return [*deleted, *lines], counts, forbidden, protected
 
     def panel(self, request: HttpRequest, obj: WorkflowFilter) -> dict[str, Any]:
         effect = effect_of_filter(obj)

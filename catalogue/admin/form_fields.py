@@ -10,15 +10,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from pydantic import SecretStr
-from unfold.widgets import (
-    UnfoldAdminDecimalFieldWidget,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminPasswordWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from unfold import widgets
 
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.inputs import describe_inputs
@@ -31,11 +23,19 @@ MONOSPACE = {
 }
 
 
-class LinesField(forms.CharField):
-    """A list of texts, one a line."""
+class ParsedField(forms.CharField):
+    """Compares values rather than texts: the same value written otherwise is no change."""
 
-    widget = UnfoldAdminTextareaWidget
+    widget = widgets.UnfoldAdminTextareaWidget
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return bool(self.to_python(initial) != self.to_python(data))
+        except forms.ValidationError:
+            return True
+
+
+class LinesField(ParsedField):
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, list) else value
 
@@ -43,12 +43,9 @@ class LinesField(forms.CharField):
         lines = value if isinstance(value, list) else str(value or "").splitlines()
         return [line.strip() for line in lines if line.strip()]
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return self.to_python(initial) != self.to_python(data)
 
-
-class CommasField(forms.CharField):
-    widget = UnfoldAdminTextInputWidget
+class CommasField(ParsedField):
+    widget = widgets.UnfoldAdminTextInputWidget
 
     def prepare_value(self, value: Any) -> Any:
         return ", ".join(map(str, value)) if isinstance(value, list) else value
@@ -57,26 +54,16 @@ class CommasField(forms.CharField):
         parts = value if isinstance(value, list) else str(value or "").split(",")
         return [part.strip() for part in parts if part.strip()]
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(self.to_python(initial) != self.to_python(data))
 
-
-class MultilineField(forms.CharField):
+class MultilineField(ParsedField):
     """Text with the browser's line ends normalised."""
-
-    widget = UnfoldAdminTextareaWidget
 
     def to_python(self, value: Any) -> str:
         return "\n".join(str(value or "").splitlines()).rstrip()
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return self.to_python(initial) != self.to_python(data)
 
-
-class PairsField(forms.CharField):
+class PairsField(ParsedField):
     """Texts by name, one `name=value` a line."""
-
-    widget = UnfoldAdminTextareaWidget
 
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -96,15 +83,9 @@ class PairsField(forms.CharField):
             pairs[name] = text
         return pairs
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        try:
-            return self.to_python(initial) != self.to_python(data)
-        except forms.ValidationError:
-            return True
-
 
 class JsonValueField(forms.CharField):
-    widget = UnfoldAdminTextareaWidget
+    widget = widgets.UnfoldAdminTextareaWidget
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) or value is None else json.dumps(value, indent=2)
@@ -122,24 +103,23 @@ class ChoiceField(forms.TypedChoiceField):
     """Values of any type, which the browser returns as text."""
 
     def __init__(self, *, choices: Sequence[tuple[Any, str]], **common: Any) -> None:
-        super().__init__(choices=choices, widget=UnfoldAdminSelectWidget(), empty_value=None, **common)
+        super().__init__(
+            choices=choices, widget=widgets.UnfoldAdminSelectWidget(), empty_value=None, **common
+        )
         known = {str(value): value for value, _ in choices}
         self.coerce = lambda text: known[str(text)]
 
 
-class SecretTextarea(UnfoldAdminTextareaWidget):  # type: ignore[misc]
+class SecretTextarea(widgets.UnfoldAdminTextareaWidget):  # type: ignore[misc]
     """Secrets of several lines; the value is never sent back to the browser."""
 
     def format_value(self, value: Any) -> None:
         return None
 
 
-SETTING = "setting_"
-"""Prefix of these fields' names, so that none clashes with a field of the model."""
-ONLY_IF = "data-only-if"
-"""The attribute that tells source_form.js when a field matters."""
-SHORT, LONG = 4, 12
-"""Lines of a text area."""
+SETTING = "setting_"  # Prefix of these fields' names, so that none clashes with a field of the model
+ONLY_IF = "data-only-if"  # The attribute that tells source_form.js when a field matters
+SHORT, LONG = 4, 12  # Lines of a text area
 YES_NO = [(True, "yes"), (False, "no")]
 
 Maker = Callable[[Setting, dict[str, Any]], forms.Field]
@@ -223,7 +203,7 @@ def _choice(choices: list[tuple[Any, str]], common: dict[str, Any]) -> forms.Fie
 
 
 def _area(lines: int, **attributes: str) -> forms.Widget:
-    widget: forms.Widget = UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
+    widget: forms.Widget = widgets.UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
     return widget
 
 
@@ -244,25 +224,24 @@ def _number(field: type[forms.IntegerField], widget: type[forms.Widget]) -> Make
 DEFAULT_CHOICE = "(default)"
 SYNTAX_HINTS = {"lines": "One a line.", "pairs": "One name=value a line.", "json": "As JSON."}
 MAKERS: dict[str, Maker] = {
-    "line": lambda _, common: forms.CharField(**common, widget=UnfoldAdminTextInputWidget()),
+    "line": lambda _, common: forms.CharField(**common, widget=widgets.UnfoldAdminTextInputWidget()),
     "text": lambda _, common: MultilineField(**common, strip=False, widget=_area(LONG, **MONOSPACE)),
     "secret": lambda _, common: forms.CharField(
         **common,
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
+        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
     ),
     "secret text": lambda _, common: MultilineField(
         **common, widget=SecretTextarea(attrs={"rows": SHORT, **MONOSPACE})
     ),
-    "switch": lambda _, common: forms.BooleanField(**common, widget=UnfoldBooleanSwitchWidget()),
+    "switch": lambda _, common: forms.BooleanField(**common, widget=widgets.UnfoldBooleanSwitchWidget()),
     "yes, no or neither": lambda _, common: _choice(YES_NO, common),
-    "whole number": _number(forms.IntegerField, UnfoldAdminIntegerFieldWidget),
-    "number": _number(forms.FloatField, UnfoldAdminDecimalFieldWidget),
+    "whole number": _number(forms.IntegerField, widgets.UnfoldAdminIntegerFieldWidget),
+    "number": _number(forms.FloatField, widgets.UnfoldAdminDecimalFieldWidget),
     "choice": lambda setting, common: _choice(_choices_of(setting.type), common),
     "lines": lambda _, common: LinesField(**common, widget=_area(SHORT)),
     "pairs": lambda _, common: PairsField(**common, widget=_area(SHORT, **MONOSPACE)),
     "json": lambda _, common: JsonValueField(**common, widget=_area(SHORT, **MONOSPACE)),
 }
-
 
 KINDS = (
     ("", "Agents give it"),
@@ -356,36 +335,36 @@ class ArgumentsWidget(forms.Widget):
         return render_to_string("catalogue/admin/arguments.html", {"name": name, "rows": rows})
 
     def _row(
-        self, prefix: str, name: str, told: dict[str, Any] | None, typed: dict[str, str]
+        self, prefix: str, name: str, known: dict[str, Any] | None, typed: dict[str, str]
     ) -> dict[str, Any]:
-        description = UnfoldAdminTextareaWidget(
+        description = widgets.UnfoldAdminTextareaWidget(
             attrs={
                 "rows": 1,
                 "aria-label": f"Our description of {name}",
                 "placeholder": "Our description; empty: the engine's",
             }
         )
-        kind = UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
-        value = UnfoldAdminTextInputWidget(
+        kind = widgets.UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
+        value = widgets.UnfoldAdminTextInputWidget(
             attrs={"aria-label": f"Value of {name}", "placeholder": "Value", **MONOSPACE}
         )
         return {
             "prefix": prefix,
             "name": name,
-            "type": told["type"] if told else "",
-            "is_required": bool(told and told["required"]),
-            "engines": told["description"] if told else "",
-            "default": "" if told is None or told["default"] is None else json.dumps(told["default"]),
-            "problem": self.problems.get(name) or ("" if told else GONE),
+            "type": known["type"] if known else "",
+            "is_required": bool(known and known["required"]),
+            "engines": known["description"] if known else "",
+            "default": "" if known is None or known["default"] is None else json.dumps(known["default"]),
+            "problem": self.problems.get(name) or ("" if known else GONE),
             "description": description.render(f"{prefix}-description", typed.get("description", "")),
             "kind": kind.render(f"{prefix}-kind", typed.get("kind", "")),
             "value": value.render(f"{prefix}-value", typed.get("value", "")),
         }
 
 
-def _row_of(override: dict[str, Any], told: dict[str, Any] | None) -> dict[str, str]:
+def _row_of(override: dict[str, Any], known: dict[str, Any] | None) -> dict[str, str]:
     kind = next((kind for kind in ("constant", "default") if kind in override), "")
-    value = write_value(override[kind], told["type"] if told else "any") if kind else ""
+    value = write_value(override[kind], known["type"] if known else "any") if kind else ""
     return {"description": override.get("description", ""), "kind": kind, "value": value}
 
 
@@ -416,7 +395,7 @@ class ArgumentsField(forms.Field):
             raise forms.ValidationError(problems)
         return read
 
-    def _read_row(self, row: dict[str, str], told: dict[str, Any] | None) -> dict[str, Any]:
+    def _read_row(self, row: dict[str, str], known: dict[str, Any] | None) -> dict[str, Any]:
         override: dict[str, Any] = {}
         if description := row["description"].replace("\r\n", "\n").strip():
             override["description"] = description[: LONGEST_DESCRIPTION + 1]
@@ -424,10 +403,10 @@ class ArgumentsField(forms.Field):
         if not kind and row["value"].strip():
             raise NotReadable("say when the value counts: always, or where agents leave it out.")
         if kind in ("constant", "default"):
-            type_told = told["type"] if told else "any"
-            if not row["value"] and type_told != TEXT:
+            type_name = known["type"] if known else "any"
+            if not row["value"] and type_name != TEXT:
                 raise NotReadable("give the value.")
-            override[kind] = read_value(row["value"], type_told)
+            override[kind] = read_value(row["value"], type_name)
         return override
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -57,7 +57,7 @@ class ActorFilter(DropdownFilter):  # type: ignore[misc]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         rows = HistoryEntry.objects.order_by("actor_name", "actor").values_list("actor", "actor_name")
-        # Who was renamed since is one and the same; all commands are not.
+        # A renamed user keeps the key, while all commands share one.
         return [(f"{actor} {name}", name) for actor, name in rows.distinct()[:MOST_ACTORS]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
@@ -116,9 +116,9 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="object", ordering="object_name")
     def object_shown(self, entry: HistoryEntry) -> SafeString:
-        told = _kind_of_object(entry.model), entry.object_name
+        named = _kind_of_object(entry.model), entry.object_name
         return format_html(
-            '<div style="overflow-wrap: anywhere; white-space: normal; min-width: 9rem">{} {}</div>', *told
+            '<div style="overflow-wrap: anywhere; white-space: normal; min-width: 9rem">{} {}</div>', *named
         )
 
     @admin.display(description="what", ordering="message")

@@ -12,17 +12,10 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from unfold.widgets import (
-    UnfoldAdminFileFieldWidget,
-    UnfoldAdminPasswordWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from unfold import widgets
 
 from catalogue import http_tools
 from catalogue.admin.rendering import badge, chip, table
-from catalogue.admin.sealed import seal, unseal
 from catalogue.configuration import (
     FILE_NAME,
     LIMITS,
@@ -54,6 +47,7 @@ from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
 from catalogue.reconciliation import Change
+from catalogue.secrets import seal, unseal
 from connectors.formats import yaml
 from connectors.http_tools.openapi import document
 from connectors.http_tools.openapi.operations import Selection
@@ -180,48 +174,45 @@ BADGES = {
     Change.KEPT: "",
     Change.UNCHANGED: "",
 }
-WORDS = {
-    Change.REMOVED: "removed: not in the file",
-    Change.KEPT: "kept: from an earlier file",
-}
+WORDS = {Change.REMOVED: "removed: not in the file", Change.KEPT: "kept: from an earlier file"}
 
 
 class TemporalImportForm(forms.Form):
     file = forms.FileField(
         label="File",
         help_text=f"YAML, at most {yaml.MAX_BYTES:,} bytes.",
-        widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
+        widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
     )
     source = forms.CharField(
         label="Source",
         max_length=64,
         initial=temporal.USUAL_NAME,
         help_text="A source of the kind Temporal that there is, or the name of a new one.",
-        widget=UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
+        widget=widgets.UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
     )
     client_secret = forms.CharField(
         label="OAuth client secret",
         required=False,
-        help_text="Only if it does not stand in the file. Empty: what is stored is kept.",
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        help_text="Only if the file does not have it. Empty: the stored one is kept.",
+        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
     api_key = forms.CharField(
         label="API key",
         required=False,
-        help_text="Likewise.",
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        help_text="Only if the file does not have it. Empty: the stored one is kept.",
+        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
     prune = forms.BooleanField(
         label="Remove workflows that the file has not",
         required=False,
         help_text="Off: those of earlier files stay.",
-        widget=UnfoldBooleanSwitchWidget,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
     expose_new = forms.BooleanField(
         label="Enable the workflows at once",
         required=False,
-        help_text="Of a new source only. Off: agents see none until somebody enables it.",
-        widget=UnfoldBooleanSwitchWidget,
+        help_text="Of a new source only. Off: agents see none until a curator enables it.",
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
     @property
@@ -276,13 +267,12 @@ class TemporalImportPage(SourceImportPage):
     def finish(self, outcome: TemporalImport) -> HttpResponse:
         response = super().finish(outcome)
         if outcome.health is not None:
-            tell = messages.success if outcome.health.ok else messages.warning
-            tell(self.request, outcome.health.message)
+            notify = messages.success if outcome.health.ok else messages.warning
+            notify(self.request, outcome.health.message)
         return response
 
 
-def tell_of_import(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """Panel row of a source: a link to this page, and the file that declares its workflows."""
+def import_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if source.kind != temporal.KIND or not request.user.has_perm("catalogue.change_source"):
         return ("Declared workflows", "")
     address = f"{reverse('admin:catalogue_source_import_temporal')}?{urlencode({'source': source.name})}"
@@ -299,49 +289,48 @@ def tell_of_import(request: HttpRequest, source: Source) -> tuple[str, Any]:
 
 class OpenApiImportForm(forms.Form):
     file = forms.FileField(
-        label="Document",
-        widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"}),
+        label="Document", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"})
     )
     source = forms.CharField(
         label="Source",
         max_length=64,
         required=False,
         help_text="A source of the kind HTTP, or the name of a new one. Empty: by the API's host.",
-        widget=UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
+        widget=widgets.UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
     )
     base_url = forms.CharField(
         label="Base URL",
         max_length=2_000,
         required=False,
         help_text="Only where it is another than the document's first server.",
-        widget=UnfoldAdminTextInputWidget,
+        widget=widgets.UnfoldAdminTextInputWidget,
     )
     only = forms.CharField(
         label="Only these operations",
         required=False,
         help_text='Patterns of ids or paths, one per line, such as "issues/*" or "GET /repos/*". Empty: all.',
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3}),
     )
     tags = forms.CharField(
         label="Only these tags",
         required=False,
         help_text="One per line. Empty: all.",
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3}),
     )
     deprecated = forms.BooleanField(
-        label="Deprecated operations, too", required=False, widget=UnfoldBooleanSwitchWidget
+        label="Deprecated operations, too", required=False, widget=widgets.UnfoldBooleanSwitchWidget
     )
     expose = forms.BooleanField(
         label="Enable new tools at once",
         required=False,
-        help_text="Off: agents see none until somebody enables it.",
-        widget=UnfoldBooleanSwitchWidget,
+        help_text="Off: agents see none until a curator enables it.",
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
     prune = forms.BooleanField(
         label="Remove tools that this import does not bring",
         required=False,
         help_text="Of the same source. Off: they stay.",
-        widget=UnfoldBooleanSwitchWidget,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -352,7 +341,6 @@ class OpenApiImportForm(forms.Form):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """Everything but the document, as JSON values."""
         given = self.cleaned_data
         lines = {name: [*filter(None, map(str.strip, given[name].splitlines()))] for name in ("only", "tags")}
         switches = {name: given[name] for name in ("deprecated", "expose", "prune")}
@@ -425,8 +413,7 @@ def _some(names: list[str]) -> str:
 
 AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
-SHOWN_FIELDS = 6
-"""Per object; objects with more are collapsed."""
+SHOWN_FIELDS = 6  # Per object; objects with more are collapsed
 VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
 CHANGED_MEANWHILE = "Something has changed since you looked: this is what the import would change now."
 
@@ -438,7 +425,7 @@ def _most_bytes() -> int:
 class SecretsField(forms.CharField):
     """Lines of `source.setting=value`, as `{source: {setting: value}}`."""
 
-    widget = UnfoldAdminTextareaWidget(
+    widget = widgets.UnfoldAdminTextareaWidget(
         attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false", "placeholder": "orders.api_key=..."}
     )
 
@@ -455,7 +442,9 @@ class SecretsField(forms.CharField):
 
 
 class CatalogueImportForm(forms.Form):
-    file = forms.FileField(label="File", widget=UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}))
+    file = forms.FileField(
+        label="File", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"})
+    )
     secrets = SecretsField(
         label="Secrets",
         required=False,
@@ -465,7 +454,7 @@ class CatalogueImportForm(forms.Form):
         label="Remove what the file does not have",
         required=False,
         help_text="Of the sections that it has. Off: other sources, filters, toolsets and groups stay.",
-        widget=UnfoldBooleanSwitchWidget,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -509,7 +498,7 @@ class ConfigurationPage(ImportPage):
                 file=CatalogueFile.read(content),
                 secrets=asked["secrets"],
                 prune=asked["prune"],
-                tell_where=lambda source, secret: f"enter {source}.{secret}=... under Secrets",
+                secret_hint=lambda source, secret: f"enter {source}.{secret}=... under Secrets",
                 by=actor_of(self.request),
                 rights=rights_of(self.request.user),
                 dry_run=dry_run,

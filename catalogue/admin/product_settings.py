@@ -10,11 +10,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from unfold.widgets import (
-    UnfoldAdminDecimalFieldWidget,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
-)
+from unfold import widgets
 
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm
 from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
@@ -49,24 +45,20 @@ def _help_text(setting: LiveSetting) -> str:
 
 
 def _field(setting: LiveSetting) -> forms.Field:
-    common: dict[str, Any] = {
-        "required": False,
-        "label": _label(setting),
-        "help_text": _help_text(setting),
-    }
+    common: dict[str, Any] = {"required": False, "label": _label(setting), "help_text": _help_text(setting)}
     if setting.type is bool:
         choices = [("", f"not changed: {_shown(setting.default)}"), ("true", "on"), ("false", "off")]
         return forms.TypedChoiceField(
             choices=choices,
             coerce=lambda chosen: chosen == "true",
             empty_value=None,
-            widget=UnfoldAdminSelectWidget,
+            widget=widgets.UnfoldAdminSelectWidget,
             **common,
         )
     hint = {"placeholder": f"{setting.default:.15g}"}
     if setting.type is int:
-        return forms.IntegerField(widget=UnfoldAdminIntegerFieldWidget(attrs=hint), **common)
-    return forms.FloatField(widget=UnfoldAdminDecimalFieldWidget(attrs=hint), **common)
+        return forms.IntegerField(widget=widgets.UnfoldAdminIntegerFieldWidget(attrs=hint), **common)
+    return forms.FloatField(widget=widgets.UnfoldAdminDecimalFieldWidget(attrs=hint), **common)
 
 
 class SettingsForm(CatalogueForm):
@@ -128,7 +120,6 @@ class ProductSettingsAdmin(CatalogueAdmin):
         return pages + super().get_urls()
 
     def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
-        """Grouped like the settings; read-only pages have no fields."""
         if not self.has_change_permission(request, obj):
             return [(None, {"fields": ["settings_shown"]})]
         groups: dict[str, list[str]] = {}
@@ -143,12 +134,12 @@ class ProductSettingsAdmin(CatalogueAdmin):
 
     def save_model(self, request: HttpRequest, obj: ProductSettings, form: Any, change: bool) -> None:
         wanted = {name: form.cleaned_data[name] for name in live_settings()}
-        form.told = change_settings(wanted, by=f"user {request.user.get_username()}")
+        form.phrases = change_settings(wanted, by=f"user {request.user.get_username()}")
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
-        return [{"changed": {"fields": form.told}}] if form.told else []
+        return [{"changed": {"fields": form.phrases}}] if form.phrases else []
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

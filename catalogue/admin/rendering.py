@@ -14,8 +14,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince, timeuntil
 
-from catalogue.presentation import is_shown_without_request
-
 SHOWN_CHARACTERS = 100_000
 DASH = "-"
 
@@ -55,10 +53,10 @@ def ago(moment: datetime | None) -> str:
     now = timezone.now()
     ahead = moment > now
     if abs(moment - now) < timedelta(minutes=1):
-        told = "in a moment" if ahead else "just now"
+        shown = "in a moment" if ahead else "just now"
     else:
-        told = f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
-    return format_html('<span title="{}" class="whitespace-nowrap">{}</span>', _exact(moment), told)
+        shown = f"in {timeuntil(moment, now, depth=1)}" if ahead else f"{timesince(moment, now, depth=1)} ago"
+    return format_html('<span title="{}" class="whitespace-nowrap">{}</span>', _exact(moment), shown)
 
 
 def exactly(moment: datetime | None) -> str:
@@ -68,8 +66,8 @@ def exactly(moment: datetime | None) -> str:
 def to_the_millisecond(moment: datetime) -> SafeString:
     """For timelines, where the order within a second matters."""
     local = timezone.localtime(moment)
-    told = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
-    return format_html('<span class="whitespace-nowrap">{}</span>', told)
+    shown = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
+    return format_html('<span class="whitespace-nowrap">{}</span>', shown)
 
 
 def duration(milliseconds: int | None) -> str:
@@ -78,10 +76,10 @@ def duration(milliseconds: int | None) -> str:
         return DASH
     minutes, seconds = divmod(milliseconds / 1000, 60)
     if milliseconds < 1000:
-        told = f"{milliseconds} ms"
+        shown = f"{milliseconds} ms"
     else:
-        told = f"{int(minutes)} min {int(seconds)} s" if minutes else f"{seconds:.1f} s"
-    return told.replace(" ", "\N{NO-BREAK SPACE}")
+        shown = f"{int(minutes)} min {int(seconds)} s" if minutes else f"{seconds:.1f} s"
+    return shown.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def shortened(text: str, length: int = 60) -> str:
@@ -97,15 +95,11 @@ def cut_short(text: str, length: int) -> str:
 
 
 def pretty_json(value: Any, *, whole: str = "") -> SafeString:
-    """Indented; cut with a note of the whole size."""
     return text_block(json.dumps(value, indent=2, ensure_ascii=False), whole=whole)
 
 
 def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeString:
-    """Verbatim with its line breaks; cut with a note of the whole size.
-
-    `whole` is the address of the uncut text. `unrolled`: without a scroll bar of its own.
-    """
+    """Verbatim, cut with a note. `whole`: the address of the uncut text. `unrolled`: without a scroll bar."""
     note, is_cut = "", len(text) > SHOWN_CHARACTERS
     if is_cut:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
@@ -116,7 +110,7 @@ def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeStr
 
 def icon_or_address(address: str) -> SafeString:
     """The picture only where the address contains it; nothing is fetched from foreign servers."""
-    if not is_shown_without_request(address):
+    if not address.startswith("data:"):
         return chip(address)
     return format_html('<img src="{}" alt="" style="height: 2rem; display: inline-block">', address)
 

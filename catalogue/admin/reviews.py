@@ -15,6 +15,7 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
 
+from catalogue.admin import rendering as html
 from catalogue.admin.base import (
     Button,
     ButtonsMixin,
@@ -24,20 +25,7 @@ from catalogue.admin.base import (
     ask_for_selected,
     button,
 )
-from catalogue.admin.rendering import (
-    ago,
-    badge,
-    chip,
-    exactly,
-    link,
-    link_if_allowed,
-    paragraphs,
-    pretty_json,
-    shortened,
-    side_by_side,
-    wrapped,
-)
-from catalogue.drift import Difference, find_suspicious, show_unseen, tell_differences
+from catalogue.drift import Difference, describe_differences, find_suspicious, show_unseen
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
@@ -53,10 +41,8 @@ from catalogue.review import (
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER, FIELD, IN_PART = "offer", "field", "in_part"
 SHOWN_DONE = 5
-SHOWN_AT_ONCE = 50
-"""Reviews on one page, and so the most that one click decides."""
-LONGEST_COMPARED = 400
-"""Words of two compared texts; the comparison takes cubic time at worst."""
+SHOWN_AT_ONCE = 50  # Reviews on one page, and so the most that one click decides
+LONGEST_COMPARED = 400  # Words of two compared texts; the comparison takes cubic time at worst
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]
@@ -130,15 +116,15 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="tool name", ordering="workflow__tool_name")
     def tool(self, review: Review) -> SafeString:
-        return wrapped(review.workflow.tool_name)
+        return html.wrapped(review.workflow.tool_name)
 
     @admin.display(description="source", ordering="workflow__source__name")
     def source(self, review: Review) -> SafeString:
-        return link(review.workflow.source, "catalogue_source_change", review.workflow.source_id)
+        return html.link(review.workflow.source, "catalogue_source_change", review.workflow.source_id)
 
     @admin.display(description="kind", ordering="kind")
     def kind_shown(self, review: Review) -> SafeString:
-        return badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
+        return html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
 
     @admin.display(description="what the engine says now")
     def told(self, review: Any) -> SafeString:
@@ -146,15 +132,15 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     @admin.display(description="held", ordering="held_since")
     def since(self, review: Review) -> str:
-        return ago(review.held_since)
+        return html.ago(review.held_since)
 
     @admin.action(description="Accept: agents see what the engine says now", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _tell(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
+        _report(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
 
     @admin.action(description="Keep what was accepted", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _tell(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
+        _report(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
 
     # The page of one
 
@@ -177,12 +163,12 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         except UnknownFields as unknown:
             messages.error(request, str(unknown))
         else:
-            _tell(request, decided, "Accepted in part" if fields else "Accepted")
+            _report(request, decided, "Accepted in part" if fields else "Accepted")
 
     @button("Keep", icon="block", records=True)
     def keep(self, request: HttpRequest, review: Review) -> None:
         offers = {review.pk: request.POST.get(OFFER, "")}
-        _tell(request, keep_accepted(offers, by=actor_of(request)), "Kept")
+        _report(request, keep_accepted(offers, by=actor_of(request)), "Kept")
 
     def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
         """Redirects to the list, unless the review has to be looked at again."""
@@ -198,19 +184,21 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         return ()
 
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
-        workflow, differences = obj.workflow, differences_of(obj)
+        workflow, differences, is_new = obj.workflow, differences_of(obj), obj.kind == Review.Kind.NEW
+        served = "Agents do not see it yet." if is_new else "Agents see it as it was accepted."
+        kind = html.badge(obj.get_kind_display(), KIND_BADGES[Review.Kind(obj.kind)])
         return {
-            "headline": [_headline(obj)],
+            "headline": [html.side_by_side([kind, served])],
             "facts": [
-                ("Workflow", link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)),
-                ("Source", link(workflow.source, "catalogue_source_change", workflow.source_id)),
-                ("Held since", exactly(obj.held_since)),
-                ("Turned down", exactly(obj.kept_at)),
+                ("Workflow", html.link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)),
+                ("Source", html.link(workflow.source, "catalogue_source_change", workflow.source_id)),
+                ("Held since", html.exactly(obj.held_since)),
+                ("Turned down", html.exactly(obj.kept_at)),
             ],
             "shown_differences": [_ShownDifference(one) for one in differences],
             "parts": self._parts(request, obj, differences),
             "offer": obj.offer_hash,
-            "new_workflow": _shown_new(workflow) if obj.kind == Review.Kind.NEW else (),
+            "new_workflow": _shown_new(workflow) if is_new else (),
         }
 
     def _parts(
@@ -230,7 +218,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 def _with_offer(review: Review, placement: Placement) -> SafeString:
     """With the offer on display, which a decision names."""
     seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
-    return format_html("<div>{}{}</div>", seen, _told(review, placement))
+    return format_html("<div>{}{}</div>", seen, _summary(review, placement))
 
 
 def _label(one: Button, review: Review) -> str:
@@ -239,21 +227,15 @@ def _label(one: Button, review: Review) -> str:
     return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
 
 
-def _headline(review: Review) -> SafeString:
-    told = (
-        "Agents do not see it yet." if review.kind == Review.Kind.NEW else "Agents see it as it was accepted."
-    )
-    kind = badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
-    return side_by_side([kind, told])
-
-
-def _told(review: Review, placement: Placement) -> SafeString:
+def _summary(review: Review, placement: Placement) -> SafeString:
     if review.kind == Review.Kind.NEW:
-        return paragraphs(shortened(show_unseen(review.workflow.description) or "No description.", 120))
+        return html.paragraphs(
+            html.shortened(show_unseen(review.workflow.description) or "No description.", 120)
+        )
     differences = differences_of(review, placement)
     suspicious = any(difference.warning for difference in differences)
-    marks = [badge("may be meant to command agents", "danger")] if suspicious else []
-    return side_by_side([*marks, _with_code(tell_differences(differences))])
+    marks = [html.badge("may be meant to command agents", "danger")] if suspicious else []
+    return html.side_by_side([*marks, _with_code(describe_differences(differences))])
 
 
 def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
@@ -264,22 +246,19 @@ def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
     return seen
 
 
-def _tell(request: HttpRequest, decided: Decided, done: str) -> None:
+def _report(request: HttpRequest, decided: Decided, done: str) -> None:
     if decided.done:
         named = ", ".join(decided.done[:SHOWN_DONE])
         more = len(decided.done) - SHOWN_DONE
         messages.success(request, f"{done}: {named}{f' and {more} more' if more > 0 else ''}.")
-    if refused := decided.tell_refused():
+    if refused := decided.refusal():
         messages.warning(request, refused)
 
 
 class _ShownDifference:
     def __init__(self, difference: Difference) -> None:
-        self.told, self.warning = (
-            _with_code(difference.text[:1].upper() + difference.text[1:]),
-            difference.warning,
-        )
-        self.harmless = difference.harmless
+        self.told = _with_code(difference.text[:1].upper() + difference.text[1:])
+        self.warning, self.harmless = difference.warning, difference.harmless
         old, new = difference.old, difference.new
         if isinstance(old, str) and isinstance(new, str):
             self.old, self.new = _marked(old, new)
@@ -290,7 +269,9 @@ class _ShownDifference:
 def _with_code(told: str) -> SafeString:
     """Names between backticks become chips."""
     parts = told.split("`")
-    return format_html_join("", "{}", ((chip(part) if at % 2 else part,) for at, part in enumerate(parts)))
+    return format_html_join(
+        "", "{}", ((html.chip(part) if at % 2 else part,) for at, part in enumerate(parts))
+    )
 
 
 def _shown_value(value: Any) -> SafeString:
@@ -299,7 +280,7 @@ def _shown_value(value: Any) -> SafeString:
     if isinstance(value, str):
         return format_html('<div class="whitespace-pre-line">{}</div>', show_unseen(value))
     if isinstance(value, dict | list):
-        return pretty_json(json.loads(show_unseen(json.dumps(value, ensure_ascii=False))))
+        return html.pretty_json(json.loads(show_unseen(json.dumps(value, ensure_ascii=False))))
     return format_html("{}", json.dumps(value))
 
 
@@ -341,10 +322,10 @@ def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
     suspicious = ", ".join(find_suspicious(texts))
     return (
         ("Title", show_unseen(workflow.title)),
-        ("Description", paragraphs(show_unseen(workflow.description) or "None: it needs one.")),
+        ("Description", html.paragraphs(show_unseen(workflow.description) or "None: it needs one.")),
         ("May be meant to command agents", suspicious),
         ("Can be mistaken for", workflow.resembles),
-        ("Input schema", pretty_json(workflow.input_schema)),
+        ("Input schema", html.pretty_json(workflow.input_schema)),
     )
 
 
@@ -367,7 +348,7 @@ def review_badge(workflow: Any) -> SafeString:
         return mark_safe("")
     kind = Review.Kind(workflow.awaited_review)
     page = reverse("admin:catalogue_review_change", args=[workflow.pk])
-    return badge(REVIEW_WORDS[kind], KIND_BADGES[kind], href=page)
+    return html.badge(REVIEW_WORDS[kind], KIND_BADGES[kind], href=page)
 
 
 def accept_for_workflows(
@@ -382,17 +363,17 @@ def accept_for_workflows(
     held, placement = list(reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]), Placement()
 
     def accept(_: forms.Form) -> None:
-        _tell(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
+        _report(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
 
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
     note = f"Held of the selected workflows: {awaiting:,}{first}"
     shown = (
         format_html(
             '<div class="mb-1">{}</div>{}',
-            side_by_side(
+            html.side_by_side(
                 [
-                    link(review.workflow.tool_name, "catalogue_review_change", review.pk),
-                    badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)]),
+                    html.link(review.workflow.tool_name, "catalogue_review_change", review.pk),
+                    html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)]),
                 ]
             ),
             _with_offer(review, placement),
@@ -410,13 +391,13 @@ def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
         return "Review", ""
     told = "turned down" if review.kept_at else "waits for a decision"
     what = "a change of the engine" if review.kind == Review.Kind.CHANGED else "a new workflow"
-    return "Review", link(f"{what}, {told}", "catalogue_review_change", review.pk)
+    return "Review", html.link(f"{what}, {told}", "catalogue_review_change", review.pk)
 
 
 def reviews_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     count = Review.objects.awaiting().filter(workflow__source=source).count()
     query = f"?workflow__source__id__exact={source.pk}"
-    return "Changes to review", link(count, "catalogue_review_changelist", query=query) if count else ""
+    return "Changes to review", html.link(count, "catalogue_review_changelist", query=query) if count else ""
 
 
 def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
@@ -425,4 +406,4 @@ def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
         return "Held listing", ""
     gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
     told = f"{gone} gone from it: look and confirm"
-    return "Held listing", link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)
+    return "Held listing", html.link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)

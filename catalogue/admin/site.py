@@ -13,8 +13,7 @@ from unfold.dataclasses import SearchResult
 from catalogue.models import Source, Toolset, Workflow
 
 FOUND = 20
-SEARCHED = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}
-"""The models that Ctrl-K searches, with their symbols."""
+SEARCHED = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}  # By Ctrl-K, with symbols
 
 
 def search_everything(request: HttpRequest, term: str) -> list[SearchResult]:

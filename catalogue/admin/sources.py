@@ -21,32 +21,19 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilt
 from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
 
+from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
 from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, setting_field
-from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, tell_of_import
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    duration,
-    exactly,
-    link,
-    link_if_allowed,
-    paragraphs,
-    shortened,
-    side_by_side,
-    table,
-)
+from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
 from catalogue.admin.reviews import held_listing_fact, reviews_fact
-from catalogue.admin.sealed import EntriesLost, seal_entries, unseal_entries
-from catalogue.admin.tools import tell_of_tools
+from catalogue.admin.tools import tools_fact
 from catalogue.connections import find_setting_problems
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
 from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.secrets import CredentialsUnreadable
+from catalogue.secrets import CredentialsUnreadable, EntriesLost, seal_entries, unseal_entries
 from catalogue.sources import (
     UPDATABLE,
     check_address_is_kept,
@@ -59,14 +46,12 @@ from catalogue.sources import (
     update_source,
 )
 from connectors.errors import Misconfigured
-from connectors.protocol import Health
 from connectors.registry import connector_class, connector_kinds, connector_problems, usable_connectors
 
 FORGET = "forget_"
 STORED = "stored; leave empty to keep"
 ENTERED = "entered; leave empty to keep"
-KEPT_ENTRIES = "kept_entries"
-"""The hidden field with the encrypted secrets of a refused form."""
+KEPT_ENTRIES = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
 WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
 TEST = "_test"
 
@@ -175,7 +160,6 @@ class SourceForm(CatalogueForm):
             self.add_error(None, error.messages)
 
     def candidate(self) -> Source:
-        """An unsaved source with the form's values."""
         candidate = Source(name=self.cleaned_data.get("name", ""), kind=self.kind, config=self.config)
         candidate.credentials = self.credentials
         return candidate
@@ -197,7 +181,6 @@ class SourceForm(CatalogueForm):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The stored secrets with new values and without forgotten ones."""
         names = [name for name, setting in self.settings.items() if setting.secret and self._matters(setting)]
         kept = {name: self._stored[name] for name in names if name in self._stored}
         forgotten = {name for name in kept if self.cleaned_data.get(FORGET + name)}
@@ -239,7 +222,6 @@ class SourceForm(CatalogueForm):
 
 
 def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
-    """Without settings where no connector knows the kind."""
     settings = known_settings(kind)
     fields: dict[str, Any] = {"settings": settings, "sealed_for": sealed_for}
     for name, setting in settings.items():
@@ -252,7 +234,7 @@ def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
 def _mark_as_known(field: forms.Field, told: str) -> None:
     field.required = False
     field.widget.attrs["placeholder"] = told
-    # An empty field keeps the stored secret, unlike the help text of new sources says.
+    # An empty field keeps the stored secret, unlike what the help text of new sources says.
     field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
 
 
@@ -267,7 +249,6 @@ def _forget_field(setting: Setting, asking: forms.Field) -> forms.Field:
 
 
 def known_settings(kind: str) -> dict[str, Setting]:
-    """None where no connector can be used for the kind."""
     try:
         return settings_of(kind)
     except Misconfigured:
@@ -301,7 +282,9 @@ def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     lines: dict[str, list[Any]] = {"": []}
     stored = stored_credentials(source) if source else {}
     for setting in known_settings(kind).values():
-        lines.setdefault(setting.hints.group, []).append(_line(setting, stored))
+        field, may_forget = SETTING + setting.name, setting.secret and not setting.required
+        line = (field, FORGET + setting.name) if may_forget and stored.get(setting.name) else field
+        lines.setdefault(setting.hints.group, []).append(line)
     introduction = ""
     if source is None and known_settings(kind):
         others = ANOTHER_KIND if len(connector_kinds()) > 1 else ""
@@ -322,12 +305,6 @@ def label_of(kind: str) -> str:
         return error.message if kind else ""
 
 
-def _line(setting: Setting, stored: dict[str, str]) -> Any:
-    field = SETTING + setting.name
-    may_be_forgotten = setting.secret and stored.get(setting.name) and not setting.required
-    return (field, FORGET + setting.name) if may_be_forgotten else field
-
-
 HEALTH_BADGES = {
     Source.HealthState.UNKNOWN: "",
     Source.HealthState.OK: "success",
@@ -342,8 +319,8 @@ class SourceAdmin(ButtonsMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Source], tuple[str, Any]]]] = [
         held_listing_fact,
         reviews_fact,
-        tell_of_import,
-        tell_of_tools,
+        import_fact,
+        tools_fact,
     ]
     """Facts from the rooms above, which register themselves."""
     further_losses: ClassVar[list[Callable[[list[Source]], str]]] = []
@@ -370,28 +347,28 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.display(description="health", ordering="health_state")
     def health(self, source: Source) -> SafeString:
-        return badge(
+        return html.badge(
             source.get_health_state_display(), HEALTH_BADGES[Source.HealthState(source.health_state)]
         )
 
     @admin.display(description="what the engine said")
     def told(self, source: Source) -> str:
-        since = format_html("since {}: ", ago(source.failing_since)) if source.failing_since else ""
+        since = format_html("since {}: ", html.ago(source.failing_since)) if source.failing_since else ""
         # One element, since narrow screens lay out the children of a cell side by side.
-        return format_html("<span>{}{}</span>", since, shortened(source.health_message))
+        return format_html("<span>{}{}</span>", since, html.shortened(source.health_message))
 
     @admin.display(description="enabled / present", ordering="present_count")
     def workflow_counts(self, source: Any) -> SafeString:
         counts = f"{source.enabled_count} / {source.present_count}"
-        return link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
+        return html.link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
 
     @admin.display(description="last refresh", ordering="last_refreshed_at")
     def last_refresh(self, source: Source) -> str:
-        return ago(source.last_refreshed_at)
+        return html.ago(source.last_refreshed_at)
 
     @admin.display(description="next refresh", ordering="next_refresh_at")
     def next_refresh(self, source: Source) -> str:
-        return ago(source.next_refresh_at) if source.enabled else DASH
+        return html.ago(source.next_refresh_at) if source.enabled else html.DASH
 
     # The form
 
@@ -450,7 +427,9 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.display(description="engine's settings")
     def settings_shown(self, source: Source) -> SafeString:
-        return side_by_side(format_html("<div><b>{}</b>: {}</div>", *row) for row in shown_settings(source))
+        return html.side_by_side(
+            format_html("<div><b>{}</b>: {}</div>", *row) for row in shown_settings(source)
+        )
 
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
         if change:
@@ -464,11 +443,11 @@ class SourceAdmin(ButtonsMixin):
         """Also reached with a form that is only tested or was refused."""
         form = context["adminform"].form
         if isinstance(form, SourceForm) and form.is_bound and form.is_tried:
-            outcome = _try(form)
+            outcome = _test_settings(form)
             if request.headers.get("X-Requested-With") == "XMLHttpRequest":
                 return JsonResponse(outcome)
-            tell = messages.success if outcome["ok"] else messages.error
-            tell(request, paragraphs("\n".join(outcome["told"])))
+            notify = messages.success if outcome["ok"] else messages.error
+            notify(request, html.paragraphs("\n".join(outcome["told"])))
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Deleting takes everything of the source along; what it ran stays on record.
@@ -483,7 +462,7 @@ class SourceAdmin(ButtonsMixin):
             "discovery runs": DiscoveryRun.objects.filter(source__in=sources).count(),
         }
         named: list[Any] = [f"Source: {source.name}" for source in sources]
-        warnings = [format_html("<b>{}</b>", loss) for tell in self.further_losses if (loss := tell(sources))]
+        warnings = [format_html("<b>{}</b>", loss) for lost in self.further_losses if (loss := lost(sources))]
         return named + warnings, {"sources": len(sources)} | counts, set(), []
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -504,7 +483,7 @@ class SourceAdmin(ButtonsMixin):
             _refresh(request, queryset.get())
         elif asked := make_due(queryset):
             messages.success(
-                request, f"{asked} listings begin within seconds; the discovery runs tell how they go."
+                request, f"{asked} listings begin within seconds; the discovery runs show how they go."
             )
         else:
             messages.warning(request, "Nothing to list: the sources, or discovery as a whole, are disabled.")
@@ -541,16 +520,16 @@ class SourceAdmin(ButtonsMixin):
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]
         return {
-            "headline": [self.health(obj), obj.health_message and paragraphs(obj.health_message)],
+            "headline": [self.health(obj), obj.health_message and html.paragraphs(obj.health_message)],
             "facts": [
-                (f"{obj.get_health_state_display().capitalize()} since", exactly(obj.failing_since)),
-                ("Last good listing", exactly(obj.last_refreshed_at)),
-                ("Next listing", exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
+                (f"{obj.get_health_state_display().capitalize()} since", html.exactly(obj.failing_since)),
+                ("Last good listing", html.exactly(obj.last_refreshed_at)),
+                ("Next listing", html.exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
-                *(tell(request, obj) for tell in self.further_facts),
+                *(fact(request, obj) for fact in self.further_facts),
             ],
-            "runs": table(RUN_HEADERS, (run_row(request, run) for run in runs)),
-            "all_runs": link_if_allowed(
+            "runs": html.table(RUN_HEADERS, (run_row(request, run) for run in runs)),
+            "all_runs": html.link_if_allowed(
                 request,
                 "All discovery runs",
                 "catalogue_discoveryrun_changelist",
@@ -567,16 +546,16 @@ def _refresh(request: HttpRequest, source: Source) -> None:
     except RefreshRefused as error:
         messages.warning(request, str(error))
         return
-    details = link("Details", "catalogue_discoveryrun_change", run.pk)
+    details = html.link("Details", "catalogue_discoveryrun_change", run.pk)
     if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
-        tell = messages.warning if run.missing else messages.success
-        tell(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
+        notify = messages.warning if run.missing else messages.success
+        notify(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
     else:
         kept = "" if run.outcome == DiscoveryRun.Outcome.HELD else "The last good list is kept."
         messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))
 
 
-def _try(form: SourceForm) -> dict[str, Any]:
+def _test_settings(form: SourceForm) -> dict[str, Any]:
     if form.setting_errors:
         labels = {name: f"{field.label}: " for name, field in form.fields.items()}
         problems = form.setting_errors.items()
@@ -585,13 +564,9 @@ def _try(form: SourceForm) -> dict[str, Any]:
             "told": [f"{labels.get(name, '')}{message}" for name, told in problems for message in told],
         }
     health = check_candidate(form.candidate())
-    return {"ok": health.ok, "told": [_in_words(health)]}
-
-
-def _in_words(health: Health) -> str:
-    if health.latency_seconds is None:
-        return health.message
-    return f"{health.message} ({duration(round(health.latency_seconds * 1000))})"
+    seconds = health.latency_seconds
+    took = "" if seconds is None else f" ({html.duration(round(seconds * 1000))})"
+    return {"ok": health.ok, "told": [f"{health.message}{took}"]}
 
 
 def _problem_of(kind: str) -> str:

@@ -10,14 +10,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
+from unfold import widgets
 from unfold.decorators import action
-from unfold.widgets import (
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
 
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.form_fields import MONOSPACE, CommasField, JsonValueField, MultilineField
@@ -40,41 +34,28 @@ GROUPS = (
 )
 WIDE = {"description", "endpoint", "input_schema"}
 
-
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 
-
-PLACES = {
-    "name": "/name",
-    "title": "/title",
-    "description": "/description",
-    "tags": "/tags",
-    "method": "/api/method",
-    "endpoint": "/api/endpoint",
-    "body_format": "/api/body_format",
-    "idempotency_header": "/api/idempotency_header",
-    "anonymous": "/api/anonymous",
-    "input_schema": "/input_schema",
-    "input_mappings": "/field_mappings/input",
-    "constants": "/field_mappings/constants",
-    "output_schema": "/output_schema",
-    "output_is_promised": "/output_is_promised",
-    "output_mappings": "/field_mappings/output",
-    "timeout_seconds": "/timeout_seconds",
-    "cache_seconds": "/cache_seconds",
-}
-"""The place in a ToolConfig that each form field fills in."""
+PLACES = {  # In a ToolConfig, by the form's field
+    "name": "/name", "title": "/title", "description": "/description", "tags": "/tags",
+    "method": "/api/method", "endpoint": "/api/endpoint", "body_format": "/api/body_format",
+    "idempotency_header": "/api/idempotency_header", "anonymous": "/api/anonymous",
+    "input_schema": "/input_schema", "input_mappings": "/field_mappings/input",
+    "constants": "/field_mappings/constants", "output_schema": "/output_schema",
+    "output_is_promised": "/output_is_promised", "output_mappings": "/field_mappings/output",
+    "timeout_seconds": "/timeout_seconds", "cache_seconds": "/cache_seconds",
+}  # fmt: skip
 
 
 def _text(label: str, help_text: str, *, required: bool = False, length: int = 255) -> forms.CharField:
-    widget = UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"})
+    widget = widgets.UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"})
     return forms.CharField(
         label=label, help_text=help_text, required=required, max_length=length, widget=widget
     )
 
 
 def _json(label: str, help_text: str, *, rows: int, example: str = "") -> JsonValueField:
-    widget = UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
+    widget = widgets.UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
     return JsonValueField(label=label, help_text=help_text, required=False, widget=widget)
 
 
@@ -85,7 +66,7 @@ def _seconds(label: str, help_text: str) -> forms.IntegerField:
         required=False,
         min_value=1,
         max_value=2_592_000,
-        widget=UnfoldAdminIntegerFieldWidget,
+        widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 
 
@@ -95,15 +76,18 @@ def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.Boole
         help_text=help_text,
         required=False,
         initial=initial,
-        widget=UnfoldBooleanSwitchWidget,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
 
 def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
-    """The first choice is the default."""
     first = choices[0][0] if choices else None
     return forms.ChoiceField(
-        label=label, help_text=help_text, choices=choices, initial=first, widget=UnfoldAdminSelectWidget
+        label=label,
+        help_text=help_text,
+        choices=choices,
+        initial=first,
+        widget=widgets.UnfoldAdminSelectWidget,
     )
 
 
@@ -117,7 +101,7 @@ class ToolForm(forms.Form):
         label="Description",
         max_length=20_000,
         help_text="What it does, when to use it and what comes back: agents choose by this.",
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 4}),
     )
     tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
     method = _choice("Method", "", [(method, method) for method in get_args(Method)])
@@ -246,8 +230,6 @@ def _at(place: str, written: Any) -> Any:
 
 
 class ToolPagesMixin(ButtonsMixin):
-    """Pages and buttons for the workflow admin."""
-
     actions_list = ("add_tool",)
     buttons = ("remove_tool",)
 
@@ -341,16 +323,14 @@ def may_declare(request: HttpRequest) -> bool:
     return request.user.has_perm(NEEDED)
 
 
-def tell_of_tools(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """Panel row of a source: a link to add a tool."""
+def tools_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if source.kind != KIND or not may_declare(request):
         return ("Tools", "")
     address = f"{reverse('admin:catalogue_workflow_add_tool')}?{urlencode({'source': source.name})}"
     return ("Tools", format_html('<a class="text-link" href="{}">Add tool</a>', address))
 
 
-def tell_of_declaration(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """Panel row of a workflow: a link to change its declaration."""
+def declaration_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if workflow.source.kind != KIND or workflow.missing_since is not None or not may_declare(request):
         return ("Declared here", "")
     address = reverse("admin:catalogue_workflow_tool", args=[workflow.pk])

@@ -1,5 +1,3 @@
-"""Filters of the list of workflows."""
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -7,7 +5,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from unfold.contrib.filters.admin import DropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, DropdownFilter, RelatedDropdownFilter
 
 from catalogue.admin.base import OptionsFilter
 from catalogue.curation import known_tags
@@ -214,3 +212,11 @@ class CategoryFilter(DropdownFilter):  # type: ignore[misc]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
         return queryset.filter(category=self.value()) if self.value() else queryset
+
+
+LIST_FILTERS = (
+    VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter,
+    ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
+    AvailabilityFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
+    ("offered_as_prompt", BooleanRadioFilter),
+)  # fmt: skip

@@ -15,64 +15,16 @@ from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
-from unfold.widgets import (
-    SWITCH_CLASSES,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-)
+from unfold import widgets
 
+from catalogue import curation
+from catalogue.admin import rendering as html
 from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected
 from catalogue.admin.form_fields import ArgumentsField, CommasField
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    chip,
-    exactly,
-    icon_or_address,
-    link,
-    paragraphs,
-    pretty_json,
-    shortened,
-    side_by_side,
-    wrapped,
-)
 from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, review_fact
-from catalogue.admin.tools import ToolPagesMixin, tell_of_declaration
-from catalogue.admin.workflow_filters import (
-    HINT_WORDS,
-    AvailabilityFilter,
-    CacheFilter,
-    CategoryFilter,
-    ChangedFilter,
-    DescriptionFilter,
-    HintFilter,
-    LimitFilter,
-    LookalikeFilter,
-    OverriddenFilter,
-    ReviewFilter,
-    SchemaFilter,
-    TagFilter,
-    ToolsetFilter,
-    VisibilityFilter,
-)
+from catalogue.admin.tools import ToolPagesMixin, declaration_fact
+from catalogue.admin.workflow_filters import HINT_WORDS, LIST_FILTERS
 from catalogue.argument_overrides import check_form, find_override_problems
-from catalogue.curation import (
-    MOST_ALIAS_DAYS,
-    OVERRIDABLE,
-    add_tags,
-    clear_hints,
-    disable_workflows,
-    enable_as_seen,
-    enable_workflows,
-    known_tags,
-    mark_read_only,
-    override_workflow,
-    remove_tags,
-)
 from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
 from catalogue.filters import FilterChain
 from catalogue.history import actor_of
@@ -85,7 +37,7 @@ from catalogue.toolsets import add_to_toolset
 NO_TAGS, SEEN = "-", "seen"
 USUAL_ALIAS_DAYS = 30
 MOST_SUGGESTED = 500
-TOLD = {True: "yes", False: "no", None: "unknown"}
+ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 class TagsField(CommasField):
@@ -107,11 +59,11 @@ class TagsForm(forms.Form):
         label="Tags",
         help_text="Separated by commas.",
         error_messages={"required": "Name one tag at least."},
-        widget=UnfoldAdminTextInputWidget(
+        widget=widgets.UnfoldAdminTextInputWidget(
             attrs={"autocomplete": "off", "list": "known-tags", "autofocus": True}
         ),
     )
-    suggested = staticmethod(lambda: known_tags()[:MOST_SUGGESTED])
+    suggested = staticmethod(lambda: curation.known_tags()[:MOST_SUGGESTED])
 
 
 class ToolsetForm(forms.Form):
@@ -119,7 +71,7 @@ class ToolsetForm(forms.Form):
         Toolset.objects.all(),
         label="Toolset",
         help_text="They are picked by hand there; it shows those that are exposed.",
-        widget=UnfoldAdminSelectWidget,
+        widget=widgets.UnfoldAdminSelectWidget,
         error_messages={"required": "Choose a toolset."},
     )
 
@@ -139,12 +91,12 @@ class WorkflowForm(CatalogueForm):
     alias_days = forms.IntegerField(
         label="Days for which the old name works",
         min_value=0,
-        max_value=MOST_ALIAS_DAYS,
+        max_value=curation.MOST_ALIAS_DAYS,
         required=False,
         initial=USUAL_ALIAS_DAYS,
         help_text="Calls by it then run, and no other workflow can have it. Afterwards, or with 0, they are "
         "refused; both answers name the new one.",
-        widget=UnfoldAdminIntegerFieldWidget,
+        widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 
     seen = forms.CharField(required=False, widget=forms.HiddenInput)
@@ -152,7 +104,7 @@ class WorkflowForm(CatalogueForm):
 
     class Meta:
         model = Workflow
-        fields = (*OVERRIDABLE, "enabled")
+        fields = (*curation.OVERRIDABLE, "enabled")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -162,9 +114,9 @@ class WorkflowForm(CatalogueForm):
             row = self.instance
             arguments.offer(row.input_schema, row.argument_overrides, row.argument_problems)
         for name, hint in CURATORS_HINTS.items():
-            # Who may only look has no fields.
+            # Readers have no fields.
             if name in self.fields:
-                engines = f"the engine's ({TOLD[self.instance.hints.get(hint)]})"
+                engines = f"the engine's ({ANSWERS[self.instance.hints.get(hint)]})"
                 choices = [("unknown", engines), ("true", "yes"), ("false", "no")]
                 self.fields[name].widget.choices = choices
 
@@ -189,11 +141,10 @@ SHOWN_DESCRIPTION = 80
 SHOWN_TAGS = 4
 GLOB_SIGNS = "*?["
 FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
-AREAS = {"description_override": 5, "icon_override": 2}
-"""Heights of text areas, in lines."""
+AREAS = {"description_override": 5, "icon_override": 2}  # Heights of text areas, in lines
 
+# `Workflow.title`
 SHOWN_TITLE = Coalesce(NullIf("title_override", Value("")), NullIf("upstream_title", Value("")), "name")
-"""`Workflow.title` for the database."""
 
 
 class WorkflowChangeList(CatalogueChangeList):
@@ -221,7 +172,7 @@ class WorkflowChangeList(CatalogueChangeList):
 class WorkflowAdmin(ToolPagesMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
         review_fact,
-        tell_of_declaration,
+        declaration_fact,
     ]
     """Facts from the rooms above, which register themselves."""
     further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
@@ -240,12 +191,7 @@ class WorkflowAdmin(ToolPagesMixin):
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/workflows.css",)}
 
     list_display = ("tool", "state", "shown_title", "origin", "changed")
-    list_filter = (
-        VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter,
-        ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
-        AvailabilityFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
-        ("offered_as_prompt", BooleanRadioFilter),
-    )  # fmt: skip
+    list_filter = LIST_FILTERS
     list_select_related = ("source",)
     list_per_page = 50
     search_fields = (
@@ -366,9 +312,9 @@ class WorkflowAdmin(ToolPagesMixin):
             return HttpResponseNotAllowed(["POST"])
         enabled, seen = None, request.POST.get(SEEN, "")
         if request.POST.get("enabled") == "true":
-            enabled = enable_as_seen({key: seen}, by=actor_of(request))
+            enabled = curation.enable_as_seen({key: seen}, by=actor_of(request))
         else:
-            disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
+            curation.disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
         note_reviews([workflow])
@@ -379,7 +325,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name in AREAS:
-            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": AREAS[db_field.name]})
+            kwargs["widget"] = widgets.UnfoldAdminTextareaWidget(attrs={"rows": AREAS[db_field.name]})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -389,31 +335,33 @@ class WorkflowAdmin(ToolPagesMixin):
         return False
 
     def save_model(self, request: HttpRequest, obj: Workflow, form: Any, change: bool) -> None:
-        decisions = {name: form.cleaned_data[name] for name in form.changed_data if name in OVERRIDABLE}
+        decisions = {
+            name: form.cleaned_data[name] for name in form.changed_data if name in curation.OVERRIDABLE
+        }
         if "tool_name" in decisions or "alias_days" in form.changed_data:
             decisions["alias_days"] = form.cleaned_data["alias_days"] or 0
         if decisions:
-            override_workflow(obj, **decisions)
+            curation.override_workflow(obj, **decisions)
         if "tool_name" in decisions:
             old, days = form.initial["tool_name"], decisions["alias_days"]
-            told = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
-            messages.warning(request, f"{told} are told to call {obj.tool_name} instead.")
+            who = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
+            messages.warning(request, f"{who} are told to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:
-                disable_workflows(Workflow.objects.filter(pk=obj.pk))
-            elif told := enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).unseen_message():
-                raise ValidationError(told)
+                curation.disable_workflows(Workflow.objects.filter(pk=obj.pk))
+            elif message := curation.enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).unseen_message():
+                raise ValidationError(message)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         """As the page showed them; rows of other pages, selected with all, as they are now."""
         by, keys = actor_of(request), list(queryset.values_list("pk", flat=True))
         seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
-        enabled = enable_as_seen(seen, by=by)
+        enabled = curation.enable_as_seen(seen, by=by)
         others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
-        messages.success(request, f"Enabled: {enabled.changed + enable_workflows(others, by=by)}.")
-        if told := enabled.unseen_message():
-            messages.warning(request, told)
+        messages.success(request, f"Enabled: {enabled.changed + curation.enable_workflows(others, by=by)}.")
+        if message := enabled.unseen_message():
+            messages.warning(request, message)
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
         """With the content hash of the row, which enabling compares."""
@@ -424,7 +372,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Disabled: {disable_workflows(queryset, by=actor_of(request))}.")
+        messages.success(request, f"Disabled: {curation.disable_workflows(queryset, by=actor_of(request))}.")
 
     @admin.action(description="Accept changes…", permissions=["change"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
@@ -432,17 +380,19 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.action(description="Mark as read-only: clients may call them unasked", permissions=["change"])
     def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Marked as read-only: {mark_read_only(queryset, by=actor_of(request))}.")
+        messages.success(
+            request, f"Marked as read-only: {curation.mark_read_only(queryset, by=actor_of(request))}."
+        )
 
     @admin.action(description="Take the engine's hints again", permissions=["change"])
     def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        cleared = clear_hints(queryset, by=actor_of(request))
+        cleared = curation.clear_hints(queryset, by=actor_of(request))
         messages.success(request, f"The engine's hints count again: {cleared}.")
 
     @admin.action(description="Add tags…", permissions=["change"])
     def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def add(form: TagsForm) -> None:
-            changed = add_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
+            changed = curation.add_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
             messages.success(request, f"Tagged: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Add tags", add)
@@ -450,7 +400,7 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.action(description="Remove tags…", permissions=["change"])
     def untag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def remove(form: TagsForm) -> None:
-            changed = remove_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
+            changed = curation.remove_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
             messages.success(request, f"Took tags from: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Remove tags", remove)
@@ -462,7 +412,7 @@ class WorkflowAdmin(ToolPagesMixin):
         def add(form: ToolsetForm) -> None:
             toolset = form.cleaned_data["toolset"]
             added = add_to_toolset(toolset, queryset, by=actor_of(request))
-            page = link(toolset, "catalogue_toolset_change", toolset.pk)
+            page = html.link(toolset, "catalogue_toolset_change", toolset.pk)
             messages.success(request, format_html("Added to {}: {}.", page, added))
 
         return ask_for_selected(self, request, queryset, ToolsetForm, "Add to a toolset", add)
@@ -472,20 +422,20 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="tool name", ordering="tool_name")
     def tool(self, workflow: Workflow) -> SafeString:
-        return wrapped(workflow.tool_name)
+        return html.wrapped(workflow.tool_name)
 
     def labels(self, workflow: Workflow) -> SafeString:
         hints = workflow.effective_hints
         told = [
-            badge(words[0], HINT_BADGES.get(name, ""))
+            html.badge(words[0], HINT_BADGES.get(name, ""))
             for name, words in HINT_WORDS.items()
             if hints.get(name)
         ]
-        tags = [chip(tag) for tag in workflow.shown_tags[:SHOWN_TAGS]]
+        tags = [html.chip(tag) for tag in workflow.shown_tags[:SHOWN_TAGS]]
         more = workflow.shown_tags[SHOWN_TAGS:]
         if more:
             tags.append(format_html('<span title="{}">+{}</span>', ", ".join(more), len(more)))
-        return side_by_side([*told, *tags])
+        return html.side_by_side([*told, *tags])
 
     @admin.display(description="source, category", ordering="source__name")
     def origin(self, workflow: Workflow) -> SafeString:
@@ -496,30 +446,30 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="changed", ordering="changed_at")
     def changed(self, workflow: Workflow) -> str:
-        return ago(workflow.changed_at)
+        return html.ago(workflow.changed_at)
 
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
-        title, description = shortened(workflow.title), workflow.shown_description
+        title, description = html.shortened(workflow.title), workflow.shown_description
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem"
         return format_html(
             '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div>{}</div>',
             look,
             title,
-            shortened(description, SHOWN_DESCRIPTION) if description else "",
+            html.shortened(description, SHOWN_DESCRIPTION) if description else "",
             self.labels(workflow),
         )
 
     @admin.display(description="enabled", ordering="enabled")
     def state(self, workflow: Any) -> SafeString:
-        badges = side_by_side(
+        badges = html.side_by_side(
             filter(None, [_state_badges(workflow, workflow.explanation), review_badge(workflow)])
         )
         return render_to_string(
             "catalogue/admin/switch.html",
             {
                 "workflow": workflow,
-                "classes": " ".join(SWITCH_CLASSES),
+                "classes": " ".join(widgets.SWITCH_CLASSES),
                 "may": workflow.may_be_switched,
                 "badges": badges,
             },
@@ -527,19 +477,19 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="arguments")
     def told_arguments(self, workflow: Workflow) -> SafeString:
-        return paragraphs("\n".join(_override_lines(workflow)))
+        return html.paragraphs("\n".join(_override_lines(workflow)))
 
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:
-        return paragraphs(workflow.description)
+        return html.paragraphs(workflow.description)
 
     @admin.display(description="engine's tags")
     def upstream_tags(self, workflow: Workflow) -> SafeString:
-        return side_by_side(map(chip, workflow.tags))
+        return html.side_by_side(map(html.chip, workflow.tags))
 
     @admin.display(description="engine's hints")
     def upstream_hints(self, workflow: Workflow) -> str:
-        return side_by_side(map(badge, _hint_words(workflow.hints))) or DASH
+        return html.side_by_side(map(html.badge, _hint_words(workflow.hints))) or html.DASH
 
     @admin.display(description="engine's type")
     def upstream_type(self, workflow: Workflow) -> str:
@@ -555,18 +505,19 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="engine's icons")
     def upstream_icons(self, workflow: Workflow) -> SafeString:
-        return side_by_side(icon_or_address(icon["src"]) for icon in workflow.icons)
+        return html.side_by_side(html.icon_or_address(icon["src"]) for icon in workflow.icons)
 
     def panel(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
         explanation = explain_exposure(obj, _present_chain())
-        aliases = ((name, exactly(until)) for name, until in obj.live_aliases.items())
-        executions = link(
+        refused = find_refusals(obj.tool_name, obj.offered_input_schema, limit=limit_for_tools(None))
+        aliases = ((name, html.exactly(until)) for name, until in obj.live_aliases.items())
+        executions = html.link(
             "Executions", "executions_execution_changelist", query=f"?workflow__id__exact={obj.pk}"
         )
         return {
-            "headline": [side_by_side([_state_badges(obj, explanation), _filter_link(explanation)])],
+            "headline": [html.side_by_side([_state_badges(obj, explanation), _filter_link(explanation)])],
             "facts": [
-                ("Source", link(obj.source, "catalogue_source_change", obj.source_id)),
+                ("Source", html.link(obj.source, "catalogue_source_change", obj.source_id)),
                 ("Can be mistaken for", obj.resembles),
                 ("Engine's name", obj.name),
                 ("Engine's id", obj.upstream_id),
@@ -575,24 +526,27 @@ class WorkflowAdmin(ToolPagesMixin):
                     f"{obj.category}, {obj.version}, {obj.get_execution_type_display()}",
                 ),
                 ("Author", obj.author),
-                ("First seen", exactly(obj.first_seen_at)),
-                ("Changed upstream", exactly(obj.changed_at)),
-                ("Missing since", exactly(obj.missing_since)),
+                ("First seen", html.exactly(obj.first_seen_at)),
+                ("Changed upstream", html.exactly(obj.changed_at)),
+                ("Missing since", html.exactly(obj.missing_since)),
                 ("Former names that still work", format_html_join(", ", "{} until {}", aliases)),
                 ("Toolsets", _toolset_links(obj)),
-                ("MCP hints", side_by_side(map(badge, _hint_words(obj.effective_hints)))),
-                ("Icon", side_by_side(icon_or_address(icon["src"]) for icon in obj.shown_icons)),
-                ("Some model providers refuse", _refusal_sentence(obj)),
+                ("MCP hints", html.side_by_side(map(html.badge, _hint_words(obj.effective_hints)))),
+                ("Icon", html.side_by_side(html.icon_or_address(icon["src"]) for icon in obj.shown_icons)),
+                (
+                    "Some model providers refuse",
+                    f"{'; '.join(refused)}. Portable toolsets mend that." if refused else "",
+                ),
                 ("Executions", executions),
-                *(tell(request, obj) for tell in self.further_facts),
+                *(fact(request, obj) for fact in self.further_facts),
             ],
             "links": [one for offer in self.further_links for one in offer(request, obj)],
-            "sections": [tell(request, obj) for tell in self.further_sections],
+            "sections": [section(request, obj) for section in self.further_sections],
             "schema_problem": obj.schema_problem,
             "argument_problems": obj.argument_problems,
-            "input_schema": pretty_json(obj.input_schema),
-            "output_schema": pretty_json(obj.output_schema) if obj.output_schema else "",
-            "metadata": pretty_json(obj.metadata) if obj.metadata else "",
+            "input_schema": html.pretty_json(obj.input_schema),
+            "output_schema": html.pretty_json(obj.output_schema) if obj.output_schema else "",
+            "metadata": html.pretty_json(obj.metadata) if obj.metadata else "",
         }
 
 
@@ -603,7 +557,7 @@ def _toolset_links(workflow: Workflow) -> SafeString:
         "{} ({}{})",
         (
             (
-                link(membership.toolset, "catalogue_toolset_change", membership.toolset.pk),
+                html.link(membership.toolset, "catalogue_toolset_change", membership.toolset.pk),
                 "picked by hand" if membership.picked else "by its rules",
                 "" if membership.toolset.enabled else ", disabled",
             )
@@ -617,24 +571,24 @@ def _present_chain() -> FilterChain[WorkflowFilter]:
 
 
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
-    badges = [badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
+    badges = [html.badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
     if getattr(workflow, "has_changed", False):
-        told = "The engine has changed it since this page was made. Load the page again, and look at it."
-        badges.append(badge("changed meanwhile", "danger", title=told))
+        message = "The engine has changed it since this page was made. Load the page again, and look at it."
+        badges.append(html.badge("changed meanwhile", "danger", title=message))
     if workflow.schema_problem:
-        badges.append(badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
+        badges.append(html.badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
     if workflow.resembles:
-        told = f"Its name or title can be mistaken for {workflow.resembles}."
-        badges.append(badge("look-alike", "danger", title=told))
+        message = f"Its name or title can be mistaken for {workflow.resembles}."
+        badges.append(html.badge("look-alike", "danger", title=message))
     if not workflow.shown_description:
-        badges.append(badge("needs a description", "warning", title="Agents choose by it."))
-    return side_by_side(badges)
+        badges.append(html.badge("needs a description", "warning", title="Agents choose by it."))
+    return html.side_by_side(badges)
 
 
 def _filter_link(explanation: Explanation) -> str:
     rule = explanation.deciding_filter
     if rule is not None:
-        return format_html("by filter {}", link(rule, "catalogue_workflowfilter_change", rule.pk))
+        return format_html("by filter {}", html.link(rule, "catalogue_workflowfilter_change", rule.pk))
     if explanation.visibility == Visibility.FILTERED:
         return "no filter includes it"
     return ""
@@ -651,13 +605,8 @@ def _override_lines(workflow: Workflow) -> Iterator[str]:
 
 
 def _in_seconds(seconds: int | None) -> str:
-    return DASH if seconds is None else f"{seconds:,} s"
+    return html.DASH if seconds is None else f"{seconds:,} s"
 
 
 def _hint_words(hints: dict[str, bool]) -> list[str]:
     return [words[not hints[name]] for name, words in HINT_WORDS.items() if name in hints]
-
-
-def _refusal_sentence(workflow: Workflow) -> str:
-    refused = find_refusals(workflow.tool_name, workflow.offered_input_schema, limit=limit_for_tools(None))
-    return f"{'; '.join(refused)}. Portable toolsets mend that." if refused else ""

@@ -1,8 +1,6 @@
-"""Making the catalogue match a configuration file, in one transaction and one revision.
-
-A plan runs the same code and rolls back. The file describes an object as a whole: fields that it leaves out
-get their defaults. Objects and sections that it does not have stay, unless they are pruned.
-"""
+"""Making the catalogue match a configuration file, in one transaction and one revision. A plan runs the same
+code and rolls back. The file describes an object as a whole: fields that it leaves out get their defaults.
+Objects and sections that it does not have stay, unless they are pruned."""
 
 import hashlib
 import json
@@ -45,7 +43,7 @@ from catalogue.history import Actor, record_changes, record_deletion, remember_r
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import Review, Revision, Source, Toolset, Workflow, WorkflowFilter
-from catalogue.models.workflow import tell_alias
+from catalogue.models.workflow import describe_alias
 from catalogue.naming import make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
@@ -57,8 +55,7 @@ from connectors.formats.yaml import Path
 
 SHOWN_VALUE = 160
 SHOWN_BEFORE = 30
-SHOWN_CHANGES = 12
-"""Per object in the history."""
+SHOWN_CHANGES = 12  # Per object in the history
 
 
 class Verb(StrEnum):
@@ -93,8 +90,7 @@ class PlannedChange:
         return "\n".join(lines)
 
     @property
-    def told(self) -> str:
-        """For the object's history."""
+    def summary(self) -> str:
         shown = "; ".join(map(str, self.fields[:SHOWN_CHANGES]))
         more = len(self.fields) - SHOWN_CHANGES
         return shown + (f"; and {more} more" if more > 0 else "")
@@ -102,8 +98,6 @@ class PlannedChange:
 
 @dataclass(slots=True)
 class Plan:
-    """All changes of an import, in order."""
-
     changes: list[PlannedChange] = field(default_factory=list)
     is_done: bool = False
 
@@ -127,7 +121,6 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Equal for equal changes."""
         return hashlib.sha256("\n".join(map(str, self.changes)).encode()).hexdigest()
 
 
@@ -167,30 +160,25 @@ NOT_LISTED = (
 )
 DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
 DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
-UNCHECKED = ["source", "former_tool_names", *DECLARED]
-"""Columns that are validated elsewhere."""
+UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 NAMES = {column: name for name, column in WORKFLOW.names.items()}
 
 LISTED_PREFIX = "listed "
-"""Prefix of fields of the section `listed` in a plan."""
 
-Layer = Mapping[str, Any]
-"""The engine's fields of a workflow, by the model's names."""
+Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
 
 
 @dataclass(slots=True)
 class Workflows:
-    """The rows to write. All sources together, because tool names are unique across them."""
+    """The rows to write, of all sources together, because tool names are unique across them."""
 
     file: CatalogueFile
     prune: bool
     added: list[Workflow] = field(default_factory=list)
     changed: dict[Workflow, tuple[FieldChange, ...]] = field(default_factory=dict)
     removed: list[Workflow] = field(default_factory=list)
-    accepted: list[Workflow] = field(default_factory=list)
-    """Rows whose held change was accepted in the catalogue that the file comes from."""
-    is_declared: bool = False
-    """Some workflows are declared here, so their listed fields are written too."""
+    accepted: list[Workflow] = field(default_factory=list)  # Their held change is accepted in the file
+    is_declared: bool = False  # Some workflows are declared here, so their listed fields are written too
     _paths: dict[int, Path] = field(default_factory=dict)
 
     def path_of(self, row: Workflow) -> Path:
@@ -198,7 +186,6 @@ class Workflows:
         return self._paths[id(row)]
 
     def read(self, source: Source) -> None:
-        """Compare the file's workflows of a source with the stored ones."""
         curated = self.file.mapping(("workflows", source.name))
         listed = self.file.mapping(("listed", source.name))
         present = {row.upstream_id: row for row in source.workflows.select_related("source")}
@@ -243,7 +230,7 @@ class Workflows:
                 message = f"the tool name {row.tool_name} belongs to {holder}"
                 self.file.refuse(self.path_of(row), f"{message}: rename one of them, here or in the file")
             elif row.tool_name in aliases and (alias := aliases[row.tool_name])[0] is not row:
-                message = tell_alias(alias[0].tool_name, alias[1])
+                message = describe_alias(alias[0].tool_name, alias[1])
                 self.file.refuse(self.path_of(row), f"{row.tool_name}: {message}")
         names = {*taken, *counts, *aliases}
         for row in self.added:
@@ -276,7 +263,6 @@ class Workflows:
         return {**layer, MISSING: row.missing_since is not None}
 
     def _settle(self) -> None:
-        """Remove reviews that the import decides."""
         for start in range(0, len(self.accepted), BATCH):
             batch = self.accepted[start : start + BATCH]
             Review.objects.changes().filter(workflow__in=batch).delete()
@@ -372,43 +358,34 @@ def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
 
 
 VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}
-"""The verbs of Django's permissions."""
 CHANGE_SOURCE = "catalogue.change_source"
 GROUPS_REFUSED = (
     "groups are changed by superusers in the admin, and by manage.py import_catalogue; leave the section out"
 )
-Rights = Callable[[str], bool]
-"""Whether the actor has a permission such as `catalogue.change_source`."""
+Rights = Callable[[str], bool]  # Whether the actor has a permission such as `catalogue.change_source`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogueImportRequest:
-    file: CatalogueFile
-    """Parsed anew for each import, which consumes it."""
+    file: CatalogueFile  # Parsed anew for each import, which consumes it
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """By source and setting; others stay as stored."""
-    prune: bool = False
-    """Remove objects that the file's sections do not have."""
-    sources_only: bool = False
-    """Import only settings and sources, to list them before the rest; new workflows are hidden until then."""
-    tell_where: Callable[[str, str], str] = lambda source, secret: "give it with the file"
+    prune: bool = False  # Remove objects that the file's sections do not have
+    sources_only: bool = False  # Settings and sources, to list these first; new workflows stay hidden
+    secret_hint: Callable[[str, str], str] = lambda source, secret: "give it with the file"
     """How to give a missing secret, for the error message."""
     by: Actor
-    rights: Rights | None = None
-    """None allows everything."""
+    rights: Rights | None = None  # None allows everything
     dry_run: bool = False
-    expected: str = ""
-    """Digest of the plan that the user confirmed; any other plan raises PlanChanged."""
+    expected: str = ""  # Digest of the plan that the user confirmed; any other plan raises PlanChanged
 
 
-def rights_of(user: Any) -> Rights:
-    """Groups grant permissions, so only superusers may change them."""
+def rights_of(user: Any | None) -> Rights:
+    """Groups grant permissions, so only superusers may change them. None is the bearer of a token: users who
+    may not change groups can grant the scope `catalogue:admin`."""
+    if user is None:
+        return lambda name: not name.startswith("auth.")
     return lambda name: user.is_superuser or (not name.startswith("auth.") and user.has_perm(name))
-
-
-def token_rights(name: str) -> bool:
-    """The scope `catalogue:admin` can be granted by users who may not change groups."""
-    return not name.startswith("auth.")
 
 
 def import_catalogue(request: CatalogueImportRequest) -> Plan:
@@ -475,7 +452,7 @@ class _Import:
         """Add it to the plan and the history, and refuse it without the permission."""
         change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=tuple(fields))
         self._plan.changes.append(change)
-        message = f"Import: {change.told or ('deleted' if verb is Verb.REMOVE else 'added')}."
+        message = f"Import: {change.summary or ('deleted' if verb is Verb.REMOVE else 'added')}."
         if verb is Verb.REMOVE and not isinstance(row, Workflow):
             # Needs the row to exist; a workflow only leaves the list.
             record_deletion(self._by, [row], message)
@@ -594,7 +571,7 @@ class _Import:
             self._file.refuse(path, message)
             return None
         if missing := [one for one in named if one not in given and one not in stored]:
-            where = self._request.tell_where(str(path[1]), missing[0])
+            where = self._request.secret_hint(str(path[1]), missing[0])
             self._file.refuse(path, f"the secret {missing[0]} is not stored here: {where}")
             return None
         return {one: given.get(one) or stored[one] for one in named}
@@ -764,7 +741,9 @@ class _Import:
         if rules is None:
             return
         before = {} if toolset is None else describe_toolset(toolset)
-        wanted = _toolset_as(slug, values, rules, picked)
+        described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
+        wanted = TOOLSET.decided(Toolset(slug=slug, **values))
+        wanted |= ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})
         if toolset is not None and before == wanted:
             return
         if toolset is not None:
@@ -795,22 +774,10 @@ class _Import:
         try:
             check()
         except ValidationError as error:
-            names = (
-                {column: name for name, column in WORKFLOW.names.items()} if path[0] == "workflows" else {}
-            )
-            self._file.refuse_all(path, error, names)
+            self._file.refuse_all(path, error, NAMES if path[0] == "workflows" else {})
             return True
         return False
 
 
 def _rule_key(rule: Any) -> tuple[Any, ...]:
     return rule.action, rule.subject, rule.syntax, rule.pattern
-
-
-def _toolset_as(
-    slug: str, values: dict[str, Any], rules: list[dict[str, Any]], picked: list[str]
-) -> dict[str, Any]:
-    """The toolset in the file as the export would describe it."""
-    decided = TOOLSET.decided(Toolset(slug=slug, **values))
-    described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
-    return decided | ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})

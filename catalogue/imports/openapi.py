@@ -1,7 +1,4 @@
-"""Importing an OpenAPI document: each chosen operation becomes an HTTP tool.
-
-An operation that cannot be a tool is refused with its reason and stops no other one.
-"""
+"""Importing OpenAPI documents: each chosen operation becomes an HTTP tool or is refused with its reason."""
 
 import gc
 import json
@@ -25,10 +22,9 @@ from catalogue.imports.pipeline import (
     policy_for_new,
     stored_secrets,
 )
-from catalogue.imports.targets import address_of, free_source_name
-from catalogue.imports.tools import StoredTools, ToolChange, store_tools
+from catalogue.imports.tools import StoredTools, ToolChange, address_of, free_source_name, store_tools
 from catalogue.models import Revision, Source
-from catalogue.patterns import compile_pattern
+from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
 from catalogue.sources import create_source
 from connectors.http_tools.config import HttpConfig
@@ -40,32 +36,31 @@ from connectors.http_tools.openapi.document import (
     note_on_servers,
     quoted,
 )
-from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, refusal_of
+from connectors.http_tools.openapi.operations import ReadTools, Selection, read_tools, refusal_of
 from connectors.http_tools.openapi.security import Settings, settings_for
 
-LARGE_LIST = 20_000
-"""Tokens of `tools/list` above which a compact toolset serves agents better."""
+LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serves agents better
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenApiImportRequest(ImportRequest):
     """Without a source, the API's address decides; secrets and settings are for a new source."""
 
-    base_url: str = ""
-    """Replaces the document's first server."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """HttpConfig's fields, besides what the document says."""
+    base_url: str = ""  # Replaces the document's first server
+    settings: dict[str, Any] = field(default_factory=dict)  # HttpConfig's further fields
     selection: Selection = field(default_factory=Selection)
 
 
-TELLING = ("authentication", "api_key_in", "api_key_name")
-"""The settings that say how a source authenticates."""
+AUTHENTICATION = (
+    "authentication",
+    "api_key_in",
+    "api_key_name",
+)  # Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetApi:
-    source: Source | None
-    """None for a new source."""
+    source: Source | None  # None for a new source
     name: str
     base_url: str
     config: dict[str, Any]
@@ -75,12 +70,9 @@ class TargetApi:
     def authentication(self) -> Settings:
         """The settings of authentication, with defaults filled in."""
         fields = HttpConfig.model_fields
-        settings = {name: str(self.config.get(name, fields[name].default)) for name in TELLING}
-        return (
-            settings
-            if settings["authentication"] == "api_key"
-            else {"authentication": settings["authentication"]}
-        )
+        settings = {name: str(self.config.get(name, fields[name].default)) for name in AUTHENTICATION}
+        kind = settings["authentication"]
+        return settings if kind == "api_key" else {"authentication": kind}
 
     @property
     def lacking(self) -> str:
@@ -93,14 +85,11 @@ class TargetApi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedTool:
-    """An operation that became a tool, or would in a dry run."""
-
     method: str
     path: str
     tags: list[str]
     stored: ToolChange
-    notes: list[str]
-    """Parts of the operation that the tool leaves out."""
+    notes: list[str]  # Parts of the operation that the tool leaves out
 
 
 @dataclass(kw_only=True)
@@ -112,11 +101,9 @@ class OpenApiImport(ImportOutcome):
     tools: list[ImportedTool]
     removed: list[ToolChange]
     refused: list[RefusedOperation]
-    deprecated: int
-    """Operations left out because the document marks them as deprecated."""
+    deprecated: int  # Operations left out because the document marks them as deprecated
     not_chosen: int
-    characters: int
-    """Size of the tools in `tools/list`."""
+    characters: int  # Size of the tools in `tools/list`
 
     @property
     def tokens(self) -> int:
@@ -128,10 +115,7 @@ class OpenApiImport(ImportOutcome):
 
 
 def import_document(request: OpenApiImportRequest) -> OpenApiImport:
-    """Store the operations that can be tools; each of the others is refused with its reason.
-
-    Raises ImportRefused where the document or the settings cannot be used.
-    """
+    """Refuses each operation that cannot be a tool. Raises ImportRefused for a useless document."""
     with _collection_paused():
         try:
             document = Document.read(request.content)
@@ -142,7 +126,7 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
                 base_url=target.base_url,
                 settings=target.authentication,
                 selection=request.selection,
-                usable_pattern=_is_usable,
+                usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
             )
             with transaction.atomic():
                 Revision.lock()
@@ -235,13 +219,25 @@ def _store_found(
     source = _create(request, target) if target.source is None and found.tools else target.source
     stored = _store(request, target, found)
     by_name = {change.name: change for change in stored.tools}
-    characters = sum(map(_size_in_list, found.tools))
+    characters = 0  # An estimate
+    for one in (tool.config for tool in found.tools):
+        listed = {"name": one.name, "title": one.title, "description": one.description}
+        characters += len(json.dumps(listed | {"inputSchema": one.input_schema}, separators=(",", ":")))
     outcome = OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),
         base_url=target.base_url,
         authentication=target.authentication["authentication"],
-        tools=[_imported(tool, by_name.pop(tool.config.name)) for tool in found.tools],
+        tools=[
+            ImportedTool(
+                method=tool.operation.method,
+                path=tool.operation.path,
+                tags=tool.operation.tags,
+                stored=by_name.pop(tool.config.name),
+                notes=tool.notes,
+            )
+            for tool in found.tools
+        ],
         removed=list(by_name.values()),
         refused=found.refused,
         deprecated=found.deprecated,
@@ -300,17 +296,6 @@ def _move_refused(found: ReadTools, refusal: ToolsRefused) -> None:
     found.tools = [tool for position, tool in enumerate(found.tools) if position not in reasons]
 
 
-def _imported(tool: ReadTool, change: ToolChange) -> ImportedTool:
-    operation = tool.operation
-    return ImportedTool(
-        method=operation.method,
-        path=operation.path,
-        tags=operation.tags,
-        stored=change,
-        notes=tool.notes,
-    )
-
-
 def _notes(document: Document, target: TargetApi, found: ReadTools) -> Iterator[str]:
     if note := note_on_servers(document, target.base_url):
         yield note
@@ -329,21 +314,6 @@ def _size_notes(characters: int, *, exposes: bool) -> Iterator[str]:
         )
 
 
-def _size_in_list(tool: ReadTool) -> int:
-    """An estimate in characters."""
-    config = tool.config
-    listed = {"name": config.name, "title": config.title, "description": config.description}
-    return len(json.dumps(listed | {"inputSchema": config.input_schema}, separators=(",", ":")))
-
-
-def _is_usable(pattern: str) -> bool:
-    try:
-        compile_pattern(pattern)
-    except ValueError:
-        return False
-    return True
-
-
 QUOTED = re.compile(r'"[^"]*"')
 WITHOUT_TAG = "without a tag"
 
@@ -358,8 +328,6 @@ class RefusalGroup:
 
 @dataclass(frozen=True, slots=True)
 class NoteGroup:
-    """Tools with the same part left out."""
-
     note: str
     tools: list[ImportedTool]
 

@@ -13,27 +13,18 @@ from connectors.http_tools.checks import InvalidTool
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
     content: bytes = field(repr=False)
-    source: str = ""
-    """An existing source, or the name of a new one."""
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of the source, by setting."""
-    prune: bool = False
-    """Remove the source's workflows that the content does not have."""
+    source: str = ""  # An existing source, or the name of a new one
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)  # Of the source, by setting
+    prune: bool = False  # Remove the source's workflows that the content does not have
     expose: bool = False
-    """Enable new workflows at once."""
-    dry_run: bool = False
-    """Return what the import would change, and write nothing."""
-    by: Actor | None = None
-    """The actor in the history; None keeps the import out of it."""
+    dry_run: bool = False  # Return what the import would change, and write nothing
+    by: Actor | None = None  # The actor in the history; None keeps the import out of it
 
 
 @dataclass(kw_only=True)
 class ImportOutcome:
-    """What an import changes, or would change in a dry run."""
-
     source: str
     is_new: bool
-    """Whether the import creates the source."""
     notes: list[str]
     dry_run: bool
 
@@ -83,10 +74,8 @@ def stored_secrets(source: Source | None) -> dict[str, str]:
 class ToolFault:
     """One offending place of a submission."""
 
-    position: int | None = None
-    """Index of the tool; None for what concerns no single tool, such as the source's name."""
-    path: str = ""
-    """JSON Pointer into the tool's ToolConfig; without a position into the submission: `/source`."""
+    position: int | None = None  # Of the tool; None for what concerns no single one, such as the source
+    path: str = ""  # JSON Pointer into the ToolConfig; without a position into the submission
     message: str
 
 

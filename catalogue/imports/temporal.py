@@ -1,7 +1,4 @@
-"""Importing a file that declares a Temporal service and its workflows.
-
-Everything is checked before anything is written.
-"""
+"""Importing a file that declares a Temporal service and its workflows: all of it, or nothing."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,22 +51,16 @@ OWN_SETTINGS = ("definitions", "definitions_file")
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalImportRequest(ImportRequest):
-    """Secrets are by the file's names or the settings', and override those in the file.
-
-    `expose` applies to new sources only.
-    """
+    """Secrets, by the file's or the settings' names, override the file's. `expose`: of a new source only."""
 
     source: str = USUAL_NAME
-    path: str = ""
-    """If set, each refresh reads the file there; otherwise the content is stored."""
+    path: str = ""  # If set, each refresh reads the file there; otherwise the content is stored
 
 
 @dataclass(kw_only=True)
 class TemporalImport(ImportOutcome):
-    changes: dict[str, Change]
-    """By workflow name."""
-    settings: list[str]
-    """Changed settings of the source, by the file's names."""
+    changes: dict[str, Change]  # By workflow name
+    settings: list[str]  # Changed settings of the source, by the file's names
     health: Health | None = None
 
     def count(self, change: Change) -> int:
@@ -77,10 +68,8 @@ class TemporalImport(ImportOutcome):
 
 
 def import_file(request: TemporalImportRequest) -> TemporalImport:
-    """Create or update the source and its workflows. Raises ImportRefused, and changes nothing then.
-
-    Temporal need not be reachable; the outcome's `health` says whether it is.
-    """
+    """Create or update the source and its workflows. Raises ImportRefused, and changes nothing then. Temporal
+    need not be reachable; the outcome's `health` says whether it is."""
     if request.dry_run:
         prepared = _prepare(request)
         prepared.outcome.health = check_candidate(prepared.candidate())
@@ -109,7 +98,6 @@ class _Prepared:
     outcome: TemporalImport
 
     def candidate(self) -> Source:
-        """An unsaved source with the new settings."""
         candidate = Source(name=self.outcome.source, kind=KIND, config=self.config)
         candidate.credentials = self.credentials
         return candidate

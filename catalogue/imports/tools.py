@@ -1,11 +1,10 @@
-"""HTTP tools that are declared here: storing, replacing and removing them.
+"""HTTP tools declared here: storing, replacing and removing them, each submission in one transaction."""
 
-Everything is checked before anything is written, and one submission is one transaction.
-"""
-
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import pydantic
 from django.core.exceptions import ValidationError
@@ -18,8 +17,7 @@ from catalogue.exposure import Visibility, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
-from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new
-from catalogue.imports.targets import TargetSource, find_targets
+from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow, WorkflowFilter
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import Change, Listing, foresee_changes, read_listing, reconcile
@@ -29,13 +27,12 @@ from connectors.definitions import WorkflowDefinition
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 from connectors.formats.yaml import UnusableText, read_document
-from connectors.http_tools.checks import InvalidTool, ToolProblem, definition_of
-from connectors.http_tools.tool import ToolConfig
+from connectors.http_tools.checks import Connection, InvalidTool, ToolProblem, connection_of, definition_of
+from connectors.http_tools.tool import Authentication, Endpoint, ToolConfig
 
 MOST_TOOLS = 1_000
 SHOWN_STEP = 100
-MOST_BYTES = 4_194_304
-"""Of JSON; a quarter of it for YAML, which takes longer to read."""
+MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
 
 class ToolSubmission(BaseModel):
@@ -53,11 +50,10 @@ class ToolSubmission(BaseModel):
     expose: bool = True
     """Whether agents see new tools at once, filters permitting."""
     dry_run: bool = False
-    """Store nothing, tell what would change."""
+    """Store nothing, show what would change."""
 
 
-BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]
-"""Keys that belong beside the tools rather than in one."""
+BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]  # Keys beside the tools
 
 
 def read_text(content: bytes) -> Any:
@@ -81,7 +77,6 @@ def read_submission(raw: Any) -> ToolSubmission:
 
 
 def read_tool(raw: Any) -> ToolConfig:
-    """Raises ToolsRefused with all faults."""
     return _validated({"tools": [raw]}).tools[0]
 
 
@@ -136,6 +131,242 @@ def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> I
             yield str(part)[:SHOWN_STEP]
 
 
+LONGEST_HOST = 60  # Leaves room for a number in a source's name of at most 64 characters
+
+SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
+
+
+@dataclass(kw_only=True, slots=True)
+class TargetSource:
+    source: Source | None  # None for a new source
+    name: str
+    base_url: str
+    settings: dict[str, Any] = field(default_factory=dict)  # Authentication of a new source
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    positions: list[int] = field(default_factory=list)  # Indexes of its tools in the submission
+
+
+Identity = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubmittedTool:
+    position: int
+    tool: ToolConfig
+    connection: Connection
+
+    @property
+    def authentication(self) -> Authentication:
+        return self.tool.api.authentication
+
+    @property
+    def names_authentication(self) -> bool:
+        return "authentication" in self.tool.api.model_fields_set
+
+    def fault(self, message: str, path: str = "") -> ToolFault:
+        return ToolFault(position=self.position, path=path, message=message)
+
+    def fault_of_secret(self, message: str) -> ToolFault:
+        return self.fault(message, f"/api/authentication/{SECRET_OF[self.authentication.type]}")
+
+
+class _NoTarget(Exception):
+    def __init__(self, fault: ToolFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def find_targets(
+    tools: Sequence[ToolConfig], *, source: str | None
+) -> tuple[list[TargetSource], list[ToolFault]]:
+    """Find or plan the source of each tool; faults are returned for the tools without one. Without a named
+    source, a tool goes to the source whose address its endpoint begins with and that authenticates alike; one
+    that already has a tool of its name comes first. Its secrets are those of the source, or left out. Locks
+    the rows of sources and writes nothing."""
+    sources = list(Source.objects.select_for_update().filter(kind=KIND).order_by("name"))
+    placed, faults = _read_connections(tools)
+    places = _NamedTarget(source, sources) if source is not None else _TargetsByAddress(sources, placed)
+    for one in placed:
+        try:
+            places.take(one)
+        except _NoTarget as error:
+            faults.append(error.fault)
+    return places.targets, faults
+
+
+def _read_connections(tools: Sequence[ToolConfig]) -> tuple[list[SubmittedTool], list[ToolFault]]:
+    placed: list[SubmittedTool] = []
+    faults: list[ToolFault] = []
+    for position, tool in enumerate(tools):
+        try:
+            placed.append(SubmittedTool(position=position, tool=tool, connection=connection_of(tool)))
+        except InvalidTool as invalid:
+            faults += faults_of(invalid, position)
+    return placed, faults
+
+
+class _TargetsByAddress:
+    def __init__(self, sources: list[Source], placed: list[SubmittedTool]) -> None:
+        self._sources = sources
+        names = {one.tool.name for one in placed}
+        known = Workflow.objects.filter(source__in=sources, upstream_id__in=names)
+        self._known = set(known.values_list("source_id", "upstream_id"))
+        self._targets: dict[Any, TargetSource] = {}
+        self._names = set(Source.objects.values_list("name", flat=True))
+
+    @property
+    def targets(self) -> list[TargetSource]:
+        return [target for target in self._targets.values() if target.positions]
+
+    def take(self, submitted: SubmittedTool) -> None:
+        found = self._find(submitted)
+        target = (
+            self._targets.setdefault(found.pk, _target_of(found)) if found else self._new_target(submitted)
+        )
+        target.positions.append(submitted.position)
+
+    def _find(self, submitted: SubmittedTool) -> Source | None:
+        """Raises _NoTarget if its secrets differ or several sources fit."""
+        fitting = [source for source in self._sources if fits(source, submitted)]
+        if fitting and submitted.connection.secrets:
+            owners = [source for source in fitting if _own_secrets(source) == submitted.connection.secrets]
+            if not owners:
+                raise _NoTarget(submitted.fault_of_secret(other_secrets(fitting[0])))
+            fitting = owners
+        known = [source for source in fitting if (source.pk, submitted.tool.name) in self._known]
+        closest = max((len(address_of(source)) for source in fitting), default=0)
+        best = known or [source for source in fitting if len(address_of(source)) == closest]
+        if len(best) > 1:
+            names = ", ".join(source.name for source in best)
+            message = f"It may belong to several sources ({names}). {SAY_WHICH}"
+            raise _NoTarget(submitted.fault(message))
+        return best[0] if best else None
+
+    def _new_target(self, submitted: SubmittedTool) -> TargetSource:
+        key = (submitted.connection.base_url, identity(submitted.authentication))
+        if key not in self._targets:
+            name = free_source_name(submitted.connection.base_url, self._names)
+            self._names.add(name)
+            self._targets[key] = _new_target(name, submitted)
+        _add_secrets(self._targets[key], submitted)
+        return self._targets[key]
+
+
+class _NamedTarget:
+    def __init__(self, name: str, sources: list[Source]) -> None:
+        self._name = name
+        self._source = next((source for source in sources if source.name == name), None)
+        self._target = _target_of(self._source) if self._source else None
+        self._taken = not self._source and Source.objects.filter(name=name).exists()
+
+    @property
+    def targets(self) -> list[TargetSource]:
+        return [self._target] if self._target and self._target.positions else []
+
+    def take(self, submitted: SubmittedTool) -> None:
+        if self._taken:
+            message = (
+                f"Source {self._name} is of another kind: HTTP tools belong to a source of the kind {KIND}."
+            )
+            raise _NoTarget(ToolFault(path="/source", message=message))
+        self._target = self._target or _new_target(self._name, submitted)
+        if self._source is not None:
+            _check_belongs(self._source, submitted)
+        else:
+            _join(self._target, submitted)
+        self._target.positions.append(submitted.position)
+
+
+def _check_belongs(source: Source, submitted: SubmittedTool) -> None:
+    """Reading the endpoint checks the base URL."""
+    if submitted.names_authentication and not authenticates_alike(source, submitted):
+        message = f"Source {source.name} authenticates in another way; leave this out to use its own."
+        raise _NoTarget(submitted.fault(message, "/api/authentication"))
+    if submitted.connection.secrets and submitted.connection.secrets != _own_secrets(source):
+        raise _NoTarget(submitted.fault_of_secret(other_secrets(source)))
+
+
+def _join(target: TargetSource, submitted: SubmittedTool) -> None:
+    """All tools of a new source share its API and its authentication."""
+    if submitted.connection.base_url != target.base_url:
+        message = f"A source is one API: this tool is not at {target.base_url}, where the first one is."
+        raise _NoTarget(submitted.fault(message, "/api/endpoint"))
+    if not submitted.names_authentication:
+        return
+    if identity(authentication_of(target.settings)) != identity(submitted.authentication):
+        message = "A source authenticates in one way: this tool's is another than the first one's."
+        raise _NoTarget(submitted.fault(message, "/api/authentication"))
+    _add_secrets(target, submitted)
+
+
+def _target_of(source: Source) -> TargetSource:
+    return TargetSource(source=source, name=source.name, base_url=address_of(source))
+
+
+def _new_target(name: str, submitted: SubmittedTool) -> TargetSource:
+    settings = {key: value for key, value in submitted.connection.settings.items() if key != "base_url"}
+    return TargetSource(source=None, name=name, base_url=submitted.connection.base_url, settings=settings)
+
+
+def _add_secrets(target: TargetSource, submitted: SubmittedTool) -> None:
+    """Tools of one source may leave its secrets out, but not give different ones."""
+    given = submitted.connection.secrets
+    if target.secrets and given and target.secrets != given:
+        message = (
+            "An earlier tool of this submission has another one for the same API: name a source for each."
+        )
+        raise _NoTarget(submitted.fault_of_secret(message))
+    target.secrets = target.secrets or given
+
+
+def fits(source: Source, submitted: SubmittedTool) -> bool:
+    try:
+        Endpoint.of(submitted.tool.api.endpoint).path_below(address_of(source))
+    except ValueError:
+        return False
+    return authenticates_alike(source, submitted)
+
+
+def authenticates_alike(source: Source, submitted: SubmittedTool) -> bool:
+    return identity(authentication_of(source.config)) == identity(submitted.authentication)
+
+
+def identity(authentication: Authentication) -> Identity:
+    """The authentication without its secret."""
+    claims = authentication.model_dump(by_alias=True, exclude={SECRET_OF.get(authentication.type, "")})
+    if claims.get("in") == "header":
+        claims["name"] = claims["name"].lower()
+    if "token_url" in claims:
+        claims["token_url"] = claims["token_url"].strip().rstrip("/")
+    return tuple(sorted(claims.items()))
+
+
+def address_of(source: Source) -> str:
+    return str(source.config.get("base_url", ""))
+
+
+def _own_secrets(source: Source) -> dict[str, str]:
+    return {name: secret for name, secret in stored_secrets(source).items() if secret}
+
+
+def other_secrets(source: Source) -> str:
+    return (
+        f"Source {source.name} of this API has another one, which its other tools use. Leave it out to use "
+        'that, change it at the source itself, or name a new source: {"source": ..., "tools": [...]}, or '
+        "`add_tools --source`."
+    )
+
+
+def free_source_name(base_url: str, taken: Set[str]) -> str:
+    """The API's host, numbered if another source has that name."""
+    host = re.sub(r"[^A-Za-z0-9_.-]+", "-", urlsplit(base_url).hostname or "")
+    stem, number = host.lstrip("-_.")[:LONGEST_HOST] or "api", 2
+    name = stem
+    while name in taken:
+        name, number = f"{stem}-{number}", number + 1
+    return name
+
+
 SETTING_PLACES = {
     "base_url": "/api/endpoint",
     "api_key": "/api/authentication/key",
@@ -152,25 +383,19 @@ SETTING_PLACES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolChange:
-    tool_id: str
-    """Its name as a tool: unique and permanent."""
+    tool_id: str  # Its name as a tool: unique and permanent
     name: str
     source: str
     change: Change
     exposed: bool = False
-    hidden_because: str = ""
-    """Empty for an exposed tool."""
+    hidden_because: str = ""  # Empty for an exposed tool
     note: str = ""
     position: int | None = None
-    """Index in the submission; None for a removed tool."""
 
 
 @dataclass(kw_only=True, slots=True)
 class StoredTools:
-    """The result of a submission, or of its dry run."""
-
-    tools: list[ToolChange] = field(default_factory=list)
-    """In the order of the submission, followed by removed tools."""
+    tools: list[ToolChange] = field(default_factory=list)  # In the submission's order, then removed ones
     new_sources: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     dry_run: bool = False
@@ -182,8 +407,7 @@ class SourceUpdate:
 
     target: TargetSource
     listing: Listing
-    position_of: dict[str, int]
-    """By tool name."""
+    position_of: dict[str, int]  # By tool name
 
     @classmethod
     def of(cls, target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolFault]) -> Self:
@@ -224,7 +448,11 @@ class SourceUpdate:
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
         if {*changes.values()} - {Change.UNCHANGED, Change.KEPT}:
-            self._reconcile(source, expose=expose, prune=prune, by=by)
+            run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
+            reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
+            run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+            # The declaration is the listing, also while the API is unreachable.
+            Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
         stored.tools += self._tell(source, changes)
 
     def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
@@ -276,13 +504,6 @@ class SourceUpdate:
                 changes[name] = Change.KEPT
                 del self.listing.layers[name]
 
-    def _reconcile(self, source: Source, *, expose: bool, prune: bool, by: Actor | None) -> None:
-        run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
-        run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
-        # The declaration is the listing, also while the API is unreachable.
-        Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
-
     def _tell(self, source: Source, changes: dict[str, Change]) -> Iterator[ToolChange]:
         workflows = Workflow.objects.filter(source=source, upstream_id__in=changes).for_lists()
         known = {workflow.upstream_id: workflow for workflow in workflows}
@@ -333,10 +554,7 @@ def _unusable_output(problem: str) -> ToolProblem:
 def _note(workflow: Workflow, change: Change) -> str:
     """Set if the tool could not get its usual name."""
     wanted = make_tool_name(
-        name=workflow.name,
-        upstream_id=workflow.upstream_id,
-        source_name=workflow.source.name,
-        taken=set(),
+        name=workflow.name, upstream_id=workflow.upstream_id, source_name=workflow.source.name, taken=set()
     )
     if change is not Change.ADDED or workflow.tool_name == wanted:
         return ""
@@ -354,12 +572,10 @@ def store_tools(
     dry_run: bool = False,
     by: Actor | None = None,
 ) -> StoredTools:
-    """Add the tools, or update existing ones to match. Raises ToolsRefused, and stores nothing then.
-
-    `source` names an existing or a new source; without it the tools' addresses decide. `expose` enables new
-    tools. `prune` removes the other tools of the named source. Without `replace` existing tools stay as they
-    are. `may_add_source` is the caller's permission to add a source. `by` is the actor in the history.
-    """
+    """Add the tools, or update existing ones to match. Raises ToolsRefused, and stores nothing then. `source`
+    names an existing or a new source; without it the tools' addresses decide. `expose` enables new tools.
+    `prune` removes the other tools of the named source. Without `replace` existing tools stay as they are.
+    `may_add_source` is the caller's permission to add a source. `by` is the actor in the history."""
     if prune and (source is None or not replace):
         raise ValueError("Pruning needs the name of a source, and replaces what it has.")
     with transaction.atomic():
@@ -402,10 +618,7 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
 
 
 def remove_tool(workflow: Workflow) -> None:
-    """Remove a tool from the list; its executions stay on record, and stored again it has its id back.
-
-    Raises ValueError for a workflow that is not an HTTP tool.
-    """
+    """Its executions stay; stored again, it gets its id back. Raises ValueError for other workflows."""
     if workflow.source.kind != KIND:
         raise ValueError(f"{workflow.tool_name} is no HTTP tool")
     with transaction.atomic():

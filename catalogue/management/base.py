@@ -4,29 +4,53 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models import QuerySet
 
 from catalogue.curation import UnknownWorkflows, choose_workflows
-from catalogue.database import make_embedded_database
+from catalogue.database import prepare_embedded_database
 from catalogue.models import Source, Workflow
+from connectors.errors import Misconfigured
 
 
 class CatalogueCommand(BaseCommand):
-    """Skips Django's system checks, which `migrate` and CI run and which take half a second.
-
-    Creates a missing embedded database, so that any command may be the first.
-    """
+    """Skips system checks, which cost half a second and run in CI; creates a missing embedded database."""
 
     requires_system_checks: list[str] = []
     makes_database = True
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         if self.makes_database:
-            make_embedded_database()
+            prepare_embedded_database(only_new=True)
         return super().execute(*args, **options)
+
+
+class ImportCommand(CatalogueCommand):
+    refused = "Nothing was imported."
+
+    def read(self, path: str, most_bytes: int) -> bytes:
+        """Reads one byte over the limit, so that the parser refuses larger input; `-` is standard input."""
+        try:
+            if path == "-":
+                return sys.stdin.buffer.read(most_bytes + 1)
+            with open(path, "rb") as file:
+                return file.read(most_bytes + 1)
+        except OSError as error:
+            raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
+
+    @contextmanager
+    def refusals_as_errors(self) -> Iterator[None]:
+        # Commands that import nothing start faster without the importers.
+        from catalogue.imports.pipeline import ImportRefused
+
+        try:
+            yield
+        except (ImportRefused, Misconfigured) as error:
+            raise CommandError(f"{self.refused}\n{error}") from None
 
 
 class WorkflowSelectionCommand(CatalogueCommand):
@@ -41,13 +65,17 @@ class WorkflowSelectionCommand(CatalogueCommand):
         """Raises CommandError for an unknown source or name; nothing is changed then."""
         if options["all"] == bool(options["names"]):
             raise CommandError("Give either names or --all.")
-        source = Source.objects.filter(name=options["source"]).first()
-        if source is None:
-            raise CommandError(f"No such source: {options['source']}")
+        source = source_named(options["source"])
         try:
             return choose_workflows(source, None if options["all"] else options["names"])
         except UnknownWorkflows as error:
             raise CommandError(str(error)) from None
+
+
+def source_named(name: str) -> Source:
+    if (source := Source.objects.filter(name=name).first()) is None:
+        raise CommandError(f"No such source: {name}")
+    return source
 
 
 def json_object(text: str) -> dict[str, Any]:

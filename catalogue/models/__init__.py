@@ -1,25 +1,13 @@
 """What exists in the engines, and what the curators made of it."""
 
-from catalogue.models.discovery_run import DiscoveryRun
 from catalogue.models.filter import ChoosingRule, WorkflowFilter
 from catalogue.models.history import Exposing, HistoryEntry, Recorded, Revision
 from catalogue.models.product_settings import ProductSettings
-from catalogue.models.source import Source
+from catalogue.models.source import DiscoveryRun, Source
 from catalogue.models.toolset import Toolset, ToolsetRule
 from catalogue.models.workflow import Review, Workflow
 
 __all__ = [
-    "ChoosingRule",
-    "DiscoveryRun",
-    "Exposing",
-    "HistoryEntry",
-    "ProductSettings",
-    "Recorded",
-    "Review",
-    "Revision",
-    "Source",
-    "Toolset",
-    "ToolsetRule",
-    "Workflow",
-    "WorkflowFilter",
-]
+    "ChoosingRule", "DiscoveryRun", "Exposing", "HistoryEntry", "ProductSettings", "Recorded", "Review",
+    "Revision", "Source", "Toolset", "ToolsetRule", "Workflow", "WorkflowFilter",
+]  # fmt: skip

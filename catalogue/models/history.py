@@ -53,18 +53,13 @@ class Revision(models.Model):
 
     @classmethod
     def lock(cls) -> None:
-        """Lock the exposed catalogue until the transaction ends; call it before any row is touched.
-
-        So no two workflows get one tool name and no two changes deadlock. SQLite has one writer anyway.
-        """
+        """Lock the exposed catalogue until the transaction ends; call it before any row is touched. So no two
+        workflows get one tool name and no two changes deadlock. SQLite has one writer anyway."""
         cls.objects.select_for_update().get_or_create(pk=1)
 
     @classmethod
     def bump(cls) -> None:
-        """Increment the revision inside the transaction that changes the exposed catalogue.
-
-        Locks like `lock`; without a preceding `lock`, call it before any row is touched.
-        """
+        """Call it in the transaction of a change and, without `lock` before, before touching rows."""
         if not cls.objects.filter(pk=1).update(number=models.F("number") + 1):
             cls.objects.update_or_create(pk=1, defaults={"number": 1})
 

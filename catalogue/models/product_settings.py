@@ -1,5 +1,3 @@
-"""Product settings that administrators have changed: one row."""
-
 from typing import ClassVar
 
 from django.db import models

@@ -13,12 +13,10 @@ from catalogue.models.workflow import Workflow
 
 SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
 SLUG = RegexValidator(
-    SLUG_FORM,
-    "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen.",
+    SLUG_FORM, "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen."
 )
 
-LONGEST_INLINE_WAIT = 3600
-"""Seconds."""
+LONGEST_INLINE_WAIT = 3600  # Seconds
 
 
 class Toolset(Exposing):

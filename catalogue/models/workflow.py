@@ -29,21 +29,12 @@ TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
 )
 
-
 OVERRIDES: dict[str, Any] = {
-    "title_override": "",
-    "description_override": "",
-    "tags_override": None,
+    **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
+    **dict.fromkeys(("tags_override", "timeout_seconds", "max_concurrent", "cache_seconds")),
+    **dict.fromkeys(CURATORS_HINTS),
     "former_tool_names": [],
-    "read_only_hint": None,
-    "destructive_hint": None,
-    "idempotent_hint": None,
-    "open_world_hint": None,
-    "icon_override": "",
-    "timeout_seconds": None,
-    "max_concurrent": None,
     "execution_type_override": "",
-    "cache_seconds": None,
 }
 """The columns of a curator's decisions, with their values where there is none."""
 
@@ -203,10 +194,7 @@ class Workflow(Exposing):
 
     # What the curator decided; discovery never touches these.
     tool_name = models.CharField(
-        max_length=64,
-        unique=True,
-        validators=[TOOL_NAME],
-        help_text="What agents call.",
+        max_length=64, unique=True, validators=[TOOL_NAME], help_text="What agents call."
     )
     former_tool_names = JSONTextField(
         default=list, editable=False, help_text="What agents called it before, the last name first."
@@ -312,7 +300,7 @@ class Workflow(Exposing):
     class Meta:
         ordering = ("tool_name",)
         constraints = [
-            models.UniqueConstraint(fields=["source", "upstream_id"], name="one_workflow_per_engine_id"),
+            models.UniqueConstraint(fields=["source", "upstream_id"], name="one_workflow_per_engine_id")
         ]
 
     def __str__(self) -> str:
@@ -328,7 +316,7 @@ class Workflow(Exposing):
         problems = self.find_own_problems()
         others = Workflow.objects.exclude(pk=self.pk).live_aliases()
         if (other := others.get(self.tool_name)) is not None:
-            problems["tool_name"] = tell_alias(*other)
+            problems["tool_name"] = describe_alias(*other)
         if problems:
             raise ValidationError(problems)
 
@@ -402,10 +390,8 @@ class Workflow(Exposing):
 
     @property
     def effective_hints(self) -> dict[str, bool]:
-        """MCP's annotations by MCP's names: the curator's value, else the engine's.
-
-        Of a contradiction between read-only and destructive the curator's value stays, else destructive.
-        """
+        """MCP's annotations by MCP's names: the curator's value, else the engine's. Of a contradiction
+        between read-only and destructive the curator's value stays, else destructive."""
         decided = {name: getattr(self, field) for field, name in CURATORS_HINTS.items()}
         hints = {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
         if hints.get("readOnlyHint") and hints.get("destructiveHint"):
@@ -420,8 +406,7 @@ class Workflow(Exposing):
 
     @property
     def promised_output_schema(self) -> dict[str, Any] | None:
-        """The schema that results are validated against; None where it only describes them, as in API
-        documents, and the source's settings do not promise it."""
+        """What results are validated against; None where the schema only describes them."""
         promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
             "promise_output_schemas"
         )
@@ -433,7 +418,7 @@ class Workflow(Exposing):
         return WorkflowRef(id=self.upstream_id, name=self.name, metadata=self.metadata)
 
 
-def tell_alias(name: str, until: datetime) -> str:
+def describe_alias(name: str, until: datetime) -> str:
     return f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
 
 
@@ -459,10 +444,8 @@ class ReviewQuerySet(models.QuerySet["Review"]):
 
 
 class Review(models.Model):
-    """A changed or new workflow that agents do not see until a curator accepts it.
-
-    The workflow's own row holds what is served, so lists and the exposed catalogue never read the offer.
-    """
+    """A changed or new workflow that agents do not see until a curator accepts it. The workflow's own row
+    holds what is served, so lists and the exposed catalogue never read the offer."""
 
     class Kind(models.TextChoices):
         CHANGED = "changed", "changed"
@@ -491,7 +474,7 @@ class Review(models.Model):
         ordering = ("-held_since", "pk")
         verbose_name = "change to review"
         verbose_name_plural = "changes to review"
-        # Who may see or change workflows may see or decide these.
+        # The permissions of workflows apply.
         default_permissions = ()
 
     def __str__(self) -> str:

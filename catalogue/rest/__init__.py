@@ -1,1 +1,0 @@
-"""What all REST views share: errors, request bodies, lists and the API's description."""

@@ -1,5 +1,3 @@
-"""REST endpoints for configuration as code."""
-
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -29,7 +27,6 @@ from catalogue.imports.configuration import (
     Verb,
     import_catalogue,
     rights_of,
-    token_rights,
 )
 from catalogue.permissions import Access
 from catalogue.rest.base import (
@@ -110,12 +107,8 @@ class PlanSerializer(serializers.Serializer[Plan]):
     changes = PlannedChangeSerializer(many=True, help_text="Empty where nothing differs.")
 
 
-def _flag(name: str, description: str) -> OpenApiParameter:
-    return OpenApiParameter(name, bool, description=description)
-
-
-PLAN = _flag("plan", "Write nothing, tell what would change.")
-PRUNE = _flag("prune", "Remove what the sections of the file do not have.")
+PLAN = OpenApiParameter("plan", bool, description="Write nothing, show what would change.")
+PRUNE = OpenApiParameter("prune", bool, description="Remove what the sections of the file do not have.")
 SECTION = OpenApiParameter(
     "section", str, many=True, enum=list(SECTIONS), description="Only these; all if none is named."
 )
@@ -160,14 +153,8 @@ class ConfigurationViewSet(ImportViewSet):
         "has is described by it as a whole; others stay unless they are pruned. Groups are for superusers, "
         "and not for tokens. The file may be the body itself, as `application/yaml`.",
         parameters=[PLAN, PRUNE],
-        request={
-            "application/json": CatalogueImportSerializer,
-            MEDIA_TYPE: OpenApiTypes.OBJECT,
-        },
-        responses={
-            200: PlanSerializer,
-            400: OpenApiResponse(ProblemSerializer, REFUSED),
-        },
+        request={"application/json": CatalogueImportSerializer, MEDIA_TYPE: OpenApiTypes.OBJECT},
+        responses={200: PlanSerializer, 400: OpenApiResponse(ProblemSerializer, REFUSED)},
         examples=[OpenApiExample("A toolset", EXAMPLE, request_only=True, media_type="application/json")],
     )
     @action(detail=False, methods=["post"], url_path="import", parser_classes=[BoundedJSONParser, YAMLParser])
@@ -183,9 +170,9 @@ class ConfigurationViewSet(ImportViewSet):
                     file=CatalogueFile.read(content),
                     secrets=asked.validated_data["secrets"],
                     prune=_is_set(request, PRUNE),
-                    tell_where=_tell_where,
+                    secret_hint=_secret_hint,
                     by=actor_of(request),
-                    rights=token_rights if request.auth is not None else rights_of(request.user),
+                    rights=rights_of(request.user if request.auth is None else None),
                     dry_run=_is_set(request, PLAN),
                 )
             )
@@ -193,7 +180,7 @@ class ConfigurationViewSet(ImportViewSet):
         return Response(PlanSerializer(self.carry_out(importer)).data)
 
 
-def _tell_where(source: str, secret: str) -> str:
+def _secret_hint(source: str, secret: str) -> str:
     return f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
 
 

@@ -1,5 +1,3 @@
-"""REST API of discovery runs."""
-
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
@@ -13,17 +11,12 @@ from rest_framework.response import Response
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun
 from catalogue.permissions import Access
-from catalogue.rest.base import (
-    ProblemSerializer,
-    Refusal,
-    StableOrdering,
-)
+from catalogue.rest.base import ProblemSerializer, Refusal, StableOrdering
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import ReviewRefused, confirm_listing
 from catalogue.scopes import Scope
 
 
-# Discovery runs
 class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
     duration_ms = serializers.IntegerField(allow_null=True)
@@ -32,24 +25,10 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
     class Meta:
         model = DiscoveryRun
         fields: tuple[str, ...] = (
-            "id",
-            "source",
-            "trigger",
-            "outcome",
-            "started_at",
-            "finished_at",
-            "duration_ms",
-            "found",
-            "added",
-            "updated",
-            "unchanged",
-            "returned",
-            "missing",
-            "held",
-            "skipped_count",
-            "error",
+            "id", "source", "trigger", "outcome", "started_at", "finished_at", "duration_ms", "found",
+            "added", "updated", "unchanged", "returned", "missing", "held", "skipped_count", "error",
             "confirmed_at",
-        )
+        )  # fmt: skip
         read_only_fields = fields
 
 
@@ -137,7 +116,7 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     @extend_schema(
         operation_id="discovery_runs_confirm",
         summary="Confirm a held listing",
-        description="Says that the workflows which it has lost are gone, and lists the source anew. That "
+        description="Says that the workflows which it has lost are gone, and lists the source again. That "
         "listing is the answer; it is held again if it has lost others.",
         request=None,
         responses={

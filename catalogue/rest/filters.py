@@ -1,5 +1,3 @@
-"""REST API of the filters that decide which enabled workflows agents see."""
-
 from typing import Any
 
 from django.db import transaction

@@ -1,5 +1,3 @@
-"""REST API of the history."""
-
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field, extend_schema_view

@@ -1,34 +1,24 @@
-"""REST endpoints that import OpenAPI documents and Temporal files."""
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from drf_spectacular.utils import (
-    OpenApiExample,
-    OpenApiResponse,
-    extend_schema,
-    extend_schema_field,
-)
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_field
 from rest_framework import serializers, status
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.history import actor_of
-from catalogue.imports.openapi import (
-    OpenApiImportRequest,
-    import_document,
-)
+from catalogue.imports.openapi import ImportedTool, OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.reconciliation import Change
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
-from catalogue.rest.import_outcomes import OpenApiImportSerializer
 from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
+from connectors.http_tools.openapi.document import RefusedOperation
 from connectors.http_tools.openapi.operations import Selection
 
 Outcome = TypeVar("Outcome")
@@ -37,7 +27,6 @@ Outcome = TypeVar("Outcome")
 class ImportViewSet(ApiViewSet[Source]):
     queryset = Source.objects.none()
     text_field = "file"
-    """The field of the request body with the text."""
     refused = "Nothing was imported; `errors` names each mistake."
 
     def check_permissions_for(self, request: Request, source: str) -> None:
@@ -88,7 +77,7 @@ class NewImportSerializer(StrictSerializer):
     expose_new = serializers.BooleanField(
         default=False, help_text="Of a new source: enable its workflows at once."
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would change.")
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, show what would change.")
 
 
 class WorkflowChangeSerializer(serializers.Serializer[Any]):
@@ -129,7 +118,7 @@ class TemporalImportViewSet(ImportViewSet):
         responses={
             200: ImportSerializer,
             400: OpenApiResponse(
-                ProblemSerializer, "`errors` tells each mistake with its line and key. Nothing was imported."
+                ProblemSerializer, "`errors` names each mistake with its line and key. Nothing was imported."
             ),
         },
         examples=[OpenApiExample("What would change", TEMPORAL_EXAMPLE, request_only=True)],
@@ -206,14 +195,64 @@ class NewOpenApiImportSerializer(StrictSerializer):
         write_only=True,
         help_text="An older name for `credentials`.",
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, tell what would come.")
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, show what would be imported.")
+
+
+class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
+    """An operation that became a tool, or would."""
+
+    tool_id = serializers.CharField(source="stored.tool_id", help_text="Its name as a tool.")
+    name = serializers.CharField(source="stored.name", help_text="As the document calls the operation.")
+    method = serializers.CharField()
+    path = serializers.CharField(help_text="Below the base URL.")
+    tags = serializers.ListField(child=serializers.CharField())
+    change = serializers.ChoiceField(source="stored.change", choices=[change.value for change in Change])
+    exposed = serializers.BooleanField(source="stored.exposed", help_text="Whether agents see it.")
+    notes = serializers.ListField(
+        child=serializers.CharField(), help_text="What of the operation the tool has not."
+    )
+
+
+class RefusedOperationSerializer(serializers.Serializer[RefusedOperation]):
+    """An operation that becomes no tool."""
+
+    method = serializers.CharField(help_text="`*`: all of the path's.")
+    path = serializers.CharField()
+    operation_id = serializers.CharField(help_text="Empty where the document gives none.")
+    pointer = serializers.CharField(help_text="JSON Pointer to what is in the way.")
+    reason = serializers.CharField()
+
+
+class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
+    """What an import came to, or would come to; every operation of the document counts once."""
+
+    source = serializers.CharField()  # type: ignore[assignment]
+    is_new = serializers.BooleanField(help_text="Whether the source is created.")
+    base_url = serializers.CharField()
+    authentication = serializers.CharField(help_text="How the source authenticates.")
+    dry_run = serializers.BooleanField(help_text="Whether nothing was written.")
+    counts = serializers.SerializerMethodField(help_text="Tools by what became of them.")
+    tools = ImportedToolSerializer(many=True)
+    removed = serializers.SerializerMethodField(help_text="Ids of tools that the import removes.")
+    refused = RefusedOperationSerializer(many=True)
+    deprecated = serializers.IntegerField(help_text="Left out because the document calls them so.")
+    not_chosen = serializers.IntegerField()
+    characters = serializers.IntegerField(help_text="What the tools take in `tools/list`, about.")
+    tokens = serializers.IntegerField(help_text="The same in tokens of a model.")
+    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+
+    def get_counts(self, outcome: OpenApiImport) -> dict[str, int]:
+        return {change.value: number for change in Change if (number := outcome.count(change))}
+
+    def get_removed(self, outcome: OpenApiImport) -> list[str]:
+        return [tool.tool_id for tool in outcome.removed]
 
 
 @extend_schema(tags=["Tools"])
 class OpenApiImportViewSet(ImportViewSet):
     serializer_class = OpenApiImportSerializer  # type: ignore[assignment]
     text_field = "document"
-    refused = "Nothing was imported; `errors` tells why."
+    refused = "Nothing was imported; `errors` says why."
     access = {"create": Access(Scope.ADMIN, "catalogue.view_source")}
 
     @extend_schema(
@@ -225,7 +264,7 @@ class OpenApiImportViewSet(ImportViewSet):
         request=NewOpenApiImportSerializer,
         responses={
             200: OpenApiImportSerializer,
-            400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` tells why."),
+            400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` says why."),
         },
         examples=[OpenApiExample("What would come", OPENAPI_EXAMPLE, request_only=True)],
     )

@@ -1,5 +1,3 @@
-"""REST API of the product's settings."""
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema, extend_schema_field
@@ -81,7 +79,7 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         responses=SettingsSerializer,
     )
     def retrieve(self, request: Request) -> Response:
-        return Response(_told())
+        return Response(_settings())
 
     @extend_schema(
         operation_id="settings_update",
@@ -93,8 +91,10 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
     def partial_update(self, request: Request) -> Response:
         body = self.read_body(SettingsChangeSerializer)
         row = settings_row()
+        token: Any = request.auth
+        by = f"user {request.user.get_username()}" if token is None else f"token {token.caller.name}"
         try:
-            phrases = change_settings(body, by=_name_of(request))
+            phrases = change_settings(body, by=by)
         except InvalidSettings as error:
             problems = [Problem(f"/{name}", problem) for name, problem in error.problems.items()]
             raise Refusal(
@@ -102,13 +102,8 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
             ) from None
         if phrases:
             self.record(f"Changed {'; '.join(phrases)}.", row)
-        return Response(_told())
+        return Response(_settings())
 
 
-def _told() -> Any:
+def _settings() -> Any:
     return SettingsSerializer({"settings": live_settings().values()}).data
-
-
-def _name_of(request: Request) -> str:
-    token: Any = request.auth
-    return f"user {request.user.get_username()}" if token is None else f"token {token.caller.name}"

@@ -1,5 +1,3 @@
-"""REST API of changed and new workflows that await review."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +15,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.drift import Difference, tell_differences
+from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
@@ -63,7 +61,7 @@ class ReviewSerializer(serializers.Serializer[Review]):
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
     def get_told(self, review: Review) -> str:
-        return tell_differences(self._differences(review))
+        return describe_differences(self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
         return differences_of(review, self.context["placement"])
@@ -180,9 +178,8 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
         return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
     named = decision["offers"]
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
-    return {keys[name]: named[name] for name in named if name in keys}, [
-        name for name in named if name not in keys
-    ]
+    offers = {keys[name]: named[name] for name in named if name in keys}
+    return offers, [name for name in named if name not in keys]
 
 
 REFUSED = OpenApiResponse(ProblemSerializer, "The engine changed it again, or nothing is held any more.")
@@ -292,7 +289,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         review = self.get_object()
         fields = dict(self.read_body(body))
         decided = decide({review.pk: fields.pop("offer")}, by=actor_of(self.request), **fields)
-        if refusal := decided.tell_refused():
+        if refusal := decided.refusal():
             raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
         return Response(DecidedSerializer(decided).data)
 

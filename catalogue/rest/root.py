@@ -101,8 +101,8 @@ class ApiDocs(LoginRequiredMixin, TemplateView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         title = {"swagger": "Swagger UI", "redoc": "ReDoc"}[self.viewer]
-        told = {"viewer": self.viewer, "title": title, "favicon": settings.STATIC_URL + settings.FAVICON}
-        return {**super().get_context_data(**kwargs), **told}
+        shown = {"viewer": self.viewer, "title": title, "favicon": settings.STATIC_URL + settings.FAVICON}
+        return {**super().get_context_data(**kwargs), **shown}
 
 
 @extend_schema(exclude=True)

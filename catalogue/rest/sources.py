@@ -1,5 +1,3 @@
-"""REST API of sources, and of the kinds of engines that they can be made for."""
-
 from typing import Any, ClassVar
 
 import django_filters  # type: ignore[import-untyped]
@@ -84,24 +82,10 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
     class Meta:
         model = Source
         fields = (
-            "name",
-            "kind",
-            "enabled",
-            "config",
-            "credentials_stored",
-            "new_workflows",
-            "change_policy",
-            "vanishing_share_percent",
-            "refresh_interval",
-            "max_concurrent",
-            "workflows_present",
-            "workflows_enabled",
-            "health",
-            "last_refreshed_at",
-            "next_refresh_at",
-            "created_at",
-            "updated_at",
-        )
+            "name", "kind", "enabled", "config", "credentials_stored", "new_workflows", "change_policy",
+            "vanishing_share_percent", "refresh_interval", "max_concurrent", "workflows_present",
+            "workflows_enabled", "health", "last_refreshed_at", "next_refresh_at", "created_at", "updated_at",
+        )  # fmt: skip
         read_only_fields = fields
 
     def get_credentials_stored(self, source: Source) -> bool:
@@ -247,8 +231,13 @@ class SourceViewSet(
     def partial_update(self, request: Request, name: str) -> Response:
         source = self.get_object()
         body = self.read_body(SourceChangeSerializer, partial=True)
+        decisions = {name: value for name, value in body.items() if name in UPDATABLE}
+        connection = {name: value for name, value in body.items() if name not in UPDATABLE}
         try:
-            _change(source, body)
+            if decisions:
+                update_source(source, **decisions)
+            if connection:
+                configure_source(source, **connection)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record(changed_fields(body), source)
@@ -295,21 +284,11 @@ class SourceViewSet(
         return Response(SourceSerializer(self.get_queryset().get(pk=source.pk)).data, code)
 
 
-@transaction.atomic
-def _change(source: Source, changes: dict[str, Any]) -> None:
-    decisions = {name: value for name, value in changes.items() if name in UPDATABLE}
-    connection = {name: value for name, value in changes.items() if name not in UPDATABLE}
-    if decisions:
-        update_source(source, **decisions)
-    if connection:
-        configure_source(source, **connection)
-
-
 KIND = OpenApiParameter("kind", str, OpenApiParameter.PATH, description="Such as `simplified`.")
 
 
 class ConnectorSerializer(serializers.Serializer[Any]):
-    """A kind of engine, and what its sources have to be told."""
+    """A kind of engine, and the settings that its sources need."""
 
     kind = serializers.CharField(help_text="What a source's `kind` says.")
     label = serializers.CharField(  # type: ignore[assignment]
@@ -386,20 +365,16 @@ class ConnectorViewSet(ApiViewSet[Source]):
     @action(detail=True, methods=["post"])
     def check(self, request: Request, kind: str) -> Response:
         body = self.read_body(SettingsSerializer)
-        return Response(CheckSerializer(check_candidate(_candidate(_known(kind), **body))).data)
+        candidate = Source(name=kind, kind=_known(kind), config=body["config"])
+        candidate.credentials = body["credentials"]
+        try:
+            check_settings(candidate)
+        except ValidationError as error:
+            raise Refusal.of_settings(error) from None
+        return Response(CheckSerializer(check_candidate(candidate)).data)
 
 
 def _known(kind: str) -> str:
     if kind not in connector_kinds():
         raise NotFound(f"There is no such kind of engine; there are {', '.join(connector_kinds())}.")
     return kind
-
-
-def _candidate(kind: str, *, config: dict[str, Any], credentials: dict[str, str]) -> Source:
-    candidate = Source(name=kind, kind=kind, config=config)
-    candidate.credentials = credentials
-    try:
-        check_settings(candidate)
-    except ValidationError as error:
-        raise Refusal.of_settings(error) from None
-    return candidate

@@ -1,14 +1,7 @@
-"""REST endpoints for declared HTTP tools."""
-
 from typing import Any
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import (
-    OpenApiExample,
-    OpenApiResponse,
-    PolymorphicProxySerializer,
-    extend_schema,
-)
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, PolymorphicProxySerializer, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -171,7 +164,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         operation_id="tools_update",
         summary="Replace an HTTP tool",
         description="With all that it is from now on. It keeps its id, its name, its source and that one's "
-        "secrets; for another API submit another tool. What reading it tells besides the ToolConfig may "
+        "secrets; for another API submit another tool. What reading it returns besides the ToolConfig may "
         "stay in the body as it was.",
         request=ToolConfig,
         responses=StoredTool,

@@ -1,8 +1,6 @@
-"""The base of every viewset of the API, and conditional answers to GET.
-
-Each answer has an ETag of its bytes and its caller, and callers that have it already get 304. The catalogue's
-revision would not do: health, counts and executions stand in the same answers.
-"""
+"""The base of every viewset of the API, and conditional answers to GET. Each answer has an ETag of its bytes
+and its caller, and callers that have it already get 304. The catalogue's revision would not do: health,
+counts and executions stand in the same answers."""
 
 import hashlib
 from typing import Any, TypeVar

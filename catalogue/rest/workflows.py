@@ -1,5 +1,3 @@
-"""REST API of workflows: what agents and administrators read, and what curators decide."""
-
 from functools import cached_property
 from typing import Any
 
@@ -21,16 +19,8 @@ from rest_framework.exceptions import ValidationError as InvalidRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue import curation
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.curation import (
-    MOST_ALIAS_DAYS,
-    UnknownWorkflows,
-    choose_workflows,
-    disable_workflows,
-    enable_as_seen,
-    enable_workflows,
-    override_workflow,
-)
 from catalogue.exposure import Visibility, confirmed_catalogue, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.history import actor_of, changed_fields
@@ -88,24 +78,14 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     class Meta:
         model = Workflow
         fields: tuple[str, ...] = (
-            "id",
-            "name",
-            "description",
-            "category",
-            "version",
-            "author",
-            "tags",
-            "execution_type",
-            "resembles",
-            "first_seen_at",
-            "changed_at",
-            "missing_since",
-        )
+            "id", "name", "description", "category", "version", "author", "tags", "execution_type",
+            "resembles", "first_seen_at", "changed_at", "missing_since",
+        )  # fmt: skip
         read_only_fields = fields
 
 
 class InteractionSerializer(serializers.Serializer[Any]):
-    """What runs can be asked or told while they go on."""
+    """A query or a signal of running executions."""
 
     name = serializers.CharField()
     description = serializers.CharField()
@@ -117,8 +97,8 @@ class UpstreamDetailSerializer(UpstreamSerializer):
 
     hints = HintsField()
     icons = IconSerializer(many=True)
-    queries = InteractionSerializer(many=True, help_text="What its runs can be asked.")
-    signals = InteractionSerializer(many=True, help_text="What its runs can be told.")
+    queries = InteractionSerializer(many=True, help_text="Queries that its runs answer.")
+    signals = InteractionSerializer(many=True, help_text="Signals that its runs accept.")
     metadata = JSONObjectField()
     schema_problem = serializers.CharField(
         help_text="Why the engine's input schema was replaced by one that takes any object."
@@ -127,13 +107,7 @@ class UpstreamDetailSerializer(UpstreamSerializer):
     class Meta(UpstreamSerializer.Meta):
         fields = (
             *UpstreamSerializer.Meta.fields,
-            "hints",
-            "icons",
-            "queries",
-            "signals",
-            "metadata",
-            "schema_problem",
-            "content_hash",
+            *("hints", "icons", "queries", "signals", "metadata", "schema_problem", "content_hash"),
         )
         read_only_fields = fields
 
@@ -259,13 +233,10 @@ class ArgumentOverrideSerializer(StrictSerializer):
 class OverridesSerializer(StrictSerializer):
     """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
 
-    tool_name = serializers.CharField(
-        max_length=64,
-        help_text="What agents call.",
-    )
+    tool_name = serializers.CharField(max_length=64, help_text="What agents call.")
     alias_days = serializers.IntegerField(
         min_value=0,
-        max_value=MOST_ALIAS_DAYS,
+        max_value=curation.MOST_ALIAS_DAYS,
         help_text="Days for which calls by the old name still run when `tool_name` changes; without it they "
         "are refused at once, with the new name. Where the name stays, the time of its last one from now.",
     )
@@ -558,7 +529,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         workflow = self.get_object()
         body = self.read_body(OverridesSerializer, partial=True)
         try:
-            override_workflow(workflow, **body)
+            curation.override_workflow(workflow, **body)
         except ValidationError as error:
             # The model's `title_override` is the request's `title`.
             problems = {
@@ -586,8 +557,8 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         body = self.read_body(SeenSerializer)
         seen, by = body.get("content_hash"), actor_of(request)
         if seen is None:
-            enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
-        elif message := enable_as_seen({workflow.pk: seen}, by=by).unseen_message():
+            curation.enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
+        elif message := curation.enable_as_seen({workflow.pk: seen}, by=by).unseen_message():
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
@@ -600,7 +571,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
         workflow = self.get_object()
-        disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
+        curation.disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
         return self._shown(workflow)
 
     @extend_schema(
@@ -616,7 +587,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     )
     @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
     def enable_many(self, request: Request) -> Response:
-        return Response({"changed": enable_workflows(self._chosen(), by=actor_of(request))})
+        return Response({"changed": curation.enable_workflows(self._chosen(), by=actor_of(request))})
 
     @extend_schema(
         operation_id="workflows_disable_many",
@@ -628,7 +599,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     )
     @action(detail=False, methods=["post"], url_path="disable", url_name="disable-many")
     def disable_many(self, request: Request) -> Response:
-        return Response({"changed": disable_workflows(self._chosen(), by=actor_of(request))})
+        return Response({"changed": curation.disable_workflows(self._chosen(), by=actor_of(request))})
 
     def _chosen(self) -> QuerySet[Workflow]:
         body = self.read_body(SelectionSerializer)
@@ -636,8 +607,8 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         if source is None:
             raise Refusal(404, f"Nothing was changed: there is no source {body['source']}.")
         try:
-            return choose_workflows(source, body.get("names"))
-        except UnknownWorkflows as unknown:
+            return curation.choose_workflows(source, body.get("names"))
+        except curation.UnknownWorkflows as unknown:
             problems = [Problem("/names", f"No such workflow: {name}") for name in unknown.names]
             raise Refusal(404, "Nothing was changed: some names are unknown.", errors=problems) from None
 

@@ -360,7 +360,7 @@ def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client: Client) 
     assert not Toolset.objects.exists()
     assert "finance is there again" in told(press(admin_client, latest(toolset), "revert"))
     assert values_of(Toolset.objects.get()) == described
-    assert "exists: somebody has brought it back" in told(
+    assert "exists: it was restored already" in told(
         press(admin_client, HistoryEntry.objects.get(kind="deleted"), "revert")
     )
 

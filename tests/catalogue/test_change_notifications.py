@@ -10,9 +10,14 @@ from django.db import connection, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from catalogue import change_notifications
-from catalogue.change_notifications import FEWEST_SECONDS, FEWEST_SECONDS_WHILE_FAILING, make_due_after_change
-from catalogue.connections import close_connectors, connector_for
+from catalogue import connections
+from catalogue.connections import (
+    FEWEST_SECONDS,
+    FEWEST_SECONDS_WHILE_FAILING,
+    close_connectors,
+    connector_for,
+    make_due_after_change,
+)
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source
 from catalogue.sources import configure_source, disable_sources
@@ -22,7 +27,7 @@ from tests.factories import make_source
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("catalogue.change_notifications"),
+    pytest.mark.databases("catalogue.connections"),
 ]
 SECOND = timedelta(seconds=1)
 
@@ -159,7 +164,7 @@ async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_l
     monkeypatch: pytest.MonkeyPatch, server: WorkflowServer, source: Source, change: str
 ) -> None:
     """A4.1, A4.4: though nobody uses it."""
-    monkeypatch.setattr(change_notifications, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.1)
     async with connector_for(source):
         await until(lambda: server.is_listened_to, "the server is listened to")
     changes: dict[str, Callable[[], object]] = {

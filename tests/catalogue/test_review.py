@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
 from catalogue.describing import current_outages
 from catalogue.discovery import refresh_source
-from catalogue.drift import tell_differences
+from catalogue.drift import describe_differences
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.history import command
 from catalogue.models import (
@@ -86,7 +86,7 @@ def test_a_changed_description_is_held_and_agents_see_the_accepted_one(
     assert (run.outcome, run.held, run.updated, run.unchanged, run.found) == ("succeeded", 1, 0, 1, 2)
     assert Revision.current() == before and description_of(served) == "Makes report 1."
     differences = differences_of(Review.objects.get())
-    assert tell_differences(differences) == "another description, new required argument `password`"
+    assert describe_differences(differences) == "another description, new required argument `password`"
     assert "https://evil.example" in differences[0].warning
     assert [named["tool_name"] for named in run.changes["held"]] == ["report_1"]
     assert "new required argument `password`" in run.flagged[0]["reason"]
@@ -200,7 +200,7 @@ def test_a_decision_on_what_is_offered_no_more_is_refused(
     seen = awaiting()
     change(engine, source, description=POISON)
     decided = decide(seen, by=BY)
-    assert decided == Decided(changed_again=["report_1"]) and "look at it once more" in decided.tell_refused()
+    assert decided == Decided(changed_again=["report_1"]) and "look at it once more" in decided.refusal()
     assert description_of(served) == "Makes report 1." and not HistoryEntry.objects.exists()
     assert awaiting().keys() == {served.pk}
 
@@ -417,7 +417,7 @@ def test_of_a_change_some_fields_are_accepted_and_the_rest_stays_held(
         "`password`, another version."
     )
     assert awaiting() == seen, "the same offer, of which less is left"
-    assert "description" not in tell_differences(differences_of(Review.objects.get()))
+    assert "description" not in describe_differences(differences_of(Review.objects.get()))
     assert refresh_source(source).unchanged == 2 and awaiting() == seen
     assert accept_offers(seen, by=BY, fields=["description"]) == Decided(nothing_held=["report_1"])
     assert accept_offers(seen, by=BY, fields=["input_schema", "version"]).done == ["report_1"]
@@ -453,7 +453,7 @@ def test_a_new_workflow_is_accepted_as_a_whole(engine: Engine, source: Source) -
     engine.workflows = definitions(1)
     refresh_source(source)
     decided = accept_offers(awaiting(), by=BY, fields=["description"])
-    assert decided == Decided(only_whole=["report_1"]) and "as a whole" in decided.tell_refused()
+    assert decided == Decided(only_whole=["report_1"]) and "as a whole" in decided.refusal()
     assert not load_exposed_catalogue().workflows
 
 
@@ -497,7 +497,7 @@ def test_a_tag_that_would_move_a_tool_is_not_harmless(
     catalogue = load_exposed_catalogue()
     assert list(catalogue.workflows) == shown
     assert {slug: list(entry.workflows) for slug, entry in catalogue.toolsets.items()} == before
-    assert [tell_differences(differences_of(review)) for review in Review.objects.all()] == [told] * bool(
+    assert [describe_differences(differences_of(review)) for review in Review.objects.all()] == [told] * bool(
         told
     )
 

@@ -201,10 +201,7 @@ def test_a_process_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
     paused.release()
     slept: DiscoveryRun = sleeper.result(PATIENCE)
 
-    assert (
-        slept.outcome == Outcome.FAILED
-        and slept.error == "A later listing of the source was begun meanwhile."
-    )
+    assert slept.outcome == Outcome.FAILED and slept.error == "A later listing of the source has started."
     slept.refresh_from_db()
     assert slept.error == "It was given up before it had ended."
     assert later.added == 3 and Workflow.objects.filter(missing_since=None).count() == 3

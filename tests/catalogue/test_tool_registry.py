@@ -33,7 +33,7 @@ from tests.factories import NOWHERE, make_source, make_workflow
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.imports.tools", "catalogue.imports.targets"),
+    pytest.mark.databases("catalogue.imports.tools"),
 ]
 
 

@@ -1,5 +1,3 @@
-"""`manage.py add_source`"""
-
 import json
 import sys
 from argparse import Action, ArgumentError, ArgumentParser, Namespace

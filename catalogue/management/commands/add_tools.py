@@ -1,5 +1,3 @@
-"""`manage.py add_tools`"""
-
 from argparse import ArgumentParser
 from typing import Any
 
@@ -16,7 +14,7 @@ from catalogue.imports.tools import (
     read_text,
     store_tools,
 )
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand
 
 
 class Command(ImportCommand):
@@ -32,8 +30,8 @@ class Command(ImportCommand):
             metavar="NAME",
             help="where they belong, created if need be; else their addresses decide",
         )
-        parser.add_argument("--hidden", action="store_true", help="let nobody see new tools yet")
-        parser.add_argument("--dry-run", action="store_true", help="write nothing, tell what would change")
+        parser.add_argument("--hidden", action="store_true", help="hide new tools from agents for now")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
 
     def handle(self, *args: Any, **options: Any) -> None:
         raw: Any = None
@@ -53,9 +51,9 @@ class Command(ImportCommand):
                 for fault in refused.problems
             ]
             raise CommandError("\n".join(["Nothing was stored.", *lines])) from None
-        self._tell(stored)
+        self._report(stored)
 
-    def _tell(self, stored: StoredTools) -> None:
+    def _report(self, stored: StoredTools) -> None:
         for name in stored.new_sources:
             self.stdout.write(f"Source {name}: new")
         width = max((len(tool.tool_id) for tool in stored.tools), default=0)

@@ -1,5 +1,3 @@
-"""`manage.py disable_workflows`"""
-
 from typing import Any
 
 from catalogue.curation import disable_workflows

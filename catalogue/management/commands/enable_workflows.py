@@ -1,5 +1,3 @@
-"""`manage.py enable_workflows`"""
-
 from typing import Any
 
 from catalogue.curation import enable_workflows

@@ -1,5 +1,3 @@
-"""`manage.py export_catalogue`"""
-
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any

@@ -1,10 +1,7 @@
-"""`manage.py import_catalogue`"""
-
 import os
 import re
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -14,7 +11,7 @@ from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import command
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.configuration import CatalogueImportRequest, import_catalogue
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand
 from catalogue.models import DiscoveryRun, Source
 
 DIFFERS = 2
@@ -90,28 +87,18 @@ def _request(content: bytes, **options: Any) -> CatalogueImportRequest:
     return CatalogueImportRequest(
         file=file,
         secrets=_secrets_for(file),
-        tell_where=_tell_where,
+        secret_hint=lambda source, secret: f"set the environment variable {variable_of(source, secret)}",
         by=command("import_catalogue"),
         **options,
     )
 
 
-def _tell_where(source: str, secret: str) -> str:
-    return f"set the environment variable {variable_of(source, secret)}"
-
-
 def _secrets_for(file: CatalogueFile) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for source, secret in _named_secrets(file):
-        if value := os.environ.get(variable_of(source, secret)):
-            found.setdefault(source, {})[secret] = value
-    return found
-
-
-def _named_secrets(file: CatalogueFile) -> Iterator[tuple[str, str]]:
     sources = file.at(("sources",))
     for name, source in sources.items() if isinstance(sources, dict) else ():
         named = source.get("secrets") if isinstance(source, dict) else None
         for secret in named if isinstance(named, list) else ():
-            if isinstance(secret, str):
-                yield name, secret
+            if isinstance(secret, str) and (value := os.environ.get(variable_of(name, secret))):
+                found.setdefault(name, {})[secret] = value
+    return found

@@ -1,5 +1,3 @@
-"""`manage.py import_openapi`"""
-
 import json
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -16,14 +14,12 @@ from catalogue.imports.openapi import (
     import_document,
     tools_by_tag,
 )
-from catalogue.management.base import add_secret_options, json_object, read_secrets
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
 from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
 from connectors.http_tools.openapi.operations import Selection
 
-SHOWN = 3
-"""Entries per group, unless -v 2."""
+SHOWN = 3  # Entries per group, unless -v 2
 
 
 class Command(ImportCommand):
@@ -56,14 +52,14 @@ class Command(ImportCommand):
             help="further settings of a new source, such as username",
         )
         add_secret_options(parser)
-        parser.add_argument("--dry-run", action="store_true", help="write nothing, tell what would come")
-        parser.add_argument("--json", action="store_true", help="tell it all as JSON")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
+        parser.add_argument("--json", action="store_true", help="print the whole outcome as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         with self.refusals_as_errors():
             outcome = import_document(self._request(options))
         if options["json"]:
-            from catalogue.rest.import_outcomes import OpenApiImportSerializer
+            from catalogue.rest.imports import OpenApiImportSerializer
 
             self.stdout.write(json.dumps(OpenApiImportSerializer(outcome).data, indent=2))
         else:

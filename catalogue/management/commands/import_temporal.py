@@ -1,12 +1,10 @@
-"""`manage.py import_temporal`"""
-
 import os
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from catalogue.history import command
 from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
-from catalogue.management.imports import ImportCommand
+from catalogue.management.base import ImportCommand
 from connectors.temporal.config import read_file
 
 
@@ -38,7 +36,7 @@ class Command(ImportCommand):
             metavar="NAME",
             help=f"created if need be; {USUAL_NAME} if left out",
         )
-        parser.add_argument("--dry-run", action="store_true", help="write nothing, tell what would change")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
         parser.add_argument("--prune", action="store_true", help="remove workflows that the file has not")
         parser.add_argument(
             "--expose-new", action="store_true", help="of a new source: enable its workflows at once"
@@ -46,7 +44,7 @@ class Command(ImportCommand):
         parser.add_argument(
             "--by-path",
             action="store_true",
-            help="let every refresh read the file anew, instead of storing what it says now",
+            help="read the file again at every refresh, instead of storing its present content",
         )
         parser.add_argument(
             "--secret",

@@ -1,5 +1,3 @@
-"""`manage.py refresh_sources`"""
-
 from argparse import ArgumentParser
 from typing import Any
 
@@ -37,7 +35,7 @@ class Command(CatalogueCommand):
         if run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
             self.stderr.write(f"{source.name}: {_what_holds(source, run)}")
             return False
-        self._tell(source, run)
+        self._report(source, run)
         return True
 
     def _list(self, source: Source) -> DiscoveryRun:
@@ -47,7 +45,7 @@ class Command(CatalogueCommand):
             self.stderr.write(f"{error} It is refreshed again when that has ended.")
             return refresh_source(source, waits=True)
 
-    def _tell(self, source: Source, run: DiscoveryRun) -> None:
+    def _report(self, source: Source, run: DiscoveryRun) -> None:
         if source.kind == KIND:
             self.stdout.write(f"{source.name}: its tools are declared here; the API was reached.")
             return
@@ -66,7 +64,7 @@ class Command(CatalogueCommand):
 
 def _what_holds(source: Source, run: DiscoveryRun) -> str:
     error = run.error if run.error.endswith((".", "!", "?")) else f"{run.error}."
-    # What is declared here was never listed, and neither was what has not answered yet; what is held says it.
+    # Declared tools and sources that never answered have no last good list; a held listing says it itself.
     if source.kind == KIND or source.last_refreshed_at is None or run.outcome == DiscoveryRun.Outcome.HELD:
         return error
     return f"{error} The last good list stays."

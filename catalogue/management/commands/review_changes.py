@@ -1,5 +1,3 @@
-"""`manage.py review_changes`"""
-
 from argparse import ArgumentParser
 from collections.abc import Iterable
 from functools import partial
@@ -9,7 +7,7 @@ from django.core.management.base import CommandError
 
 from catalogue.exposure import Placement
 from catalogue.history import command
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, source_named
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
     ACCEPTABLE,
@@ -58,7 +56,7 @@ class Command(CatalogueCommand):
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help="go on serving what was accepted; likewise",
+            help="keep serving what was accepted; named in the same way",
         )
         parser.add_argument(
             "--confirm-listing",
@@ -67,7 +65,7 @@ class Command(CatalogueCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        source = _source(options["source"])
+        source = None if options["source"] is None else source_named(options["source"])
         awaiting = Review.objects.awaiting()
         if source is not None:
             awaiting = awaiting.filter(workflow__source=source)
@@ -82,7 +80,7 @@ class Command(CatalogueCommand):
         known = offers_of(awaiting)
         accept = partial(accept_offers, fields=options["fields"])
         refused = [
-            self._tell(decide(_seen(options[name], known), by=BY), done)
+            self._report(decide(_seen(options[name], known), by=BY), done)
             for name, decide, done in (("accept", accept, "Accepted"), ("keep", keep_accepted, "Kept"))
             if options[name]
         ]
@@ -105,9 +103,9 @@ class Command(CatalogueCommand):
                 self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
         self.stdout.write(f"To review: {awaiting.count()}.")
 
-    def _tell(self, decided: Decided, done: str) -> str:
+    def _report(self, decided: Decided, done: str) -> str:
         self.stdout.write(f"{done}: {len(decided.done)}.")
-        return decided.tell_refused()
+        return decided.refusal()
 
     def _confirm(self, source: Source | None) -> None:
         if source is None:
@@ -123,15 +121,6 @@ class Command(CatalogueCommand):
             raise CommandError(run.error)
         outcome = "its next listing counts" if run is None else f"{run.missing} missing, {run.found} found"
         self.stdout.write(f"Confirmed; {outcome}.")
-
-
-def _source(name: str | None) -> Source | None:
-    if name is None:
-        return None
-    source = Source.objects.filter(name=name).first()
-    if source is None:
-        raise CommandError(f"No such source: {name}")
-    return source
 
 
 def _seen(given: Iterable[str], known: Offers) -> Offers:
