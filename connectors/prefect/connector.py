@@ -13,16 +13,17 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.prefect.api import INFO, MOST_ROWS, PrefectApi
 from connectors.prefect.config import PrefectConfig
-from connectors.prefect.deployments import read_deployment, refuse_evaluated
 from connectors.prefect.runs import (
     kept_lines,
     last_error,
     line_of,
     message_of,
     offset_of,
+    read_deployment,
     read_listed,
     read_progress,
     read_result,
+    refuse_evaluated,
     snapshot_of,
     type_of,
     wanted_runs,

@@ -1,33 +1,57 @@
 """Operations on a Temporal service's runs; importing this module imports the SDK."""
 
 import time
+from datetime import timedelta
+from string import Formatter
 from typing import Any
 from uuid import UUID
 
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeWorkflowExecutionResponse
+from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
+from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeWorkflowExecutionResponse,
+    StartWorkflowExecutionRequest,
+    StartWorkflowExecutionResponse,
+)
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started, WorkflowRef
 from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection import Connection
+from connectors.temporal.connection import IDENTITY, Connection
 from connectors.temporal.runs import (
+    MEMO_KEY,
     TIME_IS_UP,
+    WORKFLOW_ID_LIMIT,
     LatestRuns,
     TemporalRun,
     close_event,
     continued_as,
     describe,
+    list_page,
     list_runs,
+    memo_key,
     parse_run,
     payload_of,
+    quoted,
+    run_of,
     values_of,
 )
-from connectors.temporal.settings import settings_of
-from connectors.temporal.starting import find_run, start_run
+from connectors.temporal.settings import (
+    EXECUTION_ID,
+    METADATA_KEY,
+    WORKFLOW,
+    ServiceSettings,
+    TemporalSettings,
+    placeholders_in,
+    settings_of,
+)
 from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
 
 SHORTEST_WAIT_SECONDS = 0.05
@@ -194,3 +218,208 @@ def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
 def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
     """All arguments as one object; none for handlers without input."""
     return [RawValue(payload_of(arguments))] if arguments else []
+
+
+LEEWAY_SECONDS = 60.0
+"""Beyond the execution's timeout, for a cancelled run's cleanup."""
+REUSE = {
+    "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+    "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
+    "reject_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
+}
+CONFLICT = {
+    "fail": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+    "use_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
+    "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
+}
+RUNS_PER_PAGE = 500
+MOST_PAGES = 20
+
+
+async def start_run(
+    connection: Connection,
+    config: ServiceSettings,
+    workflow: WorkflowRef,
+    arguments: dict[str, Any],
+    *,
+    key: UUID,
+) -> Started:
+    """Raises Rejected if a run of another key has the workflow id."""
+    if METADATA_KEY not in workflow.metadata:
+        raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
+    settings = settings_of(workflow.metadata)
+    workflow_id = _workflow_id(settings, workflow, arguments, key)
+    if (
+        not settings.id_is_ours
+        and (ours := await _find_under(connection, workflow, workflow_id, key)) is not None
+    ):
+        return ours
+    request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
+
+    async def send(client: Client) -> StartWorkflowExecutionResponse | None:
+        # Retries are safe: the service deduplicates by the request id.
+        try:
+            return await client.workflow_service.start_workflow_execution(
+                request, retry=True, timeout=connection.rpc_timeout
+            )
+        except RPCError as error:
+            if error.status != RPCStatusCode.ALREADY_EXISTS:
+                raise
+        return None
+
+    if (answer := await connection.ask(send, repeatable=False)) is not None:
+        run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
+        raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
+        return Started(run_id=str(run), raw=raw)
+    if (ours := await _find_under(connection, workflow, workflow_id, key)) is not None:
+        return ours
+    raise Rejected(
+        f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
+        "its workflow id policies do not allow another one."
+    )
+
+
+async def find_run(
+    connection: Connection, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+) -> Started | None:
+    """By workflow id; where that does not follow from the key, among the workflow's runs."""
+    settings = settings_of(workflow.metadata)
+    try:
+        workflow_id = _workflow_id(settings, workflow, arguments, key)
+    except Rejected:
+        # These are not the arguments of the start, or the start was never sent.
+        found = None
+    else:
+        found = await _find_under(connection, workflow, workflow_id, key)
+    if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
+        return found
+    # The template may have changed since the start.
+    return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
+
+
+def _workflow_id(
+    settings: TemporalSettings, workflow: WorkflowRef, arguments: dict[str, Any], key: UUID
+) -> str:
+    values = {**settings.workflow_id_defaults, **arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
+    filled = ""
+    for text, name, _, _ in Formatter().parse(settings.workflow_id):
+        filled += text
+        if name is not None:
+            value = values.get(name)
+            if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+                raise Rejected(
+                    f"The workflow id is made of the argument {name}, which must be a text or a number."
+                )
+            filled += str(value)
+    if len(filled) > WORKFLOW_ID_LIMIT or not filled.isprintable():
+        raise Rejected(
+            f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
+            f"have up to {WORKFLOW_ID_LIMIT} printable characters."
+        )
+    return filled
+
+
+def _request(
+    config: ServiceSettings,
+    settings: TemporalSettings,
+    workflow: WorkflowRef,
+    arguments: dict[str, Any],
+    *,
+    workflow_id: str,
+    key: UUID,
+) -> StartWorkflowExecutionRequest:
+    task_queue = settings.task_queue or config.default_task_queue
+    if not task_queue:
+        raise Rejected(f"The definition of {workflow.id} names no task queue, and neither does the source.")
+    request = StartWorkflowExecutionRequest(
+        namespace=config.namespace,
+        workflow_id=workflow_id,
+        workflow_type=WorkflowType(name=workflow.id),
+        task_queue=TaskQueue(name=task_queue),
+        input=Payloads(payloads=[payload_of(value) for value in _inputs_of(settings, arguments)]),
+        identity=IDENTITY,
+        request_id=str(key),
+        memo=Memo(fields={MEMO_KEY: payload_of(str(key))}),
+        workflow_id_reuse_policy=REUSE[
+            settings.id_reuse_policy or ("reject_duplicate" if settings.id_is_ours else "allow_duplicate")
+        ],
+        workflow_id_conflict_policy=CONFLICT[settings.id_conflict_policy or "fail"],
+    )
+    if settings.id_conflict_policy == "use_existing":
+        # Records this key on the existing run.
+        request.on_conflict_options.CopyFrom(OnConflictOptions(attach_request_id=True))
+    _set_timeouts(request, config, settings, workflow)
+    return request
+
+
+def _set_timeouts(
+    request: StartWorkflowExecutionRequest,
+    config: ServiceSettings,
+    settings: TemporalSettings,
+    workflow: WorkflowRef,
+) -> None:
+    longest = config.default_execution_timeout_seconds
+    if workflow.timeout_seconds is not None:
+        longest = workflow.timeout_seconds + max(LEEWAY_SECONDS, config.cancel_grace_seconds)
+    if settings.execution_timeout is not None:
+        longest = min(longest, settings.execution_timeout)
+    request.workflow_execution_timeout.FromTimedelta(timedelta(seconds=longest))
+    if settings.run_timeout is not None:
+        request.workflow_run_timeout.FromTimedelta(timedelta(seconds=settings.run_timeout))
+    if settings.task_timeout is not None:
+        request.workflow_task_timeout.FromTimedelta(timedelta(seconds=settings.task_timeout))
+
+
+def _inputs_of(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
+    match settings.input:
+        case "none":
+            return []
+        case "positional":
+            given = [arguments.get(name) for name in settings.input_order]
+            # Omitted trailing arguments take the workflow's defaults.
+            while given and given[-1] is None:
+                given.pop()
+            return given
+    return [arguments]
+
+
+async def _find_under(
+    connection: Connection, workflow: WorkflowRef, workflow_id: str, key: UUID
+) -> Started | None:
+    """The key's run among those that have or had the workflow id."""
+    try:
+        latest = await describe(connection, TemporalRun(workflow_id, ""))
+    except NotFound:
+        return None
+    info = latest.workflow_execution_info
+    attached = not settings_of(workflow.metadata).id_is_ours and (
+        str(key) in latest.workflow_extended_info.request_id_infos
+    )
+    # A run to which the start attached itself counts, whatever its workflow type.
+    if attached or _was_started_as(info, workflow, key):
+        return _found(info)
+    return await _find_listed(connection, workflow, f"WorkflowId = {quoted(workflow_id)}", key)
+
+
+async def _find_listed(
+    connection: Connection, workflow: WorkflowRef, condition: str, key: UUID
+) -> Started | None:
+    page = b""
+    for _ in range(MOST_PAGES):
+        answer = await list_page(connection, condition, page_size=RUNS_PER_PAGE, token=page)
+        for info in answer.executions:
+            if _was_started_as(info, workflow, key):
+                return _found(info)
+        if not (page := answer.next_page_token):
+            return None
+    raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
+
+
+def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
+    return info.type.name == workflow.id and memo_key(info) == str(key)
+
+
+def _found(info: WorkflowExecutionInfo) -> Started:
+    execution = info.execution
+    raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
+    return Started(run_id=str(run_of(info)), raw=raw)
