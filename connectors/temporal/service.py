@@ -54,6 +54,20 @@ from connectors.temporal.settings import (
 )
 from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
 
+LEEWAY_SECONDS = 60.0
+"""Beyond the execution's timeout, for a cancelled run's cleanup."""
+REUSE = {
+    "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+    "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
+    "reject_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
+}
+CONFLICT = {
+    "fail": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+    "use_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
+    "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
+}
+RUNS_PER_PAGE = 500
+MOST_PAGES = 20
 SHORTEST_WAIT_SECONDS = 0.05
 """The shortest time limit of a request that waits for a run's end."""
 REASON_LIMIT = 1_000
@@ -218,22 +232,6 @@ def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
 def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
     """All arguments as one object; none for handlers without input."""
     return [RawValue(payload_of(arguments))] if arguments else []
-
-
-LEEWAY_SECONDS = 60.0
-"""Beyond the execution's timeout, for a cancelled run's cleanup."""
-REUSE = {
-    "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-    "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
-    "reject_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
-}
-CONFLICT = {
-    "fail": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-    "use_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
-    "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
-}
-RUNS_PER_PAGE = 500
-MOST_PAGES = 20
 
 
 async def start_run(

@@ -46,6 +46,16 @@ from connectors.upstream_mcp.tools import (
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
 PROGRESS_CHARACTERS = 500
+PREFIX = "workflow:"
+"""Of listed workflows' ids; tools' ids are their names, which contain no colon."""
+LONGEST_ID = 255
+LISTED = {"offered_as": "workflow"}
+LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
+WORDS_LIMIT = 500
+DEPTH = 250
+"""As in listings over HTTP, so that a deep schema does not fail the listing."""
+UNKNOWN = {"not_found", "notfound", "404"}
+"""Lower-case error codes for an unknown workflow or run."""
 
 
 class McpConnector:
@@ -207,18 +217,6 @@ class McpConnector:
         if following is not None and not isinstance(following, str):
             raise InvalidAnswer("The cursor of the server's list of tools is no text.")
         return tools, following or ""
-
-
-PREFIX = "workflow:"
-"""Of listed workflows' ids; tools' ids are their names, which contain no colon."""
-LONGEST_ID = 255
-LISTED = {"offered_as": "workflow"}
-LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
-WORDS_LIMIT = 500
-DEPTH = 250
-"""As in listings over HTTP, so that a deep schema does not fail the listing."""
-UNKNOWN = {"not_found", "notfound", "404"}
-"""Lower-case error codes for an unknown workflow or run."""
 
 
 class CallTool(Protocol):
