@@ -40,10 +40,8 @@ class Transport(filesystem.Transport):
 
 
 def queue_name(secret_key: str) -> str:
-    """A deployment's queue, derived from the secret key that its processes share.
-
-    So deployments and other users of Celery can share a broker.
-    """
+    """A deployment's queue, derived from the secret key that its processes share. So deployments and other
+    users of Celery can share a broker."""
     digest = hmac.new(secret_key.encode(), b"workflow-catalogue queue", hashlib.sha256).hexdigest()
     return f"workflow-catalogue-{digest[:12]}"
 

@@ -1,7 +1,5 @@
-"""Every environment variable of the product, with type, default and meaning.
-
-A test compares the README's table of settings with these fields.
-"""
+"""Every environment variable of the product, with type, default and meaning. A test compares the README's
+table of settings with these fields."""
 
 import difflib
 import ipaddress

@@ -36,10 +36,8 @@ LOGGING_CONFIG = None
 
 
 def _secret_keys(path: Path) -> list[str]:
-    """The key, then former ones that still count.
-
-    From the environment, else from a file with a key a line, which the first start makes.
-    """
+    """The key, then former ones that still count. From the environment, else from a file with a key a line,
+    which the first start makes."""
     former = [
         key.strip() for key in ENVIRONMENT.secret_key_fallbacks.get_secret_value().split(",") if key.strip()
     ]

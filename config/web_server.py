@@ -1,8 +1,6 @@
 """The web server: uvicorn with bounds for each connection, Django behind it in threads, and security headers.
-
 docs/decisions/0019-endpoint-limits.md has the bounds and what happens beyond each,
-docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own.
-"""
+docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own."""
 
 import asyncio
 import resource
@@ -259,12 +257,10 @@ class _UnknownCaller(Exception):
 
 
 class ThreadHandler(ASGIHandler):
-    """Runs a request's synchronous views and middleware in one thread.
-
-    Django's handler starts a thread with a database connection per request and hops there and back for every
-    middleware; docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the
-    client has gone.
-    """
+    """Runs a request's synchronous views and middleware in one thread. Django's handler starts a thread with
+    a database connection per request and hops there and back for every middleware;
+    docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the client has
+    gone."""
 
     def __init__(self, *, largest_body: int, is_known: Known) -> None:
         BaseHandler.__init__(self)
@@ -300,10 +296,8 @@ class ThreadHandler(ASGIHandler):
                 await to_thread.run_sync(response.close, limiter=self._threads)
 
     async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
-        """On disk if large. Raises RequestAborted, RequestDataTooBig.
-
-        An unauthenticated caller's body is discarded, so that the answer is a refusal.
-        """
+        """On disk if large. Raises RequestAborted, RequestDataTooBig. An unauthenticated caller's body is
+        discarded, so that the answer is a refusal."""
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._largest_body:
             raise RequestDataTooBig

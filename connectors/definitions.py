@@ -58,10 +58,8 @@ class Interaction(BaseModel):
 
 
 class WorkflowDefinition(BaseModel):
-    """One workflow, upstream's words only.
-
-    `input_schema` is what the engine sent, unchecked, or None: the catalogue validates it.
-    """
+    """One workflow, upstream's words only. `input_schema` is what the engine sent, unchecked, or None: the
+    catalogue validates it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 

@@ -1,7 +1,5 @@
-"""Settings that several connectors share, and metadata of fields for forms and scripts.
-
-verify_tls: VerifyTls = True
-"""
+"""Settings that several connectors share, and metadata of fields for forms and scripts. verify_tls: VerifyTls
+= True"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -31,11 +31,9 @@ class TooDeep(dict[str, Any]):
 
 
 def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None) -> Any:
-    """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only.
-
-    Half a surrogate pair becomes "?", since nothing can store or send it. `object_of` makes objects from
-    their pairs, for callers to which duplicate keys matter.
-    """
+    """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only. Half
+    a surrogate pair becomes "?", since nothing can store or send it. `object_of` makes objects from their
+    pairs, for callers to which duplicate keys matter."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
     if _opening_brackets(data) > max_depth and _depth(data) > max_depth:

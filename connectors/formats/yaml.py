@@ -1,8 +1,6 @@
-"""YAML as JSON values, each with its line; an unusable text gets every reason.
-
-Scalars follow YAML 1.2: `no` and `12:30` are texts, and numbers are those of JSON. Tags are never
-resolved, so no text constructs objects.
-"""
+"""YAML as JSON values, each with its line; an unusable text gets every reason. Scalars follow YAML 1.2: `no`
+and `12:30` are texts, and numbers are those of JSON. Tags are never resolved, so no text constructs
+objects."""
 
 import math
 import re
@@ -110,10 +108,8 @@ Node = Scalar | ListNode | Mapping
 def compose(
     content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
 ) -> tuple[Node, list[Problem]]:
-    """The text's document, and its tags, which have no meaning here. Raises UnusableText.
-
-    `fast`: by libyaml, whose errors are less specific.
-    """
+    """The text's document, and its tags, which have no meaning here. Raises UnusableText. `fast`: by libyaml,
+    whose errors are less specific."""
     text = _decode(content, max_bytes)
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if fast else yaml.SafeLoader(text)
@@ -267,21 +263,17 @@ class Document:
 def read_document(
     content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
 ) -> Document:
-    """Read one YAML document. Raises UnusableText for text that is no usable YAML at all.
-
-    Problems name no key below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors
-    are less specific.
-    """
+    """Read one YAML document. Raises UnusableText for text that is no usable YAML at all. Problems name no
+    key below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors are less
+    specific."""
     root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
     return _Reader(problems, private, limits).document(root)
 
 
 def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
-    """The values of a third party's text, without lines, by libyaml.
-
-    `object_of` makes objects from pairs, also with duplicate keys; `<<` merges; numbers unknown to JSON stay
-    texts. Raises UnusableText, and TooManyValues before it reads more than the limit.
-    """
+    """The values of a third party's text, without lines, by libyaml. `object_of` makes objects from pairs,
+    also with duplicate keys; `<<` merges; numbers unknown to JSON stay texts. Raises UnusableText, and
+    TooManyValues before it reads more than the limit."""
     root, _ = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=True)
     if _count(root, {}) > limits.parts:
         raise TooManyValues([Problem(1, "", f"more than {limits.parts:,} values")])

@@ -1,8 +1,6 @@
-"""Compares a request that a model wrote with the one that a tool makes of the arguments.
-
-The written request is never sent, so spelling may differ: addresses are decoded once, numbers may be texts
-where only texts can be sent, and a query may be part of the URL.
-"""
+"""Compares a request that a model wrote with the one that a tool makes of the arguments. The written request
+is never sent, so spelling may differ: addresses are decoded once, numbers may be texts where only texts can
+be sent, and a query may be part of the URL."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -28,10 +26,8 @@ Part = tuple[str, str]
 def difference_between(
     written: HTTPRequestSpec, built: HTTPRequestSpec, *, usual: HTTPRequestSpec, operation: HttpOperation
 ) -> str:
-    """The first difference, in a sentence without values, or empty.
-
-    Parts that the built request shares with the `usual` one, such as constants, may be missing.
-    """
+    """The first difference, in a sentence without values, or empty. Parts that the built request shares with
+    the `usual` one, such as constants, may be missing."""
     try:
         said = _parts_of(written, built, operation)
         meant, optional = _parts_of(built, built, operation), _parts_of(usual, built, operation)

@@ -83,10 +83,8 @@ def with_commas(items: Iterable[Scalar]) -> str:
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
-    """The request without credentials. Raises Rejected for arguments that have no place in it.
-
-    A null that its place cannot express counts as an omitted argument.
-    """
+    """The request without credentials. Raises Rejected for arguments that have no place in it. A null that
+    its place cannot express counts as an omitted argument."""
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
     arguments = {
@@ -241,9 +239,7 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
 
 def read_file(text: str, *, field: str, media_type: str = "") -> File:
     """The content of a `data:` URI or text. Raises Rejected for an unreadable URI.
-
-    `data:image/png;name=cat.png;base64,...`: some APIs need the name.
-    """
+    `data:image/png;name=cat.png;base64,...`: some APIs need the name."""
     if not text.startswith("data:"):
         return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
     found = DATA_URI.fullmatch(text)

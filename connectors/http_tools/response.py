@@ -144,11 +144,9 @@ def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
 
 
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
-    """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`.
-
-    Bounded and without secrets; of other bodies the text. APIs name a wrong argument in too many ways to
-    choose from what they say.
-    """
+    """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
+    secrets; of other bodies the text. APIs name a wrong argument in too many ways to choose from what they
+    say."""
     phrase = responses.get(status, "")
     try:
         value = parse_json(body) if len(body) <= LARGEST_BODY else None

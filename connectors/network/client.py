@@ -57,10 +57,8 @@ class RedirectChain:
 async def follow_chain(
     hop: Hop, exchange: Exchange, send: Callable[[Hop], Awaitable[Exchange]]
 ) -> RedirectChain:
-    """Where the request of `hop` ends, which `exchange` answered.
-
-    Raises nothing for a redirect that is not followed: the request may have been carried out.
-    """
+    """Where the request of `hop` ends, which `exchange` answered. Raises nothing for a redirect that is not
+    followed: the request may have been carried out."""
     while exchange.status in REDIRECTS and exchange.location:
         try:
             further = _next_hop(hop, exchange)
@@ -205,11 +203,8 @@ NO_CREDENTIALS = Credentials()
 
 
 class EngineClient:
-    """One engine's address, credentials and limits.
-
-    Make one per engine and event loop, share it, close it with `aclose`. Methods raise only ConnectorError,
-    and no error shows a secret.
-    """
+    """One engine's address, credentials and limits. Make one per engine and event loop, share it, close it
+    with `aclose`. Methods raise only ConnectorError, and no error shows a secret."""
 
     def __init__(
         self,
@@ -305,11 +300,9 @@ class EngineClient:
         is_listing: bool = False,
     ) -> Any:
         """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; all else is an error.
-
         `target`: a path below the base URL, or a URL of the same origin. With `repeatable=False` failures
         after which the engine may have acted are OutcomeUnknown. Objects of a listing that are nested too
-        deep become TooDeep.
-        """
+        deep become TooDeep."""
         parse = parse_listing if is_listing else parse_json
         content_type, sent = encode_body(body, form)
         exchange = await self._succeed(

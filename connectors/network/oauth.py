@@ -25,10 +25,8 @@ SHORTEST_PAUSE_SECONDS = 5.0
 
 
 class ClientCredentials:
-    """One client at one token URL.
-
-    Make one per engine and event loop, close it with `aclose`. Neither errors nor the repr show a secret.
-    """
+    """One client at one token URL. Make one per engine and event loop, close it with `aclose`. Neither errors
+    nor the repr show a secret."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
-"""Which addresses may be contacted: engines also on private networks, HTTP tools public ones only.
-
-Link-local and cloud metadata addresses are never contacted, whatever name or spelling leads to them.
-"""
+"""Which addresses may be contacted: engines also on private networks, HTTP tools public ones only. Link-local
+and cloud metadata addresses are never contacted, whatever name or spelling leads to them."""
 
 import asyncio
 import contextlib
@@ -203,10 +201,8 @@ class AddressPolicy:
         return not_public(parsed)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The host's permitted IP addresses, in the resolver's order.
-
-        Raises Misconfigured if it has only others, httpcore2.ConnectError for an unknown name.
-        """
+        """The host's permitted IP addresses, in the resolver's order. Raises Misconfigured if it has only
+        others, httpcore2.ConnectError for an unknown name."""
         found = []
         with contextlib.suppress(OSError, UnicodeError):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -74,11 +74,8 @@ being_sent: ContextVar[BeingSent | None] = ContextVar("being_sent", default=None
 
 
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects to the very addresses that were checked.
-
-    The pool resolves the name again when it connects, and its owner may answer differently then. TLS verifies
-    the name, not the address.
-    """
+    """Connects to the very addresses that were checked. The pool resolves the name again when it connects,
+    and its owner may answer differently then. TLS verifies the name, not the address."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
@@ -397,12 +394,10 @@ class HttpSender:
         seconds: float,
         refusal_bytes: int | None = None,
     ) -> Exchange:
-        """Send the request and read the response into the exchange.
-
-        `until` is in the loop's time; `seconds`, the limit for all hops together, is for the message.
-        `refusal_bytes`: so many of a refusal are enough, and an incomplete one will do. Raises Misconfigured
-        for an address that may not be contacted, else what `unanswered` says of an incomplete response.
-        """
+        """Send the request and read the response into the exchange. `until` is in the loop's time; `seconds`,
+        the limit for all hops together, is for the message. `refusal_bytes`: so many of a refusal are enough,
+        and an incomplete one will do. Raises Misconfigured for an address that may not be contacted, else
+        what `unanswered` says of an incomplete response."""
         request = httpx2.Request(
             exchange.method,
             exchange.url,

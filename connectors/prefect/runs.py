@@ -47,11 +47,8 @@ def refuse_evaluated(arguments: dict[str, Any]) -> None:
 def read_deployment(
     raw: Any, flow_names: dict[str, str], *, position: int
 ) -> WorkflowDefinition | RejectedDefinition:
-    """A paused deployment counts: a pause stops schedules, not requested runs.
-
-    Values that change whenever a worker restarts are left out, since each change counts as one of the
-    workflow.
-    """
+    """A paused deployment counts: a pause stops schedules, not requested runs. Values that change whenever a
+    worker restarts are left out, since each change counts as one of the workflow."""
     if not isinstance(raw, dict) or isinstance(raw, TooDeep):
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
@@ -89,10 +86,8 @@ def _description(raw: dict[str, Any], name: Any) -> str:
 
 
 def input_schema(raw: dict[str, Any]) -> Any:
-    """The parameters' schema, with the deployment's values as defaults.
-
-    None if there is none; an unusable schema stays as it is, for the catalogue to report.
-    """
+    """The parameters' schema, with the deployment's values as defaults. None if there is none; an unusable
+    schema stays as it is, for the catalogue to report."""
     given = raw.get("parameter_openapi_schema")
     if given is None or not isinstance(given, dict):
         return given

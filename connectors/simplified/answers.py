@@ -32,11 +32,8 @@ KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
 async def walk_listing(
     fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]], first: str = "", *, listing: str, of: str
 ) -> AsyncGenerator[tuple[int, Any]]:
-    """The items of all pages with their positions. Raises InvalidAnswer for an endless listing.
-
-    `fetch_page` returns a page's items and the next page, empty on the last. `listing` and `of` name them in
-    errors.
-    """
+    """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
+    returns a page's items and the next page, empty on the last. `listing` and `of` name them in errors."""
     target, visited, position = first, set[str](), 0
     while True:
         if target in visited:

@@ -74,10 +74,8 @@ KEY_OF_ANOTHER = "KeyMismatch"
 
 
 class Connection:
-    """One service, namespace and set of credentials.
-
-    Make one per event loop. Methods raise only ConnectorError, and no error shows a secret.
-    """
+    """One service, namespace and set of credentials. Make one per event loop. Methods raise only
+    ConnectorError, and no error shows a secret."""
 
     def __init__(self, config: ServiceSettings) -> None:
         self._config = config
@@ -106,11 +104,9 @@ class Connection:
         repeatable: bool = True,
         seconds: float | None = None,
     ) -> Answer:
-        """The result of `call`, which sets the time limit of each attempt.
-
-        `seconds`: for all attempts; default: twice the limit of one. With `repeatable=False`, an error after
-        which the service may have acted is OutcomeUnknown.
-        """
+        """The result of `call`, which sets the time limit of each attempt. `seconds`: for all attempts;
+        default: twice the limit of one. With `repeatable=False`, an error after which the service may have
+        acted is OutcomeUnknown."""
         client, token = await self._connected()
         limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
         try:

@@ -1,7 +1,5 @@
-"""Naming, reading and listing runs.
-
-A run's id here is its workflow id and its chain's first run id, to which continuations and retries refer.
-"""
+"""Naming, reading and listing runs. A run's id here is its workflow id and its chain's first run id, to which
+continuations and retries refer."""
 
 import base64
 import binascii

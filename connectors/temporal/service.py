@@ -188,10 +188,8 @@ class TemporalService:
         return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        """Deliver a signal, which the service stores until a worker takes it.
-
-        Raises NotFound if the run has ended, OutcomeUnknown if the service may have taken it.
-        """
+        """Deliver a signal, which the service stores until a worker takes it. Raises NotFound if the run has
+        ended, OutcomeUnknown if the service may have taken it."""
         try:
             await self._send_signal(run, name, arguments)
         except NotFound:

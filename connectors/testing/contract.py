@@ -187,10 +187,8 @@ async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Conne
 
 
 async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
-    """The method's result or ConnectorError; any other error fails the test.
-
-    These connectors have short time limits, so a busy machine may need several tries.
-    """
+    """The method's result or ConnectorError; any other error fails the test. These connectors have short time
+    limits, so a busy machine may need several tries."""
     tried = 0
     while True:
         tried += 1
@@ -216,10 +214,8 @@ async def discover(connector: Connector) -> list[WorkflowDefinition | RejectedDe
 
 
 class Credentials:
-    """Every method with wrong credentials, and all output with right ones.
-
-    An engine without credentials (`has_credentials`) has nothing to refuse or hide.
-    """
+    """Every method with wrong credentials, and all output with right ones. An engine without credentials
+    (`has_credentials`) has nothing to refuse or hide."""
 
     async def test_check_with_wrong_credentials_says_so_instead_of_raising(
         self, harness: EngineHarness

@@ -198,10 +198,8 @@ class Interaction:
 
 
 class EngineHarness(ABC):
-    """A real engine, and connectors to it and to worse ones.
-
-    The defaults suit an engine with one port, credentials and JSON over HTTP.
-    """
+    """A real engine, and connectors to it and to worse ones. The defaults suit an engine with one port,
+    credentials and JSON over HTTP."""
 
     completing: Sample
     """Ends soon, with an output."""
@@ -225,11 +223,9 @@ class EngineHarness(ABC):
     ports = 1
     """How many the engine listens on; with more than one, override `connector_at_ports`."""
     garbage: Mapping[str, bytes] = GARBAGE
-    """HTTP answers that the engine never gives, by their names in failed tests.
-
-    Add answers that are almost right, remove those that the engine may mean. Empty: no engine that answers
-    with garbage can be made, and those tests do not apply.
-    """
+    """HTTP answers that the engine never gives, by their names in failed tests. Add answers that are almost
+    right, remove those that the engine may mean. Empty: no engine that answers with garbage can be made, and
+    those tests do not apply."""
 
     query: Interaction | None = None
     """Needed if runs can be queried."""
@@ -265,9 +261,7 @@ class EngineHarness(ABC):
 
     async def connectors_with_garbage(self) -> AsyncGenerator[tuple[str, Connector]]:
         """The name of each piece of `garbage`, and a connector whose engine answers with it until the next.
-
-        Override this for an engine without HTTP; the names decide what tests expect.
-        """
+        Override this for an engine without HTTP; the names decide what tests expect."""
         answers = [b""]
 
         def answer(asked: Asked) -> bytes:

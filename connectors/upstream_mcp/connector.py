@@ -223,10 +223,8 @@ class CallTool(Protocol):
     def __call__(
         self, name: str, arguments: dict[str, Any], *, repeatable: bool
     ) -> Awaitable[dict[str, Any]]:
-        """The result as received: content, structuredContent, isError.
-
-        With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown.
-        """
+        """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
+        after which the server may have acted is OutcomeUnknown."""
         ...
 
 

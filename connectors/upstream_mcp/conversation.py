@@ -78,11 +78,9 @@ class TransportFailure(Protocol):
 
 
 class TransportFailures:
-    """Failures below JSON-RPC, on their way to the request that they concern.
-
-    The SDK's transports know only JSON-RPC errors, and any other failure ends the conversation. So a failure
-    travels as a JSON-RPC error whose data is a key that a server cannot guess.
-    """
+    """Failures below JSON-RPC, on their way to the request that they concern. The SDK's transports know only
+    JSON-RPC errors, and any other failure ends the conversation. So a failure travels as a JSON-RPC error
+    whose data is a key that a server cannot guess."""
 
     def __init__(self) -> None:
         self._passed: dict[str, TransportFailure] = {}
@@ -162,11 +160,9 @@ class Conversation:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """The server's result with secrets masked. Raises ConnectorError and SessionLost.
-
-        `silence`: seconds without an answer or progress before the request fails. `name`, `headers`: headers
-        for stateless servers.
-        """
+        """The server's result with secrets masked. Raises ConnectorError and SessionLost. `silence`: seconds
+        without an answer or progress before the request fails. `name`, `headers`: headers for stateless
+        servers."""
         params = dict(params or {})
         sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
         if self.era.is_modern:

@@ -296,11 +296,9 @@ def _too_large(most: int) -> str:
 
 
 class ServerStreams:
-    """Opens the streams on which servers of the handshake era send notifications.
-
-    The SDK asks for one at the beginning of a conversation, and gives up after two failures. This one retries
-    until the server's answer is final, so that a server may be away for hours.
-    """
+    """Opens the streams on which servers of the handshake era send notifications. The SDK asks for one at the
+    beginning of a conversation, and gives up after two failures. This one retries until the server's answer
+    is final, so that a server may be away for hours."""
 
     def __init__(
         self,

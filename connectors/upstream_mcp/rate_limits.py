@@ -1,8 +1,5 @@
-"""Limits on a server's messages.
-
-Parsing costs far more than receiving: a flood of progress notifications would block the event loop for every
-other request.
-"""
+"""Limits on a server's messages. Parsing costs far more than receiving: a flood of progress notifications
+would block the event loop for every other request."""
 
 import re
 import time

@@ -119,10 +119,8 @@ def claimed_port(port: int) -> Iterator[None]:
 
 @contextmanager
 def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, ExampleEngine]]:
-    """The previous start's engine, if any, and this one's.
-
-    The key never changes, the port only when it is taken; it is reserved for the length of the block.
-    """
+    """The previous start's engine, if any, and this one's. The key never changes, the port only when it is
+    taken; it is reserved for the length of the block."""
     path = data_dir / "example-engine.json"
     try:
         before = ExampleEngine(**json.loads(path.read_text(encoding="utf-8")))

@@ -269,10 +269,8 @@ def note_on_servers(document: Document, base_url: str) -> str:
 
 
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
-    """Raises NoTool for an operation with another server.
-
-    `levels`: the operation, then its path item, each with its pointer.
-    """
+    """Raises NoTool for an operation with another server. `levels`: the operation, then its path item, each
+    with its pointer."""
     for raw, pointer in levels:
         if "servers" not in raw:
             continue

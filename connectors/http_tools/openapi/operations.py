@@ -169,10 +169,8 @@ class Names:
 
 
 def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
-    """The path, and the constants in its query. Raises NoTool.
-
-    A fragment distinguishes operations of one address and is never sent.
-    """
+    """The path, and the constants in its query. Raises NoTool. A fragment distinguishes operations of one
+    address and is never sent."""
     plain, mark, query = path.partition("#")[0].partition("?")
     if "{" in query:
         raise NoTool(f"Its path {quoted(path)} has a parameter after the '?'.", pointer)

@@ -81,10 +81,8 @@ def collect_arguments(
 
 
 def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
-    """A schema that enforces the demands.
-
-    It uses `not`, since some model APIs refuse tools with `anyOf` at their root.
-    """
+    """A schema that enforces the demands. It uses `not`, since some model APIs refuse tools with `anyOf` at
+    their root."""
     argument_of = {
         steps[0]: name
         for name, place in places.items()
@@ -109,10 +107,8 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
 
 
 def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
-    """The schema of a value that is not written as JSON. Raises NoTool.
-
-    `needed` lists have items, as an empty list would be an omitted one.
-    """
+    """The schema of a value that is not written as JSON. Raises NoTool. `needed` lists have items, as an
+    empty list would be an omitted one."""
     converted = schemas.convert_text(raw, pointer)
     is_list = needed and "array" in types_of(raw, schemas.document.object_at, pointer)
     return with_an_item(converted) if is_list else converted

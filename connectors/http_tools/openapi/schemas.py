@@ -63,11 +63,9 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """An answer's names and types of fields, each of which may be missing or null.
-
-    To MCP clients an answer that breaks its output schema is a failure, and hardly any API answers exactly as
-    documented: fields are missing or null, choices have new members.
-    """
+    """An answer's names and types of fields, each of which may be missing or null. To MCP clients an answer
+    that breaks its output schema is a failure, and hardly any API answers exactly as documented: fields are
+    missing or null, choices have new members."""
     loose = {key: value for key, value in schema.items() if key in KEPT_IN_RESPONSES}
     if isinstance(extra := schema.get("additionalProperties"), dict):
         loose["additionalProperties"] = extra

@@ -109,12 +109,9 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
 
 
 def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> bool:
-    """Whether the operation is called without the source's credentials.
-
-    True if the document requires none, or allows none besides credentials that the source lacks. Without any
-    statement of the document they are sent. Raises NoTool if the source has nothing that the operation
-    accepts.
-    """
+    """Whether the operation is called without the source's credentials. True if the document requires none,
+    or allows none besides credentials that the source lacks. Without any statement of the document they are
+    sent. Raises NoTool if the source has nothing that the operation accepts."""
     own, usual = "security" in operation, document.value.get("security")
     where = f"{pointer}/security" if own else "/security"
     requirements = operation["security"] if own else usual
