@@ -54,7 +54,6 @@ class Interaction(BaseModel):
     name: Text = Field(min_length=1, max_length=255)
     description: Text = Field(default="", max_length=2_000)
     input_schema: dict[str, Any] | None = Field(default=None, alias="inputSchema")
-    """JSON Schema of an object."""
 
 
 class WorkflowDefinition(BaseModel):
@@ -96,7 +95,6 @@ class RejectedDefinition:
     """An entry of a listing that is no usable workflow, and why."""
 
     position: int
-    """Index in the listing, from 0."""
     id: str
     """Empty if it could not be read."""
     name: str

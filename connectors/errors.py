@@ -48,8 +48,6 @@ class InvalidAnswer(ConnectorError):
 
 
 class Rejected(ConnectorError):
-    """The engine refused the request; `needs_operator` where it refused the credentials."""
-
     def __init__(
         self, message: str, *, details: dict[str, Any] | None = None, needs_operator: bool = False
     ) -> None:
@@ -58,14 +56,10 @@ class Rejected(ConnectorError):
 
 
 class NotFound(ConnectorError):
-    """The engine knows no such workflow or run."""
-
     depends_on_arguments = False
 
 
 class Unsupported(ConnectorError):
-    """The engine has no such operation."""
-
     depends_on_arguments = False
 
 

@@ -59,8 +59,6 @@ def _listed(values: str | Sequence[str]) -> Sequence[str]:
 
 
 class SourceConfig(BaseModel):
-    """The base of the connectors' settings."""
-
     # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -83,7 +81,6 @@ def _fit_for_a_header(secret: SecretStr) -> SecretStr:
 OptionalUrl = Annotated[str, AfterValidator(lambda text: normalise_base_url(text) if text.strip() else "")]
 """A base URL, to which paths are appended, or empty."""
 OptionalEndpoint = Annotated[str, AfterValidator(lambda text: endpoint_url(text) if text.strip() else "")]
-"""The URL of one endpoint, kept as typed, or empty."""
 HeaderSecret = Annotated[SecretStr, AfterValidator(_fit_for_a_header)]
 
 OAuthUrl = Annotated[

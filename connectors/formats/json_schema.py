@@ -94,7 +94,6 @@ class _Types:
     follow: Follow
     looked_at: int = 0
     entered: set[int] = field(default_factory=set)
-    """Ids of the schemas on the current path."""
 
     def of(self, schema: Any, pointer: str) -> Types | None:
         """None for a schema within itself, which allows no further types."""

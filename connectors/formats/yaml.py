@@ -19,7 +19,6 @@ INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
 NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
-"""Plain scalars of YAML 1.2."""
 MAX_PROBLEMS = 20
 
 UNCLOSED = "a quotation that begins here is never closed"
@@ -67,7 +66,6 @@ class UnusableText(ValueError):
         ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
         self.problems = ordered[:MAX_PROBLEMS]
         self.reasons = [str(problem) for problem in self.problems]
-        """The problems as text, and how many are left out."""
         if more := len(ordered) - len(self.problems):
             self.reasons.append(f"And {more} more.")
         super().__init__("\n".join(self.reasons))
@@ -148,7 +146,6 @@ class _Composer:
         self._max_depth = max_depth
         self._anchors: dict[str, Node] = {}
         self._braces: list[Any] = []
-        """The open braces and brackets, the innermost last."""
         self._line = 1
 
     def document(self) -> Node:
@@ -254,7 +251,6 @@ class Document:
     """Omissions from `value`: duplicate keys, numbers that are too large."""
 
     def line_of(self, path: Path) -> int:
-        """The line of the path or of its nearest parent with one."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -281,7 +277,6 @@ def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
-    """The node's values, with aliases expanded."""
     if id(node) not in known:
         # An alias within its own anchor has no end: reading refuses it as too deep.
         known[id(node)] = 0
@@ -308,8 +303,6 @@ def _shown(key: str) -> str:
 
 
 class _Reader:
-    """Nodes as values, with aliases expanded."""
-
     def __init__(self, problems: list[Problem], private: Path, limits: Limits) -> None:
         self._problems = problems
         self._private = private
@@ -374,7 +367,6 @@ class _Reader:
         return number
 
     def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
-        """The replacement of a number that JSON does not have."""
         self._note(node.line, path, message)
 
     def _note(self, line: int, path: Path, message: str) -> None:

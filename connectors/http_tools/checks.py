@@ -125,7 +125,6 @@ def _is_the_keys(tool: ToolConfig, place: Place, name: str) -> bool:
 
 
 def _value(tool: ToolConfig, constant: Constant) -> str:
-    """Why this constant cannot be sent, or empty."""
     try:
         match constant.place:
             case "header":
@@ -192,7 +191,6 @@ def _steps(claim: _Claim) -> tuple[str, ...] | None:
 
 
 def _where(tool: ToolConfig, argument: str) -> str:
-    """Where the declaration names the argument."""
     mapped = argument in tool.field_mappings.input
     return pointer_of(
         ["field_mappings", "input", argument] if mapped else ["input_schema", "properties", argument]
@@ -290,7 +288,6 @@ def _why_not_always_there(argument: str, place: ArgumentPlace, schema: dict[str,
 
 
 def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
-    """Raises InvalidTool with every problem."""
     if problems := problems_of(tool, base_url=base_url):
         raise InvalidTool(problems)
     path = Endpoint.of(tool.api.endpoint).path_below(base_url)

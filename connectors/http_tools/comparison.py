@@ -70,7 +70,6 @@ def _address(url: httpx2.URL) -> str:
 
 
 def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """The texts of a repeated name together."""
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         found.setdefault(name, []).append(_plain_json(text))
@@ -78,7 +77,6 @@ def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]
 
 
 def _plain_json(text: str) -> str:
-    """JSON objects and lists without blanks; other text unchanged."""
     try:
         return written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
     except UnreadableJSON:
@@ -86,7 +84,6 @@ def _plain_json(text: str) -> str:
 
 
 def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:
-    """Whether the product sends the same header itself."""
     usual = {"accept": f"{ACCEPT},*/*", "content-type": MEDIA_TYPES[operation.body_format]}
     return name in usual and _media_types(value) <= _media_types(usual[name])
 

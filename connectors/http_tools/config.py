@@ -95,7 +95,6 @@ class HttpConfig(SourceConfig):
 
     @property
     def lacking(self) -> str:
-        """Settings that the authentication needs and that are still empty."""
         needed = {
             "api_key": {"API key": self.api_key.get_secret_value()},
             "bearer": {"bearer token": self.token.get_secret_value()},

@@ -60,7 +60,6 @@ class Authorization:
 
     @property
     def is_renewable(self) -> bool:
-        """Whether another token can be requested after a refusal."""
         return self._oauth is not None
 
     async def credentials(self) -> Credentials:
@@ -166,7 +165,6 @@ class HttpConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        """What a request to the base URL proves, in a sentence."""
         credentials = await self._authorization.credentials()
         answer = await self._client.exchange(
             "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True

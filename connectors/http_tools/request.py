@@ -276,7 +276,6 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 
 
 def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    """One part for each item of a list."""
     if place is not None and place.as_json:
         yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
     elif isinstance(value, list):

@@ -21,7 +21,6 @@ from connectors.protocol import RunSnapshot, RunState
 MOST_HEADERS = 60
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
-"""They carry credentials."""
 TEXT_TYPES = frozenset(
     {
         "application/xml",
@@ -60,7 +59,6 @@ class Received:
     block: Block | None = None
     """MCP's content block of a body that is neither JSON nor text."""
     objection: str = ""
-    """Why the body does not match its media type, in a sentence."""
 
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
@@ -75,7 +73,6 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
 
 
 def response_spec(answer: Answer, received: Received, redactor: Redactor) -> HTTPResponseSpec:
-    """For the record: bounded and without secrets."""
     return HTTPResponseSpec(
         status_code=answer.status,
         headers=_shown_headers(answer, redactor),
@@ -93,7 +90,6 @@ def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
 
 
 def _guessed(answer: Answer, redactor: Redactor) -> Received:
-    """The type of a body without one."""
     if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
         return read
     try:
@@ -209,8 +205,6 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One request of a tool, and its answer."""
-
     operation: HttpOperation
     spec: HTTPRequestSpec
     answer: Answer
@@ -219,7 +213,6 @@ class Call:
     finished_at: datetime
 
     def snapshot(self) -> RunSnapshot:
-        """Raises Unreachable or OutcomeUnknown if the run has not ended."""
         received = read_body(self.answer, self.redactor)
         if error := self._to_be_tried_again(received):
             raise error

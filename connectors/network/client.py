@@ -51,7 +51,6 @@ class RedirectChain:
     last: Exchange
     carried_out: bool = False
     not_followed: str = ""
-    """Why a final redirect was not followed, in a sentence."""
 
 
 async def follow_chain(
@@ -71,7 +70,6 @@ async def follow_chain(
 
 
 def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
-    """Raises NotFollowed."""
     if hop.number == MOST_REDIRECTS:
         raise NotFollowed(f"{MOST_REDIRECTS} redirects have been followed already.")
     url = _target(hop, exchange.location)
@@ -129,7 +127,6 @@ def _shown(exchange: Exchange) -> str:
 
 USER_AGENT = "workflow-catalogue"
 REFUSAL_BYTES = 64_000
-"""Read of an error response, for its message."""
 
 
 def fill_path(path: str, /, **ids: str) -> str:
@@ -180,7 +177,6 @@ class Answer:
     """A redirect (303) confirmed the request, and this answer describes its result: whatever the status is,
     the request must not be sent again."""
     not_followed: str = ""
-    """Why a redirect was not followed, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +187,6 @@ class Credentials:
     query: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
     def secrets(self) -> Iterator[str]:
-        """All values to mask, and the `x` of `Bearer x`."""
         for value in self.headers.values():
             yield value
             yield value.split()[-1] if value.split() else ""

@@ -107,7 +107,6 @@ class ClientCredentials:
 
 
 def _read(answer: Any) -> tuple[str, float]:
-    """The token and its lifetime in seconds."""
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
         raise InvalidAnswer("the answer has no usable access_token.")

@@ -33,7 +33,6 @@ METADATA = tuple(
         "fd00:a9fe:a9fe::1",  # Akamai
     )
 )
-"""Where clouds serve credentials, besides the link-local range."""
 BROADCAST = ip_address("255.255.255.255")
 MAPPED = ip_network("::ffff:0:0/96")
 NAT64 = ip_network("64:ff9b::/96")
@@ -106,8 +105,6 @@ def _last_four(address: IPv6Address) -> IPv4Address:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    """A name, the names below one, or a network; on one port or all."""
-
     name: str = ""
     """Lower-case ASCII; a leading dot: all names below."""
     network: IPNetwork | None = None
@@ -186,7 +183,6 @@ class AddressPolicy:
     """Only public addresses, and hosts in `opened`."""
     opened: AllowedHosts = field(default_factory=AllowedHosts)
     advice: str = ""
-    """A sentence: how to allow another address."""
 
     def objection(self, address: str, *, host: str = "", port: int = 0) -> str:
         """Why this IP address of `host` may not be contacted; empty if it may, or if it is a name."""

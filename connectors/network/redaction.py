@@ -24,7 +24,6 @@ WORD_KEYS = (
     "errors",
     "exception_message",
 )
-"""Keys of engines' messages, best first."""
 ERROR_LIMIT = 4_000
 """Characters of an error; the raw answer is complete."""
 TAG = re.compile(r"<[^<>]*>")
@@ -37,7 +36,6 @@ class Redactor:
         self._know({secret for secret in secrets if secret})
 
     def learn(self, secret: str) -> None:
-        """Mask this secret too."""
         if secret and secret not in self._known:
             self._know(self._known | {secret})
 

@@ -54,7 +54,6 @@ class HttpLimits:
 
     @classmethod
     def within(cls, seconds: float, *, max_response_bytes: int = 10_000_000) -> Self:
-        """For requests that take `seconds` at most."""
         return cls(
             connect_seconds=min(cls().connect_seconds, seconds),
             read_seconds=seconds,
@@ -246,7 +245,6 @@ class Exchange:
 
     @property
     def place(self) -> str:
-        """The URL without its query."""
         return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
 
     @property

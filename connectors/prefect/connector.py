@@ -46,7 +46,6 @@ from connectors.protocol import (
 
 MAX_WORKFLOWS = 10_000
 TAG = "workflow-catalogue"
-"""Marks our runs at Prefect."""
 
 Answer = TypeVar("Answer")
 

@@ -254,7 +254,6 @@ def _scheduled(flow_run: dict[str, Any]) -> str:
 
 
 def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
-    """The body of Prefect's filter. Raises Rejected for an unusable condition."""
     conditions: dict[str, Any] = {}
     if wanted.run:
         try:
@@ -303,7 +302,6 @@ def offset_of(cursor: str) -> int:
 def _workflow_of(
     run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
 ) -> str:
-    """The deployment's name, else the flow's."""
     deployment = deployments.get(str(run.get("deployment_id")))
     if deployment is not None:
         return str(name_of(deployment, flow_names))
@@ -362,7 +360,6 @@ def read_result(data: Any) -> Any:
 
 
 def read_progress(artifact: dict[str, Any] | None) -> float | None:
-    """Percent, from an artifact of the type progress."""
     return read_percent(artifact.get("data")) if artifact else None
 
 

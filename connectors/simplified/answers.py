@@ -120,7 +120,6 @@ def read_started(answer: Any) -> Started:
 
 
 def identifier(value: Any) -> str:
-    """Texts and whole numbers; empty for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     text = str(value)

@@ -35,7 +35,6 @@ from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 LISTING_DEPTH = 250
 """Above the limit of one schema, so that a deep one does not fail the listing."""
 NO_SUCH_OPERATION = (405, 501)
-"""Method Not Allowed, Not Implemented."""
 
 
 class SimplifiedConnector:

@@ -78,7 +78,6 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
 
 
 def read_declared(config: TemporalConfig) -> Declared:
-    """Raises Misconfigured."""
     try:
         if config.definitions.strip():
             return _read_text(config.definitions, config.default_task_queue)
@@ -120,7 +119,6 @@ def _read_text(definitions: str, default_task_queue: str) -> Declared:
 
 
 def _differing(connection: DeclaredConnection | None, config: TemporalConfig) -> str:
-    """Keys of the file whose values differ from the settings."""
     if connection is None:
         return ""
     said = config.model_validate(config.model_dump() | connection.settings)

@@ -44,7 +44,6 @@ REFUSED_REQUEST = (
 )
 BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
 NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
-"""In the SDK's messages for requests that were never sent."""
 TOO_LARGE = "larger than max"
 UNREADABLE = "failed to decode Protobuf message"
 
@@ -64,7 +63,6 @@ REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
     r"|CertificateExpired|CertificateRevoked|DecryptError"
 )
-"""TLS alerts that refuse a client's certificate or its absence."""
 REFUSED_AT_FIRST = re.compile(
     r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)"
 )

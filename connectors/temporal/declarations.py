@@ -294,13 +294,11 @@ class DefinitionsFile(Block):
 
 
 def keys_of(block: type[Block]) -> dict[str, str]:
-    """The file's keys by field."""
     # Fields with quoted types lose the alias that the generator made.
     return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
 
 
 def keys_at(place: tuple[str | int, ...]) -> list[str]:
-    """The known keys of the mapping there; empty if keys are names."""
     annotation: Any = DefinitionsFile
     for part in place:
         annotation = _inside(_plain(annotation), part)
@@ -381,7 +379,6 @@ def _bare_letters(word: str) -> str:
 
 
 Note = Callable[[Path, str], None]
-"""Receives a problem's path and description."""
 
 NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 KEYWORDS = {
@@ -408,7 +405,6 @@ Schema = dict[str, Any]
 
 
 def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note) -> Schema:
-    """A closed object with these fields."""
     properties: dict[str, Schema] = {}
     required = []
     for name, declared, at in _each(fields, place):

@@ -64,11 +64,9 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-"""Of each source setting in the block `temporal`."""
 STORED_APART = "stored apart"
 """In place of a secret that the file omits, during validation."""
 ID_TYPES = ("string", "number", "integer")
-"""Field types that a workflow id may contain."""
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -151,7 +149,6 @@ def _entries(raw: dict[str, dict[str, Any]], file: DefinitionsFile) -> dict[str,
 
 
 def read_connection(block: TemporalBlock, *, note: Note) -> DeclaredConnection:
-    """Notes settings that no source accepts."""
     said = dict(_settings_in(block))
     secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
     settings = {name: value for name, value in said.items() if name not in secrets}

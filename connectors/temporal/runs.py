@@ -39,7 +39,6 @@ RUN_ID_LIMIT = 255
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 WORKFLOW_ID_LIMIT = RUN_ID_LIMIT - 37
 MOST_HOPS = 1_000
-"""Of a chain of continued runs."""
 REMEMBERED = 10_000
 TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
@@ -66,7 +65,6 @@ UNKNOWN = (RunState.RUNNING, "Unknown")
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""")
 QUOTES = frozenset("'\"`")
 DETAIL_BYTES = 2_000
-"""Of one value of a memo or a search attribute."""
 MOST_ENTRIES = 50
 CURSOR_DIGEST_BYTES = 8
 OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."

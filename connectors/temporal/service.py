@@ -69,12 +69,11 @@ CONFLICT = {
 RUNS_PER_PAGE = 500
 MOST_PAGES = 20
 SHORTEST_WAIT_SECONDS = 0.05
-"""The shortest time limit of a request that waits for a run's end."""
 REASON_LIMIT = 1_000
 CANCELLED = "Cancelled in the workflow catalogue."
 TERMINATED = "It did not follow its cancellation in time."
 NO_POLLER = "no poller seen"
-"""Part of the service's error where a task queue has had no worker for a while."""
+"""Part of the service's error when a task queue has had no worker for a while."""
 
 
 class TemporalService:
@@ -90,7 +89,6 @@ class TemporalService:
         return f"TemporalService({self._config.host_port}, {self._config.namespace})"
 
     async def reach(self) -> None:
-        """Verify address, namespace and credentials by the cheapest call."""
         connection = self.connection
         request = DescribeNamespaceRequest(namespace=connection.namespace)
         await connection.ask(
@@ -217,7 +215,6 @@ def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
 
 
 def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
-    """The handle of exactly this run, not of its continuations."""
     execution = described.workflow_execution_info.execution
     return client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
 

@@ -31,7 +31,6 @@ from connectors.settings import (
 USUAL_PORT = 7233
 TLS = hint(group="TLS")
 TRUST = hint(address=True, group="TLS")
-"""TLS trust decides who receives the key."""
 OAUTH = hint(group="OAuth")
 REQUESTS = hint(group="Requests and retries")
 RUNS = hint(group="Limits of runs")
@@ -266,15 +265,12 @@ class TemporalSettings(BaseModel):
     input: Literal["object", "none", "positional"] = "object"
     """All arguments as one object, nothing, or each separately in `input_order`."""
     input_order: list[str] = Field(default_factory=list)
-    """Names of arguments, for positional input."""
     progress_query: str = Field(default="", max_length=255)
     """Query for the workflow's progress; empty: heartbeats show it."""
     execution_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
     """Seconds for the chain of runs; None: until the execution's deadline."""
     run_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for one run of the chain."""
     task_timeout: float | None = Field(default=None, gt=0, le=120)
-    """Seconds for one workflow task."""
 
     @field_validator("workflow_id")
     @classmethod

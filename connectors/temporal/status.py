@@ -194,7 +194,6 @@ async def progress_of(
 
 
 async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
-    """Why the run makes no progress: no worker, or one that fails."""
     task = answer.pending_workflow_task
     if task.attempt > 1 and not _waits(answer):
         return f"Its worker failed to continue it; this is attempt {task.attempt}."
@@ -292,7 +291,6 @@ def words_of_failure(failure: Failure) -> str:
 
 
 def failure_as_json(failure: Failure) -> dict[str, Any]:
-    """With stack traces, for the record."""
     whole: dict[str, Any] = MessageToDict(failure, preserving_proto_field_name=True)
     level: Any = whole
     for link in _chain(failure):

@@ -148,7 +148,6 @@ class McpConfig(SourceConfig):
 
 
 def variables(config: McpConfig) -> dict[str, str]:
-    """All environment variables of the command."""
     return _as_dict(config.environment) | secret_variables(config)
 
 

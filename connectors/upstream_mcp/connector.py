@@ -237,7 +237,6 @@ class ListedWorkflows:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of runs of listed workflows only."""
         return self._runner.capabilities
 
     @property
@@ -483,7 +482,6 @@ class McpSourceConnector:
         return self._listed if self._listed is not None and is_listed(workflow) else self._tools
 
     async def _discover(self, listed: ListedWorkflows) -> Found:
-        """The listed workflows, then the other tools."""
         others = [] if self._config.offer == "workflows" else [item async for item in self._tools.discover()]
         if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
             async for item in listed.discover():

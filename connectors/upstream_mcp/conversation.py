@@ -86,7 +86,6 @@ class TransportFailures:
         self._passed: dict[str, TransportFailure] = {}
 
     def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
-        """The JSON-RPC error in place of the failure."""
         key = uuid4().hex
         self._passed[key] = failure
         if len(self._passed) > MOST_UNREAD:
@@ -100,12 +99,9 @@ class TransportFailures:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The agreed protocol version and the server's capabilities."""
-
     version: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     server: str = ""
-    """Name and version, for display."""
 
     @property
     def is_modern(self) -> bool:
@@ -320,7 +316,6 @@ class Conversation:
 
 
 def _envelope(version: str) -> dict[str, Any]:
-    """The `_meta` of requests to stateless servers."""
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,

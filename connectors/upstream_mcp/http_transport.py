@@ -43,7 +43,6 @@ NO_MESSAGE = b"\nevent: cut\n\n"
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-"""Methods that may take long."""
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)
 """Statuses that explain the failure, whatever the body says."""
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
@@ -58,7 +57,6 @@ NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
-"""A stream of this age resets the pauses."""
 
 
 class StreamNews(Enum):
@@ -76,7 +74,6 @@ class HttpFailure:
     problem: str = ""
     session_is_gone: bool = False
     unsent: ConnectorError | None = None
-    """Why the request was not sent."""
 
     def error(self, *, repeatable: bool) -> ConnectorError:
         self.exchange.repeatable = repeatable
@@ -274,7 +271,6 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
-    """One conversation's transport, which ends the session with it."""
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
     return streamable_http_client(

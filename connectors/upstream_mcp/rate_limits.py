@@ -53,7 +53,6 @@ class Events:
 
     def __init__(self) -> None:
         self.rest = bytearray()
-        """The beginning of an incomplete event."""
         self._gate = FloodGate()
 
     def feed(self, chunk: bytes) -> bytes:

@@ -29,7 +29,6 @@ CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
-"""Between attempts to listen for changes."""
 REFUSED = 100
 """Failures that lead to the longest pause."""
 
@@ -38,7 +37,6 @@ FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
 FREE_ATTEMPTS = 2
-"""Restarts without a pause after early ends."""
 
 
 class McpSession:
@@ -271,7 +269,6 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 
 async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
-    """Wait for the first to end, and raise its error."""
     tasks = [asyncio.create_task(one) for one in awaited]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

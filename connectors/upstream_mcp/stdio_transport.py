@@ -34,7 +34,6 @@ ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
 EXIT_SECONDS = 2.0
 """After its input closes, and again after SIGTERM."""
 STDERR_SECONDS = 0.5
-"""For the rest of standard error."""
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
 
@@ -160,7 +159,6 @@ async def _read_stderr(
     program_exit: ProgramExit,
     stderr_read: asyncio.Event,
 ) -> None:
-    """Log the program's standard error, and keep its last line."""
     assert process.stderr is not None
     lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
 
@@ -236,7 +234,6 @@ class _Lines:
     most: int
     _line: bytearray = field(default_factory=bytearray)
     _start: bytes = b""
-    """Of an oversized line; empty otherwise."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | _TooLong]:
         *ended, rest = chunk.split(b"\n")

@@ -50,7 +50,6 @@ def task_parameters(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
 
 
 def created_task(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """The task in a call's answer, if any."""
     task = answer if answer.get("resultType") == "task" else answer.get("task")
     if isinstance(task, dict) and isinstance(task.get("taskId"), str) and "content" not in answer:
         return task
@@ -253,7 +252,6 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
 
 
 def _problem_of(blocks: Any) -> str:
-    """Why the content is unusable, or empty."""
     if not isinstance(blocks, list):
         return "its content is no list"
     for block in blocks:

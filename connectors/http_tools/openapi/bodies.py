@@ -41,7 +41,6 @@ CHOICES = ("oneOf", "anyOf")
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 WHOLE = "body"
 DEEP = "deepObject"
-"""The style with brackets."""
 ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
 HOW_TO_GIVE = (
     "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
@@ -162,7 +161,6 @@ def _required_by(schema: dict[str, Any]) -> frozenset[str]:
 
 
 def _only_requires(choices: Any) -> bool:
-    """Whether they say only which fields go together."""
     return choices is None or (
         isinstance(choices, list)
         and all(
@@ -205,13 +203,10 @@ class Body:
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
-    """Which fields are needed, beyond the required ones."""
 
 
 @dataclass(slots=True)
 class Bodies:
-    """Reads one operation's body."""
-
     document: Document
     schemas: Schemas
     notes: list[str] = field(default_factory=list)
@@ -268,7 +263,6 @@ class Bodies:
         )
 
     def _says_nothing(self, raw: Any, pointer: str) -> bool:
-        """Whether it is an object that is known to have no fields."""
         if not isinstance(raw, dict):
             return False
         schema, _ = self.document.object_at(raw, pointer)

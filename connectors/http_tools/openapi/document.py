@@ -31,7 +31,6 @@ MAX_VALUES = 2_000_000
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
 LONGEST_CHAIN = 20
-"""References to references."""
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 FORM = "application/x-www-form-urlencoded"
@@ -61,11 +60,9 @@ class RefusedOperation:
     """In capitals."""
     path: str
     operation_id: str
-    """May be empty."""
     pointer: str
     """JSON Pointer to the unsupported part."""
     reason: str
-    """A sentence."""
 
 
 def quoted(text: object) -> str:
@@ -106,7 +103,6 @@ class Ambiguous(dict[str, Any]):
 
     @property
     def key(self) -> str:
-        """The first duplicate one."""
         return next(key for key in self if self.repeats(key))
 
     def repeats(self, key: str) -> bool:
@@ -216,7 +212,6 @@ class Document:
             raise NoTool(f"It refers to {quoted(reference)}, where there is nothing.", where) from None
 
     def _value_at(self, steps: Iterable[str]) -> Any:
-        """Raises LookupError."""
         value: Any = self.value
         for step in steps:
             if isinstance(value, Ambiguous) and value.repeats(step):
@@ -255,7 +250,6 @@ def base_url_of(document: Document, given: str) -> str:
 
 
 def note_on_servers(document: Document, base_url: str) -> str:
-    """A note on other servers, or empty."""
     urls = [url.rstrip("/") for url in _urls(document.value.get("servers"))]
     others = [url for url in urls if url and url != base_url]
     if not others or (base_url in urls and len(urls) == 1):

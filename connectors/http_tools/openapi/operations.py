@@ -41,7 +41,6 @@ MAX_BYTES = 8_192
 """Of an output schema: every agent that sees the tool pays for it."""
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
-"""Characters of an API's name."""
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
@@ -61,7 +60,6 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """May be empty."""
         given = self.raw.get("operationId")
         return " ".join(given.split()) if isinstance(given, str) else ""
 
@@ -81,7 +79,6 @@ class Selection:
     """Patterns for ids, paths, or methods and paths: `issues/*`, `/repos/*`, `GET /repos/*`."""
     tags: tuple[str, ...] = ()
     deprecated: bool = False
-    """Include deprecated operations."""
 
     def names(self, operation: Operation) -> bool:
         """Whether it is chosen, deprecated or not."""
@@ -202,7 +199,6 @@ def output_schema_of(
 
 
 def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | None:
-    """None for an answer without JSON."""
     answer, pointer = document.object_at(raw, pointer)
     content = answer.get("content")
     for name, media in content.items() if isinstance(content, dict) else ():
@@ -242,7 +238,6 @@ class ReadTools:
     deprecated: int = 0
     not_chosen: int = 0
     idle: list[str] = field(default_factory=list)
-    """Patterns and tags of the selection without an operation."""
 
 
 def read_tools(
@@ -384,7 +379,6 @@ def _words_of(operation: Operation) -> tuple[str, str]:
 
 
 def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
-    """An unreadable one is not."""
     try:
         return bodies.is_empty(raw, pointer)
     except NoTool:

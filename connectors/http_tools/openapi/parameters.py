@@ -35,7 +35,6 @@ class Argument:
 
     place: ArgumentPlace
     wanted: str
-    """The preferred name."""
     converted: Converted
     description: str = ""
     """Replaces the schema's."""
@@ -55,7 +54,6 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Arguments:
     schema: dict[str, Any]
-    """JSON Schema of an object."""
     places: dict[str, ArgumentPlace]
 
 
@@ -115,7 +113,6 @@ def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -
 
 
 def with_an_item(converted: Converted) -> Converted:
-    """The same, without empty lists."""
     schema = {} if converted.schema is True else converted.schema
     fewest = schema.get("minItems")
     if isinstance(fewest, int) and fewest > 0:
@@ -149,8 +146,6 @@ def _described(argument: Argument) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter object and its pointer."""
-
     raw: dict[str, Any]
     pointer: str
 
@@ -169,8 +164,6 @@ class Parameter:
 
 @dataclass(slots=True)
 class Parameters:
-    """Reads one operation's parameters."""
-
     document: Document
     schemas: Schemas
     key: tuple[str, str] | None = None
@@ -180,7 +173,6 @@ class Parameters:
     known: dict[str, Argument] = field(default_factory=dict)
     """By pointer: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)
-    """Sent with every call."""
 
     def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
         """Of the path item's list and the operation's, which wins. Raises NoTool."""

@@ -25,11 +25,8 @@ ONE = frozenset(
     {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
 )
-"""Keywords with a schema."""
 SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-"""Keywords with a list of schemas."""
 NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Keywords with schemas by name."""
 BOUNDS = frozenset(
     {"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minContains", "maxContains"}
@@ -124,15 +121,12 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Conversion:
-    """State of the conversion of one schema."""
-
     document: Document
     direction: str
     usable_pattern: Callable[[str], bool]
     name_of: Callable[[str], str]
     """Of the definition at a pointer."""
     needs: set[str] = field(default_factory=set)
-    """Pointers of definitions."""
     anchors: dict[str, str] = field(default_factory=dict)
     """Pointers of possible targets of dynamic references, by anchor; in 2019-09 without a name."""
     parts: int = 0
@@ -161,7 +155,6 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
 
 
 def _note_anchors(raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
-    """The outermost schema of an anchor counts."""
     if raw.get("$recursiveAnchor") is True:
         reading.anchors.setdefault("", pointer)
     if isinstance(name := raw.get("$dynamicAnchor"), str):

@@ -16,7 +16,6 @@ SECRETS = {
     "api_key": "api_key",
     "oauth_client_secret": "oauth_client_credentials",
 }
-"""The authentication of each secret."""
 NAMES = {
     "none": "no authentication",
     "api_key": "an API key",
@@ -33,7 +32,6 @@ class Scheme:
     name: str
     fulfilled_by: list[Settings]
     objection: str = ""
-    """Why there are none."""
 
     def accepts(self, settings: Settings) -> bool:
         return any(_alike(wanted, settings) for wanted in self.fulfilled_by)
@@ -141,7 +139,6 @@ def key_place(settings: Settings) -> tuple[str, str] | None:
 
 
 def _objection(document: Document, requirement: Any, settings: Settings) -> str:
-    """What is required and missing, or empty."""
     if not isinstance(requirement, dict):
         return "something that is no security requirement"
     schemes = [scheme_of(document, name) for name in requirement]
