@@ -36,8 +36,11 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
     pairs, for callers to which duplicate keys matter."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
-    if _opening_brackets(data) > max_depth and _depth(data) > max_depth:
-        raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
+    if _opening_brackets(data) > max_depth:
+        # In linear time; of broken JSON up to the first error.
+        brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
+        if max(accumulate(STEP[byte] for byte in brackets), default=0) > max_depth:
+            raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     parsed = _parse(data, object_of)
     if not LONE_SURROGATE.search(data):
         return parsed
@@ -126,12 +129,6 @@ def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
 
 def _opening_brackets(data: bytes) -> int:
     return data.count(b"[") + data.count(b"{")
-
-
-def _depth(data: bytes) -> int:
-    """The maximum nesting, in linear time; of broken JSON up to the first error."""
-    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
-    return max(accumulate(STEP[byte] for byte in brackets), default=0)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -108,7 +108,13 @@ def compose(
 ) -> tuple[Node, list[Problem]]:
     """The text's document, and its tags, which have no meaning here. Raises UnusableText. `fast`: by libyaml,
     whose errors are less specific."""
-    text = _decode(content, max_bytes)
+    if len(content) > max_bytes:
+        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if fast else yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
@@ -123,16 +129,6 @@ def compose(
 
 def is_number(text: str) -> bool:
     return any(kind.match(text) for kind in (INTEGER, OTHER_INTEGER, NUMBER))
-
-
-def _decode(content: bytes, max_bytes: int) -> str:
-    if len(content) > max_bytes:
-        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
 
 
 def _stop(line: int, message: str) -> UnusableText:
@@ -176,7 +172,11 @@ class _Composer:
         if depth > self._max_depth:
             raise _stop(_line_of(event), f"nested deeper than {self._max_depth} levels")
         if isinstance(event, yaml.AliasEvent):
-            return self._anchored(event)
+            if event.anchor not in self._anchors:
+                raise _stop(
+                    _line_of(event), "'*' and a name that no anchor has; a text that begins so needs quotes"
+                )
+            return self._anchors[event.anchor]
         if event.tag is not None:
             message = "'!' begins a tag, which means nothing here; put the text in quotes"
             self.problems.append(Problem(_line_of(event), "", message))
@@ -184,13 +184,6 @@ class _Composer:
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
-
-    def _anchored(self, event: Any) -> Node:
-        if event.anchor not in self._anchors:
-            raise _stop(
-                _line_of(event), "'*' and a name that no anchor has; a text that begins so needs quotes"
-            )
-        return self._anchors[event.anchor]
 
     def _inner(self, event: Any, depth: int) -> Node:
         line = _line_of(event)

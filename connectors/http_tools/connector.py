@@ -49,11 +49,11 @@ class Authorization:
         self._config = config
         self._lacking = config.lacking
         self._fixed = _fixed_credentials(config)
-        self._oauth = (
-            _client_credentials(config, limits, policy)
-            if config.authentication == "oauth_client_credentials" and not self._lacking
-            else None
-        )
+        self._oauth: ClientCredentials | None = None
+        if config.authentication == "oauth_client_credentials" and not self._lacking:
+            self._oauth = ClientCredentials.of(
+                config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
+            )
 
     def __repr__(self) -> str:
         return f"Authorization({self._config.authentication})"
@@ -97,27 +97,13 @@ def _fixed_credentials(config: HttpConfig) -> Credentials:
         case "bearer":
             return _bearer(config.token.get_secret_value())
         case "basic":
-            return Credentials(
-                headers={"authorization": f"Basic {basic_word(config.username, config.password)}"}
-            )
+            word = basic_word(config.username, config.password)
+            return Credentials(headers={"authorization": f"Basic {word}"})
     return NO_CREDENTIALS
 
 
 def _bearer(token: str) -> Credentials:
     return Credentials(headers={"authorization": f"Bearer {token}"})
-
-
-def _client_credentials(config: HttpConfig, limits: HttpLimits, policy: AddressPolicy) -> ClientCredentials:
-    return ClientCredentials(
-        url=config.oauth_token_url,
-        client_id=config.oauth_client_id,
-        client_secret=config.oauth_client_secret,
-        audience=config.oauth_audience,
-        scope=config.oauth_scope,
-        limits=limits,
-        ca_file=config.ca_file,
-        policy=policy,
-    )
 
 
 class HttpConnector:
@@ -215,11 +201,6 @@ class HttpConnector:
 
     async def cancel(self, run: RunRef) -> None:
         raise Unsupported("A request to an HTTP API cannot be taken back.")
-
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        raise Unsupported("An HTTP API cannot look a request up by its key.")
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -75,7 +75,11 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
     url = _target(hop, exchange.location)
     moved = replace(hop, url=url, number=hop.number + 1)
     if _origin(url) != _origin(hop.url):
-        _refuse_repeated_secrets(exchange)
+        # An API that redirects to the same path elsewhere repeats the key of our query.
+        location = exchange.location
+        spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
+        if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
+            raise NotFollowed("that repeats our credentials to another address.")
         harmless = {name: value for name, value in hop.headers.items() if name in HARMLESS_HEADERS}
         moved = replace(moved, at_origin=False, headers=harmless)
     return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
@@ -105,14 +109,6 @@ def _target(hop: Hop, location: str) -> httpx2.URL:
     if (hop.url.scheme, url.scheme) == ("https", "http"):
         raise NotFollowed("that leads from https to http.")
     return url
-
-
-def _refuse_repeated_secrets(exchange: Exchange) -> None:
-    """An API that redirects to the same path elsewhere repeats the key of our query."""
-    location = exchange.location
-    spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
-    if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
-        raise NotFollowed("that repeats our credentials to another address.")
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:
@@ -357,15 +353,13 @@ class EngineClient:
             url = with_query(url, credentials.query, replace=True)
             headers = headers | checked_headers(credentials.headers)
         exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
-        sender = self._sender if hop.at_origin else self._elsewhere()
-        return sender.carry_out(exchange, headers=headers, content=hop.content, until=until, seconds=seconds)
-
-    def _elsewhere(self) -> HttpSender:
-        """For other origins, always with TLS verified."""
-        if self._sender_elsewhere is None:
+        sender = self._sender if hop.at_origin else self._sender_elsewhere
+        if sender is None:
+            # The TLS of other origins is always verified.
             tls = tls_context(verify=True, ca_file=self._ca_file)
-            self._sender_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
-        return self._sender_elsewhere
+            sender = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
+            self._sender_elsewhere = sender
+        return sender.carry_out(exchange, headers=headers, content=hop.content, until=until, seconds=seconds)
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:

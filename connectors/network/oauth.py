@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from loguru import logger
 from pydantic import SecretStr
@@ -57,6 +57,19 @@ class ClientCredentials:
         self._token = ""
         self._renew_at = 0.0
         self._expires_at = 0.0
+
+    @classmethod
+    def of(cls, config: Any, *, url: str, limits: HttpLimits, **options: Any) -> Self:
+        """From the settings that `connectors.settings` has for OAuth."""
+        return cls(
+            url=url,
+            client_id=config.oauth_client_id,
+            client_secret=config.oauth_client_secret,
+            audience=config.oauth_audience,
+            scope=config.oauth_scope,
+            limits=limits,
+            **options,
+        )
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self._url})"

@@ -62,7 +62,14 @@ LOOKS_LIKE_IPV4 = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 
 def never_contacted(address: IPAddress) -> str:
     """Why no policy allows the address; else empty."""
-    return next(filter(None, map(_never, _meanings(address))), "")
+    for meant in _meanings(address):
+        if meant.is_link_local or any(meant in network for network in METADATA):
+            return "a link-local or cloud metadata address"
+        if meant.is_multicast or meant == BROADCAST:
+            return "a multicast or broadcast address"
+        if meant.is_unspecified:
+            return "an unspecified address"
+    return ""
 
 
 def not_public(address: IPAddress) -> str:
@@ -76,14 +83,6 @@ def not_public(address: IPAddress) -> str:
         return "a loopback address"
     private = any(address in network for network in PRIVATE)
     return "a private address" if private else "an address that is not public"
-
-
-def _never(address: IPAddress) -> str:
-    if address.is_link_local or any(address in network for network in METADATA):
-        return "a link-local or cloud metadata address"
-    if address.is_multicast or address == BROADCAST:
-        return "a multicast or broadcast address"
-    return "an unspecified address" if address.is_unspecified else ""
 
 
 def _meanings(address: IPAddress) -> Iterator[IPAddress]:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from http.client import responses
 from typing import Any, Protocol, Self
 
@@ -206,7 +206,7 @@ class _PooledBody(httpx2.AsyncByteStream):
 def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
     """Trusts public authorities and those in `ca_file`. Raises Misconfigured for an unusable file."""
     if not ca_file:
-        return _shared_context(verify)
+        return _shared_context(verify=verify)
     context = httpx2.create_ssl_context(verify=verify, trust_env=False)
     try:
         context.load_verify_locations(ca_file)
@@ -216,10 +216,8 @@ def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
     return context
 
 
-@lru_cache
-def _shared_context(verify: bool) -> ssl.SSLContext:
-    """Loading the public authorities takes 38 ms of CPU, which each client need not pay anew."""
-    return httpx2.create_ssl_context(verify=verify, trust_env=False)
+# Loading the public authorities takes 38 ms of CPU, which clients need not pay again.
+_shared_context = lru_cache(partial(httpx2.create_ssl_context, trust_env=False))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -288,14 +286,17 @@ class Exchange:
 
     def refusal(self) -> ConnectorError:
         """The error for any other status."""
-        status, line, details = self.status, self._status_line(), self._details()
+        status, words, phrase = self.status, self.words(), responses.get(self.status, "")
+        line = f"{status} {phrase}".strip()
+        line += f": {words}" if words and words.lower() != phrase.lower() else ""
+        details = self._details()
         wait = retry_after(self.headers)
         message = f"{self}: the engine answered {line}"
         if 300 <= status < 400:
             return self._redirect()
         if status in (401, 403):
-            words = f"{self}: the engine refused our credentials ({line})"
-            return Rejected(words, details=details, needs_operator=True)
+            refused = f"{self}: the engine refused our credentials ({line})"
+            return Rejected(refused, details=details, needs_operator=True)
         if status in (404, 410):
             return NotFound(message, details=details)
         if status == 429 or (status == 503 and wait is not None):
@@ -314,13 +315,6 @@ class Exchange:
         if self.status in (301, 307, 308):
             return Misconfigured(f"{self}: {reason}. Correct the base URL or the path.")
         return self.unusable(f"{reason}.")
-
-    def _status_line(self) -> str:
-        """`404 Not Found: no such run`."""
-        phrase = responses.get(self.status, "")
-        line = f"{self.status} {phrase}".strip()
-        words = self.words()
-        return f"{line}: {words}" if words and words.lower() != phrase.lower() else line
 
     def _header(self, name: str) -> str:
         """Redacted before it is cut."""

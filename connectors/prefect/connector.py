@@ -11,17 +11,18 @@ from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.formats.json import read_percent
 from connectors.prefect.api import INFO, MOST_ROWS, PrefectApi
 from connectors.prefect.config import PrefectConfig
 from connectors.prefect.runs import (
+    first_line,
     kept_lines,
     last_error,
-    line_of,
+    message_in,
     message_of,
     offset_of,
     read_deployment,
     read_listed,
-    read_progress,
     read_result,
     refuse_evaluated,
     snapshot_of,
@@ -175,8 +176,9 @@ class PrefectConnector:
             self._last_logs(run_id, lines=min(1, self._config.log_lines)),
             _or_else(None, self._api.newest_artifact(run_id, type="progress")),
         )
-        newest = next((line for line in map(line_of, logs) if line), "")
-        return replace(seen, progress=read_progress(artifact), progress_message=newest)
+        newest = next(filter(None, (first_line(message_in(entry)) for entry in logs)), "")
+        percent = read_percent(artifact.get("data")) if artifact else None
+        return replace(seen, progress=percent, progress_message=newest)
 
     async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
         logs = await self._last_logs(run_id, lines=self._config.log_lines)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import InvalidAnswer, Rejected
-from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, read_percent, read_time
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.prefect.api import ERROR
 from connectors.protocol import ListedRun, RunFilter, RunSnapshot, RunState
@@ -205,7 +205,12 @@ def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
 
 
 def message_of(flow_run: dict[str, Any]) -> str:
-    message = _state(flow_run).get("message")
+    return message_in(_state(flow_run))
+
+
+def message_in(entry: dict[str, Any]) -> str:
+    """Of a state or a line of the log."""
+    message = entry.get("message")
     return printable(message) if isinstance(message, str) else ""
 
 
@@ -263,7 +268,8 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
     if wanted.states:
         types = [kind for kind, state in STATES.items() if state in wanted.states]
         conditions["state"] = {"type": {"any_": types}}
-    if times := _times(wanted.started_after, wanted.started_before):
+    limits = {"after_": wanted.started_after, "before_": wanted.started_before}
+    if times := {name: moment.isoformat() for name, moment in limits.items() if moment}:
         conditions["start_time"] = times
     if wanted.engine_query:
         conditions = _with_query(conditions, wanted.engine_query)
@@ -273,10 +279,11 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
 def read_listed(
     run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
 ) -> ListedRun:
-    kind = type_of(run)
+    kind, flow = type_of(run), str(run.get("flow_id", ""))
+    deployment = deployments.get(str(run.get("deployment_id")))
     return ListedRun(
         run_id=str(run.get("id", "")),
-        workflow=_workflow_of(run, deployments, flow_names),
+        workflow=str(name_of(deployment, flow_names)) if deployment else flow_names.get(flow, flow),
         state=STATES[kind],
         told_state=str(run.get("state_name") or kind),
         key=_key(run.get("idempotency_key")),
@@ -299,27 +306,12 @@ def offset_of(cursor: str) -> int:
     return int(cursor)
 
 
-def _workflow_of(
-    run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
-) -> str:
-    deployment = deployments.get(str(run.get("deployment_id")))
-    if deployment is not None:
-        return str(name_of(deployment, flow_names))
-    flow = str(run.get("flow_id", ""))
-    return flow_names.get(flow, flow)
-
-
 def _key(key: Any) -> UUID | None:
     """Our keys are UUIDs; those of Prefect's schedules are not."""
     try:
         return UUID(key) if isinstance(key, str) else None
     except ValueError:
         return None
-
-
-def _times(after: datetime | None, before: datetime | None) -> dict[str, str]:
-    limits = {"after_": after, "before_": before}
-    return {name: moment.isoformat() for name, moment in limits.items() if moment}
 
 
 def _of_workflow(name: str) -> dict[str, Any]:
@@ -359,17 +351,12 @@ def read_result(data: Any) -> Any:
         return data
 
 
-def read_progress(artifact: dict[str, Any] | None) -> float | None:
-    return read_percent(artifact.get("data")) if artifact else None
-
-
 def last_error(logs: list[dict[str, Any]]) -> str:
     """The last error line of the flow itself, or empty."""
     for entry in logs:
         level, message = entry.get("level"), entry.get("message")
-        if not isinstance(level, int) or level < ERROR or not isinstance(message, str):
-            continue
-        if not any(words in message for words in STATE_MESSAGES):
+        is_error = isinstance(level, int) and level >= ERROR
+        if is_error and isinstance(message, str) and not any(words in message for words in STATE_MESSAGES):
             return first_line(message)
     return ""
 
@@ -377,17 +364,11 @@ def last_error(logs: list[dict[str, Any]]) -> str:
 def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For the record, oldest first."""
     return [
-        {"time": str(entry.get("timestamp")), "level": entry.get("level"), "message": _message(entry)}
+        {
+            "time": str(entry.get("timestamp")),
+            "level": entry.get("level"),
+            "message": shorten(message_in(entry), MESSAGE_LIMIT),
+        }
         for entry in reversed(logs)
         if read_time(entry.get("timestamp"))
     ]
-
-
-def _message(entry: dict[str, Any]) -> str:
-    message = entry.get("message")
-    return shorten(printable(message), MESSAGE_LIMIT) if isinstance(message, str) else ""
-
-
-def line_of(entry: dict[str, Any]) -> str:
-    message = entry.get("message")
-    return first_line(message) if isinstance(message, str) else ""

@@ -77,7 +77,8 @@ class Connection:
 
     def __init__(self, config: ServiceSettings) -> None:
         self._config = config
-        self._oauth = _client_credentials(config) if config.oauth_url else None
+        limits, url = HttpLimits.within(config.timeout_seconds), config.oauth_url
+        self._oauth = ClientCredentials.of(config, url=url, limits=limits) if url else None
         self._client: Client | None = None
         self._made_with: object = None
         self._token = config.api_key.get_secret_value()
@@ -159,19 +160,13 @@ class Connection:
             task.exception()
 
     async def _connect(self, token: str, made_with: object) -> Client:
-        self._token = token
-        self._client = client = await self._new_client(token)
-        self._made_with = made_with
-        return client
-
-    async def _new_client(self, token: str) -> Client:
-        tls = _tls(self._config)
+        self._token, tls = token, _tls(self._config)
         host, _, port = self._config.host_port.rpartition(":")
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
                 # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
                 await ENGINE_ADDRESSES.resolve(host.strip("[]"), int(port))
-                return await Client.connect(
+                client = await Client.connect(
                     self._config.host_port,
                     namespace=self._config.namespace,
                     api_key=token or None,
@@ -181,6 +176,8 @@ class Connection:
                     identity=IDENTITY,
                     runtime=quiet_runtime(os.getpid()),
                 )
+            self._client, self._made_with = client, made_with
+            return client
         except TimeoutError:
             failure: ConnectorError = Unreachable(
                 f"Could not connect to Temporal at {self._config.host_port}: nothing came within "
@@ -259,17 +256,6 @@ def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
         else:
             found.append((about.st_mtime_ns, about.st_size))
     return found
-
-
-def _client_credentials(config: ServiceSettings) -> ClientCredentials:
-    return ClientCredentials(
-        url=config.oauth_url,
-        client_id=config.oauth_client_id,
-        client_secret=config.oauth_client_secret,
-        audience=config.oauth_audience,
-        scope=config.oauth_scope,
-        limits=HttpLimits.within(config.timeout_seconds),
-    )
 
 
 def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:

@@ -144,11 +144,6 @@ class McpConnector:
             raise Rejected("The call of the tool has already ended.")
         await self._tasks.cancel(run.run_id)
 
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        raise Unsupported("An MCP server cannot look a run up by the key of its start.")
-
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
         self._session.watch()
@@ -269,11 +264,6 @@ class ListedWorkflows:
 
     async def aclose(self) -> None:
         await self._runner.aclose()
-
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        raise Unsupported("A listed workflow's run cannot be looked up by the key of its start.")
 
     async def _page(self, cursor: str) -> tuple[list[Any], str]:
         tool = self._config.list_tool
@@ -464,11 +454,6 @@ class McpSourceConnector:
 
     async def cancel(self, run: RunRef) -> None:
         await self._way_of(run.workflow).cancel(run)
-
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        return await self._way_of(workflow).find_run(workflow, arguments, key=key)
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._tools.on_listing_changed(listener)

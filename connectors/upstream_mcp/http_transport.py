@@ -407,7 +407,12 @@ class Authorization:
         self._scheme = config.authorization_scheme
         self._token = config.bearer_token.get_secret_value()
         self._redactor = redactor
-        self._credentials = _client_credentials(config) if config.oauth_url else None
+        self._credentials: ClientCredentials | None = None
+        if config.oauth_url:
+            limits = HttpLimits.within(config.request_timeout_seconds)
+            self._credentials = ClientCredentials.of(
+                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
+            )
 
     async def add_to(self, request: httpx2.Request) -> None:
         """Raises ConnectorError without a token; the request is not sent then."""
@@ -429,15 +434,3 @@ class Authorization:
     async def aclose(self) -> None:
         if self._credentials is not None:
             await self._credentials.aclose()
-
-
-def _client_credentials(config: McpConfig) -> ClientCredentials:
-    return ClientCredentials(
-        url=config.oauth_url,
-        client_id=config.oauth_client_id,
-        client_secret=config.oauth_client_secret,
-        audience=config.oauth_audience,
-        scope=config.oauth_scope,
-        limits=HttpLimits.within(config.request_timeout_seconds),
-        ca_file=config.ca_file,
-    )

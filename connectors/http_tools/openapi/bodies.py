@@ -181,7 +181,9 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
             continue
         seen.add((pointer, is_inner))
         # What is too much to look at may have some.
-        if len(seen) > MAX_LOOKED_AT or (is_inner and _holds_texts(document, raw, pointer)):
+        is_list = is_inner and "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
+        items = item_types_of(raw, document.object_at, pointer) if is_list else frozenset()
+        if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
             return True
         for word in COMPOSITIONS:
             waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
@@ -189,12 +191,6 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
         waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields.items()]
         waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
     return False
-
-
-def _holds_texts(document: Document, raw: dict[str, Any], pointer: str) -> bool:
-    is_list = "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
-    items = item_types_of(raw, document.object_at, pointer)
-    return is_list and not (items and items <= NESTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +276,15 @@ class Bodies:
         )
 
     def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
-        return [
-            self._field(one, form_name=self._form_name(one, encoding))
-            for one in fields
-            if not self._is_left_out(one, self._form_objection(one, encoding))
-        ]
+        arguments = []
+        for one in fields:
+            if self._is_left_out(one, self._form_objection(one, encoding)):
+                continue
+            types, items = self._types_of(one)
+            # A list that needs brackets: `expand[]=a&expand[]=b`.
+            is_list = _said(encoding, one).get("style") == DEEP and types == {"array"} and not items & NESTED
+            arguments.append(self._field(one, form_name=f"{one.name}[]" if is_list else one.name))
+        return arguments
 
     def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
         return [
@@ -387,13 +387,6 @@ class Bodies:
             found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
         }
         return types, items
-
-    def _form_name(self, one: Field, encoding: Any) -> str:
-        """With brackets for a list that needs them: `expand[]=a&expand[]=b`."""
-        if _said(encoding, one).get("style") != DEEP:
-            return one.name
-        types, items = self._types_of(one)
-        return f"{one.name}[]" if types == {"array"} and not items & NESTED else one.name
 
     def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
         as_text = bool(form_name) and not as_json

@@ -29,6 +29,7 @@ MAX_DEPTH = 100
 MAX_VALUES = 2_000_000
 """With YAML aliases expanded."""
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
+TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the most that is read."
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
 LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
@@ -125,7 +126,7 @@ def read_text(content: bytes) -> Any:
 def _read_json(content: bytes) -> Any:
     # Never less than there are, since every value but the first follows one of these.
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise _too_many()
+        raise UnusableDocument(TOO_MANY)
     try:
         return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
     except UnreadableJSON as error:
@@ -140,7 +141,7 @@ def _read_yaml(content: bytes) -> Any:
     try:
         return read_values(content, limits=YAML_LIMITS, object_of=_object_of)
     except TooManyValues:
-        raise _too_many() from None
+        raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document is no YAML that can be read: {error}") from None
 
@@ -148,10 +149,6 @@ def _read_yaml(content: bytes) -> Any:
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     plain = dict(pairs)
     return plain if len(plain) == len(pairs) else Ambiguous(pairs)
-
-
-def _too_many() -> UnusableDocument:
-    return UnusableDocument(f"The document has more than {MAX_VALUES:,} values, the most that is read.")
 
 
 class Document:

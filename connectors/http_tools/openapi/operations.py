@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -154,13 +155,11 @@ class Names:
         candidates.append(f"{given or of_path}_{of_path}")
         for candidate in candidates:
             if (name := candidate[:LONGEST].strip()) and name not in self._taken:
-                return self._take(name)
-        number = 2
-        while (name := f"{candidates[0][: LONGEST - 8]}_{number}") in self._taken:
-            number += 1
-        return self._take(name)
-
-    def _take(self, name: str) -> str:
+                break
+        else:
+            number = 2
+            while (name := f"{candidates[0][: LONGEST - 8]}_{number}") in self._taken:
+                number += 1
         self._taken.add(name)
         return name
 
@@ -369,17 +368,12 @@ class _Reader:
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
         if operation.method not in WITHOUT_BODY:
             return bodies.body(raw, at)
-        if not _is_empty(bodies, raw, at):
-            notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
+        with suppress(NoTool):
+            if bodies.is_empty(raw, at):
+                return Body()
+        notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
         return Body()
 
 
 def _words_of(operation: Operation) -> tuple[str, str]:
     return str(operation.raw.get("summary")), str(operation.raw.get("description"))
-
-
-def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
-    try:
-        return bodies.is_empty(raw, pointer)
-    except NoTool:
-        return False

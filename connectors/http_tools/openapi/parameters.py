@@ -180,8 +180,14 @@ class Parameters:
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
         named = parameters_in(path)
-        undeclared = [name for name in named if ("path", name) not in found]
-        arguments = [self._undeclared(name) for name in undeclared]
+        arguments = []
+        for name in (name for name in named if ("path", name) not in found):
+            self.notes.append(
+                f"The document does not describe {{{name}}} of the path; it is taken as a text."
+            )
+            place = ArgumentPlace(place="path", name=name)
+            converted = self.schemas.convert({"type": "string"}, "")
+            arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
         for one in found.values():
             if one.where == "path" and one.name not in named:
                 note = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
@@ -200,14 +206,6 @@ class Parameters:
             if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
                 raise NoTool("A parameter has no name, or does not say where it goes.", at)
             yield Parameter(value, at)
-
-    def _undeclared(self, name: str) -> Argument:
-        self.notes.append(f"The document does not describe {{{name}}} of the path; it is taken as a text.")
-        place, converted = (
-            ArgumentPlace(place="path", name=name),
-            self.schemas.convert({"type": "string"}, ""),
-        )
-        return Argument(place=place, wanted=name, converted=converted, required=True)
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
