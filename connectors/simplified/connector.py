@@ -23,13 +23,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.simplified.answers import (
-    read_found_run,
-    read_listing,
-    read_snapshot,
-    read_started,
-    walk_listing,
-)
+from connectors.simplified import answers
 from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 
 LISTING_DEPTH = 250
@@ -82,7 +76,7 @@ class SimplifiedConnector:
         return f"The engine answered; workflows listed: {count}."
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        items = walk_listing(
+        items = answers.walk_listing(
             self._page, self._config.list_path, listing="The engine's listing", of="workflows"
         )
         async with aclosing(items):
@@ -107,14 +101,14 @@ class SimplifiedConnector:
             headers={header: str(key)} if header else None,
             repeatable=False,
         )
-        return read_started(answer)
+        return answers.read_started(answer)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         if not self._config.status_path:
             raise Unsupported("Its settings name no status path.")
         with _unsupported_where_the_engine_says_so():
             answer = await self._client.request_json("GET", _run_path(self._config.status_path, run))
-        return read_snapshot(answer)
+        return answers.read_snapshot(answer)
 
     async def cancel(self, run: RunRef) -> None:
         if not self._config.cancel_path:
@@ -132,14 +126,14 @@ class SimplifiedConnector:
             answer = await self._client.request_json("GET", path, max_depth=LISTING_DEPTH)
         except NotFound:
             return None
-        return read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
+        return answers.read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     async def _page(self, target: str) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
-        items, link = read_listing(answer, self._config.list_keys)
+        items, link = answers.read_listing(answer, self._config.list_keys)
         return items, self._following(link, found_at=target) if link else ""
 
     def _following(self, link: str, *, found_at: str) -> str:

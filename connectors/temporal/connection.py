@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
-from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig
+from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig, WorkflowService
 
 from connectors.errors import (
     ConnectorError,
@@ -116,6 +116,15 @@ class Connection:
             self._oauth.forget(token)
             client, _ = await self._connected()
             return await self._carry_out(call(client), limit, repeatable=repeatable, last=True)
+
+    async def read(
+        self, method: Callable[[WorkflowService], Callable[..., Awaitable[Answer]]], what: Any
+    ) -> Answer:
+        """The answer to a request that changes nothing."""
+        timeout = self.rpc_timeout
+        return await self.ask(
+            lambda client: method(client.workflow_service)(what, retry=True, timeout=timeout)
+        )
 
     async def aclose(self) -> None:
         self._client = None

@@ -116,11 +116,7 @@ async def _describe(
         namespace=connection.namespace, execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
     )
     # The SDK's handles and iterators raise ValueError for the status of a paused run.
-    return await connection.ask(
-        lambda client: client.workflow_service.describe_workflow_execution(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    )
+    return await connection.read(lambda service: service.describe_workflow_execution, request)
 
 
 async def list_page(
@@ -129,11 +125,7 @@ async def list_page(
     request = ListWorkflowExecutionsRequest(
         namespace=connection.namespace, query=condition, page_size=page_size, next_page_token=token
     )
-    return await connection.ask(
-        lambda client: client.workflow_service.list_workflow_executions(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    )
+    return await connection.read(lambda service: service.list_workflow_executions, request)
 
 
 async def close_event(

@@ -23,26 +23,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started, WorkflowRef
+from connectors.temporal import runs
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.runs import (
-    MEMO_KEY,
-    TIME_IS_UP,
-    WORKFLOW_ID_LIMIT,
-    LatestRuns,
-    TemporalRun,
-    close_event,
-    continued_as,
-    describe,
-    list_page,
-    list_runs,
-    memo_key,
-    parse_run,
-    payload_of,
-    quoted,
-    run_of,
-    values_of,
-)
+from connectors.temporal.runs import TemporalRun
 from connectors.temporal.settings import (
     EXECUTION_ID,
     METADATA_KEY,
@@ -83,64 +67,124 @@ class TemporalService:
         self._config = config
         self.connection = Connection(config)
         self.pollers = Pollers(self.connection)
-        self._latest = LatestRuns()
+        self._latest = runs.LatestRuns()
 
     def __repr__(self) -> str:
         return f"TemporalService({self._config.host_port}, {self._config.namespace})"
 
     async def reach(self) -> None:
-        connection = self.connection
-        request = DescribeNamespaceRequest(namespace=connection.namespace)
-        await connection.ask(
-            lambda client: client.workflow_service.describe_namespace(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-        )
+        request = DescribeNamespaceRequest(namespace=self.connection.namespace)
+        await self.connection.read(lambda service: service.describe_namespace, request)
 
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
-        return await start_run(self.connection, self._config, workflow, arguments, key=key)
+        """Raises Rejected if a run of another key has the workflow id."""
+        if METADATA_KEY not in workflow.metadata:
+            raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
+        settings = settings_of(workflow.metadata)
+        workflow_id = _workflow_id(settings, workflow, arguments, key)
+        if not settings.id_is_ours and (found := await self._find_under(workflow, workflow_id, key)):
+            return found
+        request = _request(self._config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
+
+        async def send(client: Client) -> StartWorkflowExecutionResponse | None:
+            # Retries are safe: the service deduplicates by the request id.
+            try:
+                return await client.workflow_service.start_workflow_execution(
+                    request, retry=True, timeout=self.connection.rpc_timeout
+                )
+            except RPCError as error:
+                if error.status != RPCStatusCode.ALREADY_EXISTS:
+                    raise
+            return None
+
+        if (answer := await self.connection.ask(send, repeatable=False)) is not None:
+            run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
+            raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
+            return Started(run_id=str(run), raw=raw)
+        if found := await self._find_under(workflow, workflow_id, key):
+            return found
+        raise Rejected(
+            f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
+            "its workflow id policies do not allow another one."
+        )
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        return await find_run(self.connection, workflow, arguments, key=key)
+        """By workflow id; where that does not follow from the key, among the workflow's runs."""
+        settings = settings_of(workflow.metadata)
+        try:
+            workflow_id = _workflow_id(settings, workflow, arguments, key)
+        except Rejected:
+            # These are not the arguments of the start, or the start was never sent.
+            found = None
+        else:
+            found = await self._find_under(workflow, workflow_id, key)
+        if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
+            return found
+        # The template may have changed since the start.
+        return await self._find_listed(workflow, f"WorkflowType = {runs.quoted(workflow.id)}", key)
+
+    async def _find_under(self, workflow: WorkflowRef, workflow_id: str, key: UUID) -> Started | None:
+        """The key's run among those that have or had the workflow id."""
+        try:
+            latest = await runs.describe(self.connection, TemporalRun(workflow_id, ""))
+        except NotFound:
+            return None
+        info, requests = latest.workflow_execution_info, latest.workflow_extended_info.request_id_infos
+        attached = not settings_of(workflow.metadata).id_is_ours and str(key) in requests
+        # A run to which the start attached itself counts, whatever its workflow type.
+        if attached or _was_started_as(info, workflow, key):
+            return _found(info)
+        return await self._find_listed(workflow, f"WorkflowId = {runs.quoted(workflow_id)}", key)
+
+    async def _find_listed(self, workflow: WorkflowRef, condition: str, key: UUID) -> Started | None:
+        page = b""
+        for _ in range(MOST_PAGES):
+            answer = await runs.list_page(self.connection, condition, page_size=RUNS_PER_PAGE, token=page)
+            for info in answer.executions:
+                if _was_started_as(info, workflow, key):
+                    return _found(info)
+            if not (page := answer.next_page_token):
+                return None
+        raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        named = parse_run(run.run_id)
-        answer = await describe(self.connection, named)
+        named = runs.parse_run(run.run_id)
+        answer = await runs.describe(self.connection, named)
         execution = answer.workflow_execution_info.execution
         self._latest.note(named, execution.run_id)
         if answer.workflow_execution_info.status not in GOES_ON:
-            event = await close_event(self.connection, execution.workflow_id, execution.run_id)
+            event = await runs.close_event(self.connection, execution.workflow_id, execution.run_id)
             # The run may have continued as new between the two answers.
-            if event is not None and not continued_as(event):
+            if event is not None and not runs.continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)
         query = settings_of(run.workflow.metadata).progress_query
         return running(answer, await progress_of(self.connection, self.pollers, answer, query))
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
         """Long-poll for the run's end, then `poll`."""
-        named = parse_run(run.run_id)
+        named = runs.parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
         while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
-            event = await close_event(
+            event = await runs.close_event(
                 self.connection, named.workflow_id, self._latest.of(named), wait_seconds=left
             )
-            if event is None or not (next_run := continued_as(event)):
+            if event is None or not (next_run := runs.continued_as(event)):
                 break
             self._latest.note(named, next_run)
         return await self.poll(run)
 
     async def cancel(self, run: RunRef) -> None:
-        connection, named = self.connection, parse_run(run.run_id)
+        connection, named = self.connection, runs.parse_run(run.run_id)
         # The service accepts the cancellation of a run that has ended, and ignores it.
-        _refuse_ended(await describe(connection, named), "cancelled")
+        _refuse_ended(await runs.describe(connection, named), "cancelled")
         await connection.ask(
             lambda client: _handle(client, named).cancel(reason=CANCELLED, rpc_timeout=connection.rpc_timeout)
         )
 
     async def terminate(self, run: RunRef) -> None:
-        connection, named = self.connection, parse_run(run.run_id)
+        connection, named = self.connection, runs.parse_run(run.run_id)
         timeout = connection.rpc_timeout
         try:
             await connection.ask(
@@ -148,12 +192,12 @@ class TemporalService:
             )
         except NotFound:
             # The service answers the same for a run that has ended.
-            _refuse_ended(await describe(connection, named), "terminated")
+            _refuse_ended(await runs.describe(connection, named), "terminated")
             raise
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
         """A worker's answer, also for a run that has ended. Raises Unreachable without a worker."""
-        described = await describe(self.connection, parse_run(run.run_id))
+        described = await runs.describe(self.connection, runs.parse_run(run.run_id))
         task_queue = described.execution_config.task_queue.name
         if not await self.pollers.listen(task_queue):
             raise Unreachable(f"{no_worker_on(task_queue)} A run cannot answer without one.")
@@ -170,7 +214,7 @@ class TemporalService:
                 words = " ".join(printable(error.message).split())
                 refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
             except RPCError as error:
-                if error.status in TIME_IS_UP:
+                if error.status in runs.TIME_IS_UP:
                     refusal = Unreachable(
                         f"No worker on the task queue {task_queue} answered in time: busy, or gone."
                     )
@@ -183,7 +227,7 @@ class TemporalService:
             raise refusal
 
         answer = await self.connection.ask(ask)
-        return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
+        return runs.values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         """Deliver a signal, which the service stores until a worker takes it. Raises NotFound if the run has
@@ -195,7 +239,7 @@ class TemporalService:
             await self._send_signal(run, name, arguments)
 
     async def _send_signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        described = await describe(self.connection, parse_run(run.run_id))
+        described = await runs.describe(self.connection, runs.parse_run(run.run_id))
         inputs, timeout = _inputs(arguments), self.connection.rpc_timeout
         await self.connection.ask(
             lambda client: _handle_of(client, described).signal(name, args=inputs, rpc_timeout=timeout),
@@ -203,7 +247,7 @@ class TemporalService:
         )
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str) -> RunPage:
-        return await list_runs(self.connection, wanted, page_size=page_size, cursor=cursor)
+        return await runs.list_runs(self.connection, wanted, page_size=page_size, cursor=cursor)
 
     async def aclose(self) -> None:
         await self.connection.aclose()
@@ -226,68 +270,7 @@ def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
 
 def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
     """All arguments as one object; none for handlers without input."""
-    return [RawValue(payload_of(arguments))] if arguments else []
-
-
-async def start_run(
-    connection: Connection,
-    config: ServiceSettings,
-    workflow: WorkflowRef,
-    arguments: dict[str, Any],
-    *,
-    key: UUID,
-) -> Started:
-    """Raises Rejected if a run of another key has the workflow id."""
-    if METADATA_KEY not in workflow.metadata:
-        raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
-    settings = settings_of(workflow.metadata)
-    workflow_id = _workflow_id(settings, workflow, arguments, key)
-    if (
-        not settings.id_is_ours
-        and (ours := await _find_under(connection, workflow, workflow_id, key)) is not None
-    ):
-        return ours
-    request = _request(config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
-
-    async def send(client: Client) -> StartWorkflowExecutionResponse | None:
-        # Retries are safe: the service deduplicates by the request id.
-        try:
-            return await client.workflow_service.start_workflow_execution(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-        except RPCError as error:
-            if error.status != RPCStatusCode.ALREADY_EXISTS:
-                raise
-        return None
-
-    if (answer := await connection.ask(send, repeatable=False)) is not None:
-        run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
-        raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
-        return Started(run_id=str(run), raw=raw)
-    if (ours := await _find_under(connection, workflow, workflow_id, key)) is not None:
-        return ours
-    raise Rejected(
-        f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
-        "its workflow id policies do not allow another one."
-    )
-
-
-async def find_run(
-    connection: Connection, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-) -> Started | None:
-    """By workflow id; where that does not follow from the key, among the workflow's runs."""
-    settings = settings_of(workflow.metadata)
-    try:
-        workflow_id = _workflow_id(settings, workflow, arguments, key)
-    except Rejected:
-        # These are not the arguments of the start, or the start was never sent.
-        found = None
-    else:
-        found = await _find_under(connection, workflow, workflow_id, key)
-    if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
-        return found
-    # The template may have changed since the start.
-    return await _find_listed(connection, workflow, f"WorkflowType = {quoted(workflow.id)}", key)
+    return [RawValue(runs.payload_of(arguments))] if arguments else []
 
 
 def _workflow_id(
@@ -304,10 +287,10 @@ def _workflow_id(
                     f"The workflow id is made of the argument {name}, which must be a text or a number."
                 )
             filled += str(value)
-    if len(filled) > WORKFLOW_ID_LIMIT or not filled.isprintable():
+    if len(filled) > runs.WORKFLOW_ID_LIMIT or not filled.isprintable():
         raise Rejected(
             f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
-            f"have up to {WORKFLOW_ID_LIMIT} printable characters."
+            f"have up to {runs.WORKFLOW_ID_LIMIT} printable characters."
         )
     return filled
 
@@ -329,10 +312,10 @@ def _request(
         workflow_id=workflow_id,
         workflow_type=WorkflowType(name=workflow.id),
         task_queue=TaskQueue(name=task_queue),
-        input=Payloads(payloads=[payload_of(value) for value in _inputs_of(settings, arguments)]),
+        input=Payloads(payloads=[runs.payload_of(value) for value in _inputs_of(settings, arguments)]),
         identity=IDENTITY,
         request_id=str(key),
-        memo=Memo(fields={MEMO_KEY: payload_of(str(key))}),
+        memo=Memo(fields={runs.MEMO_KEY: runs.payload_of(str(key))}),
         workflow_id_reuse_policy=REUSE[
             settings.id_reuse_policy or ("reject_duplicate" if settings.id_is_ours else "allow_duplicate")
         ],
@@ -376,43 +359,11 @@ def _inputs_of(settings: TemporalSettings, arguments: dict[str, Any]) -> list[An
     return [arguments]
 
 
-async def _find_under(
-    connection: Connection, workflow: WorkflowRef, workflow_id: str, key: UUID
-) -> Started | None:
-    """The key's run among those that have or had the workflow id."""
-    try:
-        latest = await describe(connection, TemporalRun(workflow_id, ""))
-    except NotFound:
-        return None
-    info = latest.workflow_execution_info
-    attached = not settings_of(workflow.metadata).id_is_ours and (
-        str(key) in latest.workflow_extended_info.request_id_infos
-    )
-    # A run to which the start attached itself counts, whatever its workflow type.
-    if attached or _was_started_as(info, workflow, key):
-        return _found(info)
-    return await _find_listed(connection, workflow, f"WorkflowId = {quoted(workflow_id)}", key)
-
-
-async def _find_listed(
-    connection: Connection, workflow: WorkflowRef, condition: str, key: UUID
-) -> Started | None:
-    page = b""
-    for _ in range(MOST_PAGES):
-        answer = await list_page(connection, condition, page_size=RUNS_PER_PAGE, token=page)
-        for info in answer.executions:
-            if _was_started_as(info, workflow, key):
-                return _found(info)
-        if not (page := answer.next_page_token):
-            return None
-    raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
-
-
 def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
-    return info.type.name == workflow.id and memo_key(info) == str(key)
+    return info.type.name == workflow.id and runs.memo_key(info) == str(key)
 
 
 def _found(info: WorkflowExecutionInfo) -> Started:
     execution = info.execution
     raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
-    return Started(run_id=str(run_of(info)), raw=raw)
+    return Started(run_id=str(runs.run_of(info)), raw=raw)

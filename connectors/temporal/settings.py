@@ -14,19 +14,10 @@ from pydantic import (
     model_validator,
 )
 
+from connectors import settings
 from connectors.errors import Misconfigured
 from connectors.network.policy import address_objection
-from connectors.settings import (
-    FieldProblem,
-    HeaderSecret,
-    OAuthAudience,
-    OAuthClientId,
-    OAuthClientSecret,
-    OAuthScope,
-    OAuthUrl,
-    SourceConfig,
-    hint,
-)
+from connectors.settings import FieldProblem, SourceConfig, hint
 
 USUAL_PORT = 7233
 TLS = hint(group="TLS")
@@ -126,16 +117,16 @@ class ServiceSettings(SourceConfig):
         "your own making give its authority as the CA file and its name as the server name.",
         json_schema_extra=TLS,
     )
-    api_key: HeaderSecret = Field(
+    api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
         description="Of Temporal Cloud, or of a gateway that asks for one; sent as a bearer token.",
     )
-    oauth_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
-    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=OAUTH)
-    oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
-    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
-    oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
+    oauth_url: settings.OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
+    oauth_client_id: settings.OAuthClientId = Field(default="", json_schema_extra=OAUTH)
+    oauth_client_secret: settings.OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
+    oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=OAUTH)
+    oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=OAUTH)
     timeout_seconds: float = Field(
         default=5.0,
         gt=0,

@@ -79,24 +79,18 @@ class Pollers:
         self._found: TTLCache[str, bool] = TTLCache(MOST_QUEUES, REMEMBERED_SECONDS)
 
     async def listen(self, task_queue: str) -> bool:
-        if (found := self._found.get(task_queue)) is None:
-            found = self._found[task_queue] = await self._ask(task_queue)
-        return found
-
-    async def _ask(self, task_queue: str) -> bool:
-        connection = self._connection
+        if (found := self._found.get(task_queue)) is not None:
+            return found
         request = DescribeTaskQueueRequest(
-            namespace=connection.namespace,
+            namespace=self._connection.namespace,
             task_queue=TaskQueue(name=task_queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
         oldest = datetime.now(UTC) - SEEN_WITHIN
-        answer = await connection.ask(
-            lambda client: client.workflow_service.describe_task_queue(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-        )
-        return any(poller.last_access_time.ToDatetime(UTC) >= oldest for poller in answer.pollers)
+        answer = await self._connection.read(lambda service: service.describe_task_queue, request)
+        listens = any(poller.last_access_time.ToDatetime(UTC) >= oldest for poller in answer.pollers)
+        self._found[task_queue] = listens
+        return listens
 
 
 def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> RunSnapshot:
@@ -154,12 +148,8 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
 def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
     info = answer.workflow_execution_info
     created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
-    return {
-        "created_at": created,
-        # The start of the first run in the chain.
-        "started_at": created,
-        "finished_at": moment(info.close_time),
-    }
+    # The chain starts with its first run.
+    return {"created_at": created, "started_at": created, "finished_at": moment(info.close_time)}
 
 
 def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
@@ -195,21 +185,16 @@ async def progress_of(
 
 async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
     task = answer.pending_workflow_task
-    if task.attempt > 1 and not _waits(answer):
-        return f"Its worker failed to continue it; this is attempt {task.attempt}."
-    if not _waits(answer):
-        return None
+    scheduled = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
+    if not answer.HasField("pending_workflow_task") or task.state != scheduled:
+        failed = f"Its worker failed to continue it; this is attempt {task.attempt}."
+        return failed if task.attempt > 1 else None
     task_queue = answer.execution_config.task_queue.name
     if not await pollers.listen(task_queue):
         return no_worker_on(task_queue)
     if task.attempt > 1:
         return f"Its worker failed to continue it; attempt {task.attempt} comes next."
     return None
-
-
-def _waits(answer: DescribeWorkflowExecutionResponse) -> bool:
-    scheduled = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
-    return answer.HasField("pending_workflow_task") and answer.pending_workflow_task.state == scheduled
 
 
 async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse, query: str) -> Any:
@@ -295,7 +280,8 @@ def failure_as_json(failure: Failure) -> dict[str, Any]:
     level: Any = whole
     for link in _chain(failure):
         if link.HasField("application_failure_info") and "details" in level["application_failure_info"]:
-            level["application_failure_info"]["details"] = _details(link)
+            payloads = link.application_failure_info.details.payloads
+            level["application_failure_info"]["details"] = values_of(payloads, limit=FAILURE_BYTES)
         if not isinstance(level := level.get("cause"), dict):
             break
     return whole
@@ -346,7 +332,3 @@ def _bracketed(details: Sequence[Payload]) -> str:
         return "(with details that are no JSON)"
     values = values_of(details, limit=FAILURE_BYTES)
     return f"(details: {shorten(json.dumps(values, ensure_ascii=False), DETAILS_LIMIT)})"
-
-
-def _details(link: Failure) -> Any:
-    return values_of(link.application_failure_info.details.payloads, limit=FAILURE_BYTES)

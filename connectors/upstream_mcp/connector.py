@@ -1,7 +1,7 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -271,11 +271,6 @@ class ListedWorkflows:
         return read_listing(read_answer(result, tool=tool), LISTING_KEYS)
 
 
-def is_listed(workflow: WorkflowRef) -> bool:
-    """Otherwise the workflow is a tool."""
-    return workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
-
-
 def _as_ours(
     item: WorkflowDefinition | RejectedDefinition, position: int
 ) -> WorkflowDefinition | RejectedDefinition:
@@ -318,7 +313,8 @@ class RunsByTools:
             raise OutcomeUnknown(error.message) from None
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        return read_snapshot(await self._ask(self._config.status_tool, run))
+        tool = self._config.status_tool
+        return read_snapshot(read_answer(await self._call(tool, _named(run), repeatable=True), tool=tool))
 
     async def cancel(self, run: RunRef) -> None:
         if not self._config.cancel_tool:
@@ -329,9 +325,6 @@ class RunsByTools:
 
     async def aclose(self) -> None:
         """The session belongs to the connector."""
-
-    async def _ask(self, tool: str, run: RunRef) -> Any:
-        return read_answer(await self._call(tool, _named(run), repeatable=True), tool=tool)
 
 
 def _read_started(answer: Any, workflow_id: str) -> Started:
@@ -369,7 +362,8 @@ def _refusal(result: dict[str, Any], tool: str) -> Rejected | NotFound:
     texts = _texts(result)
     said: Any = result.get("structuredContent")
     if said is None and len(texts) == 1:
-        said = _as_json(texts[0])
+        with suppress(UnreadableJSON):
+            said = parse_json(texts[0].encode("utf-8", "replace"))
     words = words_in(said) or printable(" ".join(texts)) or "it gave no reason"
     refused = NotFound if _is_unknown(said) else Rejected
     return refused(f"The tool {tool} answered with an error: {shorten(words, WORDS_LIMIT)}")
@@ -387,13 +381,6 @@ def _texts(result: dict[str, Any]) -> list[str]:
     blocks = result.get("content") or []
     texts = (block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text")
     return [text for text in texts if isinstance(text, str)]
-
-
-def _as_json(text: str) -> Any:
-    try:
-        return parse_json(text.encode("utf-8", "replace"))
-    except UnreadableJSON:
-        return None
 
 
 class McpSourceConnector:
@@ -464,7 +451,8 @@ class McpSourceConnector:
         await self._tools.aclose()
 
     def _way_of(self, workflow: WorkflowRef) -> McpConnector | ListedWorkflows:
-        return self._listed if self._listed is not None and is_listed(workflow) else self._tools
+        is_listed = workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
+        return self._listed if self._listed is not None and is_listed else self._tools
 
     async def _discover(self, listed: ListedWorkflows) -> Found:
         others = [] if self._config.offer == "workflows" else [item async for item in self._tools.discover()]
