@@ -72,15 +72,6 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
     return _binary(answer, media_type, redactor) if media_type else _guessed(answer, redactor)
 
 
-def response_spec(answer: Answer, received: Received, redactor: Redactor) -> HTTPResponseSpec:
-    return HTTPResponseSpec(
-        status_code=answer.status,
-        headers=_shown_headers(answer, redactor),
-        body=received.body,
-        execution_time_ms=round(answer.seconds * 1000, 3),
-    )
-
-
 def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
     text = body if charset == "utf-8" else _decoded(body, charset).encode("utf-8", "replace")
     try:
@@ -268,7 +259,8 @@ class Call:
         if not 200 <= status < 300:
             return self._line()
         if received.objection:
-            return f"{self._line(words=False)}, so it was carried out, but {_inner(received.objection)}"
+            objection = received.objection[:1].lower() + received.objection[1:]
+            return f"{self._line(words=False)}, so it was carried out, but {objection}"
         return ""
 
     def _line(self, *, words: bool = True) -> str:
@@ -289,7 +281,13 @@ class Call:
         return shorten(self.redactor.text(f"{self.spec.method} {path}"), WORDS_LIMIT)
 
     def _raw(self, received: Received) -> dict[str, Any]:
-        response = response_spec(self.answer, received, self.redactor)
+        # For the record: bounded and without secrets.
+        response = HTTPResponseSpec(
+            status_code=self.answer.status,
+            headers=_shown_headers(self.answer, self.redactor),
+            body=received.body,
+            execution_time_ms=round(self.answer.seconds * 1000, 3),
+        )
         return {"request": self.spec.model_dump(mode="json"), "response": response.model_dump(mode="json")}
 
 
@@ -309,7 +307,3 @@ def _output(operation: HttpOperation, received: Received) -> Any:
         except LookupError:
             continue
     return output
-
-
-def _inner(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

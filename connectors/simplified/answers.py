@@ -196,19 +196,15 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
 def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
     """The engine's run for the key, or None. Raises InvalidAnswer for an answer that leaves this open, since
     a wrong "none" starts a second run."""
-    runs = _runs_in(answer, keys, workflow_id)
+    if isinstance(answer, dict) and run_id_of(answer, workflow_id):
+        runs = [answer]
+    elif isinstance(answer, dict) and isinstance(answer.get("run"), dict):
+        runs = [answer["run"]]
+    else:
+        runs, _ = find_items(answer, [*RUN_KEYS, *keys])
     if len(runs) > 1:
         raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
     return _read_run(runs[0], workflow_id=workflow_id, key=key) if runs else None
-
-
-def _runs_in(answer: Any, keys: list[str], workflow_id: str) -> list[Any]:
-    if isinstance(answer, dict) and run_id_of(answer, workflow_id):
-        return [answer]
-    if isinstance(answer, dict) and isinstance(answer.get("run"), dict):
-        return [answer["run"]]
-    runs, _ = find_items(answer, [*RUN_KEYS, *keys])
-    return runs
 
 
 def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:

@@ -134,14 +134,10 @@ class SimplifiedConnector:
     async def _page(self, target: str) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
         items, link = answers.read_listing(answer, self._config.list_keys)
-        return items, self._following(link, found_at=target) if link else ""
-
-    def _following(self, link: str, *, found_at: str) -> str:
-        """A link unchanged, a cursor as the engine's query parameter."""
-        if "://" in link or link.startswith(("/", "?")):
-            return self._client.follow(link, found_at=found_at)
-        current = httpx2.URL(self._client.follow("", found_at=found_at))
-        return str(current.copy_set_param(self._config.cursor_parameter, link))
+        if not link or "://" in link or link.startswith(("/", "?")):
+            return items, link and self._client.follow(link, found_at=target)
+        current = httpx2.URL(self._client.follow("", found_at=target))
+        return items, str(current.copy_set_param(self._config.cursor_parameter, link))
 
 
 @contextmanager

@@ -249,8 +249,13 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
     """In Temporal's query language. Raises Rejected for unusable values."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
-    if wanted.run:
-        yield from _by_run(wanted.run)
+    # `workflow-id/run-id` names one run; any other text is a prefix of workflow ids.
+    run = parse_run(wanted.run)
+    if run.first_run_id:
+        yield f"WorkflowId = {_value(run.workflow_id)}"
+        yield f"RunId = {_value(run.first_run_id)}"
+    elif wanted.run:
+        yield f"WorkflowId STARTS_WITH {_value(wanted.run)}"
     if wanted.states:
         statuses = sorted(
             word for state, word in STATES.values() if state in wanted.states and word != PAUSED
@@ -262,16 +267,6 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
         yield f"StartTime < {_time(wanted.started_before)}"
     if wanted.engine_query.strip():
         yield f"({_closed(wanted.engine_query)})"
-
-
-def _by_run(text: str) -> Iterator[str]:
-    """`workflow-id/run-id` names one run; any other text is a prefix of workflow ids."""
-    run = parse_run(text)
-    if not run.first_run_id:
-        yield f"WorkflowId STARTS_WITH {_value(text)}"
-        return
-    yield f"WorkflowId = {_value(run.workflow_id)}"
-    yield f"RunId = {_value(run.first_run_id)}"
 
 
 def _value(text: str) -> str:
@@ -302,23 +297,20 @@ def _closed(query: str) -> str:
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
     state, label = STATES.get(info.status, UNKNOWN)
+    try:
+        key = UUID(memo_key(info))
+    except ValueError:
+        key = None
     return ListedRun(
         run_id=str(run_of(info)),
         workflow=info.type.name,
         state=state,
         told_state=label,
-        key=_key(info),
+        key=key,
         started_at=moment(info.start_time),
         finished_at=moment(info.close_time),
         details=_details(info),
     )
-
-
-def _key(info: WorkflowExecutionInfo) -> UUID | None:
-    try:
-        return UUID(memo_key(info))
-    except ValueError:
-        return None
 
 
 def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:

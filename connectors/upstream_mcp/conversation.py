@@ -176,13 +176,13 @@ class Conversation:
         )
 
     async def listen(self) -> None:
-        """Subscribe to a stateless server's changes until it ends that. Raises what `request` raises."""
-        wanted = {"notifications": {"toolsListChanged": True}}
-        await self.request("subscriptions/listen", wanted, silence=None)
-
-    @property
-    def can_listen(self) -> bool:
-        return self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True
+        """Wait until the conversation or the subscription to a stateless server's changes ends. Raises
+        what `request` raises."""
+        if self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True:
+            wanted = {"notifications": {"toolsListChanged": True}}
+            await self.request("subscriptions/listen", wanted, silence=None)
+        else:
+            await self.ended.wait()
 
     async def _send(
         self,

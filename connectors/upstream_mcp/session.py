@@ -129,19 +129,14 @@ class McpSession:
                     if has_listened:
                         self._on_listing_changed()
                     has_listened, in_a_row = True, 0
-                    conversation = owned.conversation
-                    listening = (
-                        conversation.listen() if conversation.can_listen else conversation.ended.wait()
-                    )
-                    await _first_of(listening, owned.retired.wait())
+                    await _first_of(owned.conversation.listen(), owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
-                logger.debug("An MCP server does not tell of changes: {}", error.message)
+                logger.debug("An MCP server does not announce changes: {}", error.message)
                 in_a_row = REFUSED
             except (ConnectorError, SessionLost):
                 in_a_row += 1
-            await asyncio.sleep(
-                backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-            )
+            pause = backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def _conversation(self) -> AsyncGenerator["_Owned"]:
