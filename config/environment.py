@@ -318,10 +318,8 @@ class Environment(BaseSettings):
     @field_validator("database_url", "celery_broker_url")
     @classmethod
     def _names_a_known_server(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
-        schemes, address = (
-            DATABASES if info.field_name == "database_url" else BROKERS,
-            value.get_secret_value(),
-        )
+        schemes = DATABASES if info.field_name == "database_url" else BROKERS
+        address = value.get_secret_value()
         if address and address.partition("://")[0] not in schemes:
             raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
         return value
@@ -367,7 +365,7 @@ class Environment(BaseSettings):
 
     @property
     def address(self) -> str:
-        """Base URL without a trailing slash."""
+        """Without a trailing slash."""
         return self.public_url or f"http://localhost:{self.port}"
 
 
@@ -416,7 +414,6 @@ class LiveSettings(dict[str, Any]):
         return super().__getitem__(name)
 
     def given(self, name: str) -> Any:
-        """The environment's value."""
         return super().__getitem__(name)
 
     def __or__(self, other: Any) -> Self:  # type: ignore[override]
@@ -453,4 +450,4 @@ LIVE_SETTINGS: dict[str, dict[str, Any]] = {
     if isinstance(field.json_schema_extra, dict) and GROUP in field.json_schema_extra
 }
 """Changeable settings in the order of the fields: `{name, variable, group, type, description,
-minimum,\nabove, maximum}`."""
+minimum, above, maximum}`."""

@@ -292,8 +292,6 @@ LIVE_SETTINGS = {
     name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
 """Those that administrators can change; `is_given`: the environment sets it."""
-
-
 FAVICON = "config/favicon.svg"
 
 

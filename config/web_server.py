@@ -84,8 +84,6 @@ class Bounds:
 
 
 class Phase(Enum):
-    """The part of a request that is arriving."""
-
     NOTHING = auto()
     HEAD = auto()
     BODY = auto()
@@ -104,9 +102,6 @@ class BoundedProtocol(AnnouncingProtocol):
         self._head_bytes = 0
         self._incoming: asyncio.TimerHandle | None = None
         self._outgoing: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
         self._await_input()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -229,7 +224,6 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
 
 
 def serve(*, host: str, port: int, graceful_seconds: int) -> None:
-    """Runs until a signal."""
     config = configure_server(
         APPLICATION,
         host=host,
@@ -356,8 +350,6 @@ def _problem(status: int, words: str) -> HttpResponse:
 
 
 class SecurityHeaders:
-    """The outermost middleware."""
-
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 
