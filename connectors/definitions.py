@@ -106,21 +106,17 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
             position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
         )
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
+    # A6.1 does not define some fields: they are in `metadata`, its only free one.
+    metadata = raw["metadata"] if isinstance(raw.get("metadata"), dict) else {}
+    lifted = {key: metadata[key] for key in LISTED_IN_METADATA if metadata.get(key) is not None}
     reason = TOO_DEEP
     if not isinstance(raw, TooDeep):
         try:
-            return WorkflowDefinition.model_validate(_lifted_metadata(present) | present)
+            return WorkflowDefinition.model_validate(lifted | present)
         except ValidationError as error:
             reason = _reason(error)
     identifier, name = _readable(raw.get("id")), _readable(raw.get("name"))
     return RejectedDefinition(position=position, id=identifier, name=name, reason=reason)
-
-
-def _lifted_metadata(raw: dict[str, Any]) -> dict[str, Any]:
-    """Fields that A6.1 does not define, from `metadata`, its only free one."""
-    metadata = raw.get("metadata")
-    found = metadata if isinstance(metadata, dict) else {}
-    return {key: found[key] for key in LISTED_IN_METADATA if found.get(key) is not None}
 
 
 def _readable(value: Any) -> str:

@@ -4,6 +4,7 @@ be sent, and a query may be part of the URL."""
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -72,15 +73,12 @@ def _address(url: httpx2.URL) -> str:
 def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
     found: dict[str, list[str]] = {}
     for name, text in pairs:
-        found.setdefault(name, []).append(_plain_json(text))
+        plain = text
+        # Blanks in JSON objects and lists mean nothing.
+        with suppress(UnreadableJSON):
+            plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
+        found.setdefault(name, []).append(plain)
     return ((name, ",".join(texts)) for name, texts in found.items())
-
-
-def _plain_json(text: str) -> str:
-    try:
-        return written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
-    except UnreadableJSON:
-        return text
 
 
 def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:

@@ -156,22 +156,18 @@ class Connection:
         if client is None or made_with != self._made_with:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect(token, made_with))
-                self._connecting.add_done_callback(self._forget_connecting)
+                # An error without a waiter would be logged.
+                self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
             # All callers share one attempt, so that a silent service costs them one time limit.
             client = await asyncio.shield(self._connecting)
         if token != self._token:
             client.api_key = self._token = token
         return client, token
 
-    def _forget_connecting(self, task: "asyncio.Task[Client]") -> None:
-        self._connecting = None
-        if not task.cancelled():
-            task.exception()
-
     async def _connect(self, token: str, made_with: object) -> Client:
-        self._token, tls = token, _tls(self._config)
         host, _, port = self._config.host_port.rpartition(":")
         try:
+            self._token, tls = token, _tls(self._config)
             async with asyncio.timeout(self._config.timeout_seconds):
                 # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
                 await ENGINE_ADDRESSES.resolve(host.strip("[]"), int(port))
@@ -196,6 +192,8 @@ class Connection:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, httpcore2 its own
             failure = no_connection(str(error), address=self._config.host_port, tls=self._config.uses_tls)
+        finally:
+            self._connecting = None
         raise self._without_secrets(failure)
 
     def _without_secrets(self, error: ConnectorError) -> ConnectorError:

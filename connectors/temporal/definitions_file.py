@@ -15,7 +15,6 @@ from connectors.formats.yaml import (
     UnusableText,
     name_of,
     read_document,
-    write_document,
 )
 from connectors.temporal.declarations import (
     WITH_SECRETS,
@@ -110,10 +109,6 @@ def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declare
         cache=file.cache,
         entries=_entries(document.value["workflows"], file),
     )
-
-
-def write_definitions(entries: dict[str, dict[str, Any]]) -> str:
-    return write_document({"workflows": entries})
 
 
 def _validate(document: Document, problems: list[Problem]) -> DefinitionsFile:

@@ -277,17 +277,13 @@ def _urls(servers: Any) -> Iterator[str]:
     """With the variables' defaults."""
     for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
-            variables = server.get("variables")
-            yield _with_defaults(url.strip(), variables if isinstance(variables, dict) else {})
-
-
-def _with_defaults(url: str, variables: dict[str, Any]) -> str:
-    def default_of(found: re.Match[str]) -> str:
-        variable = variables.get(found[1])
-        default = variable.get("default") if isinstance(variable, dict) else None
-        return str(default) if isinstance(default, str | int) else found[0]
-
-    return VARIABLE.sub(default_of, url[:2_000])
+            variables, url = server.get("variables"), url.strip()[:2_000]
+            for name in VARIABLE.findall(url):
+                variable = variables.get(name) if isinstance(variables, dict) else None
+                default = variable.get("default") if isinstance(variable, dict) else None
+                if isinstance(default, str | int):
+                    url = url.replace(f"{{{name}}}", str(default))
+            yield url
 
 
 def _normalised(url: str) -> str:
