@@ -17,7 +17,6 @@ class StdioCommand(BaseModel):
 
     command: list[str] = Field(min_length=1)
     more_arguments: bool = False
-    """Sources may append arguments."""
     environment: frozenset[str] = frozenset()
     directory: str = "/"
 

@@ -85,7 +85,6 @@ def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
 
 
 def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
-    """The same for the items of arrays."""
     return _Types(follow).of_items(schema, pointer) - {"null"}
 
 

@@ -43,8 +43,6 @@ __all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definit
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """An argument, constant or header at a place of the request."""
-
     place: Place
     name: str
     """As it is compared; in a body the pointer."""

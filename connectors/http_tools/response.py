@@ -22,16 +22,8 @@ MOST_HEADERS = 60
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
 TEXT_TYPES = frozenset(
-    {
-        "application/xml",
-        "application/javascript",
-        "application/x-www-form-urlencoded",
-        "application/yaml",
-        "application/x-yaml",
-        "application/x-ndjson",
-        "application/graphql",
-        "image/svg+xml",
-    }
+    {"application/xml", "application/javascript", "application/x-www-form-urlencoded", "image/svg+xml"}
+    | {"application/yaml", "application/x-yaml", "application/x-ndjson", "application/graphql"}
 )
 Block = dict[str, Any]
 COMPLAINT_LIMIT = 1_000

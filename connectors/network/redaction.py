@@ -14,14 +14,7 @@ MASK = "***"
 SHORTEST_IN_VALUES = 8
 """A shorter secret may be a word of an id or a result, which must not change."""
 WORD_KEYS = (
-    "error",
-    "message",
-    "detail",
-    "msg",
-    "reason",
-    "title",
-    "description",
-    "errors",
+    *("error", "message", "detail", "msg", "reason", "title", "description", "errors"),
     "exception_message",
 )
 ERROR_LIMIT = 4_000

@@ -95,7 +95,6 @@ def _json_type(value: Any) -> str:
 
 
 def _next_of(envelope: Any) -> str:
-    """The link or cursor to the next page, or empty."""
     if not isinstance(envelope, dict):
         return ""
     link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")

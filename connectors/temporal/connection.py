@@ -165,7 +165,15 @@ class Connection:
         return client, token
 
     async def _connect(self, token: str, made_with: object) -> Client:
-        host, _, port = self._config.host_port.rpartition(":")
+        config = self._config
+        host, _, port = config.host_port.rpartition(":")
+        retries = RetryConfig(
+            initial_interval_millis=max(1, round(config.retry_initial_seconds * 1000)),
+            max_interval_millis=max(1, round(config.retry_maximum_seconds * 1000)),
+            multiplier=config.retry_backoff,
+            max_retries=config.retry_maximum_attempts,
+            max_elapsed_time_millis=max(1, round(config.timeout_seconds * 1000)),
+        )
         try:
             self._token, tls = token, _tls(self._config)
             async with asyncio.timeout(self._config.timeout_seconds):
@@ -176,7 +184,7 @@ class Connection:
                     namespace=self._config.namespace,
                     api_key=token or None,
                     tls=tls,
-                    retry_config=_retries(self._config),
+                    retry_config=retries,
                     connect_timeout=timedelta(seconds=self._config.timeout_seconds),
                     identity=IDENTITY,
                     runtime=quiet_runtime(os.getpid()),
@@ -216,16 +224,6 @@ def quiet_runtime(process: int) -> Runtime:
         telemetry=TelemetryConfig(logging=None, metrics=None),
         worker_heartbeat_interval=None,
         disable_environment_info=True,
-    )
-
-
-def _retries(config: ServiceSettings) -> RetryConfig:
-    return RetryConfig(
-        initial_interval_millis=max(1, round(config.retry_initial_seconds * 1000)),
-        max_interval_millis=max(1, round(config.retry_maximum_seconds * 1000)),
-        multiplier=config.retry_backoff,
-        max_retries=config.retry_maximum_attempts,
-        max_elapsed_time_millis=max(1, round(config.timeout_seconds * 1000)),
     )
 
 

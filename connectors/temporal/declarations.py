@@ -376,7 +376,6 @@ def _bare_letters(word: str) -> str:
 
 
 Note = Callable[[Path, str], None]
-
 NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 KEYWORDS = {
     "string": {"minLength", "maxLength", "pattern", "format"},
@@ -397,7 +396,6 @@ BOUNDS = (
     ("minItems", "maxItems"),
 )
 OPTIONS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
-
 Schema = dict[str, Any]
 
 

@@ -8,14 +8,8 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from connectors.definitions import Interaction, WorkflowDefinition
-from connectors.formats.yaml import (
-    Document,
-    Path,
-    Problem,
-    UnusableText,
-    name_of,
-    read_document,
-)
+from connectors.formats import yaml
+from connectors.formats.yaml import Path, Problem, UnusableText
 from connectors.temporal.declarations import (
     WITH_SECRETS,
     CacheBlock,
@@ -91,11 +85,11 @@ class Declared:
 
 def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declared:
     """Raises UnusableText with each problem's line and key."""
-    document = read_document(content, private=WITH_SECRETS)
+    document = yaml.read_document(content, private=WITH_SECRETS)
     problems = [*document.problems]
 
     def note(place: Path, message: str) -> None:
-        problems.append(Problem(document.line_of(place), name_of(place), message))
+        problems.append(Problem(document.line_of(place), yaml.name_of(place), message))
 
     file = _validate(document, problems)
     reading = WorkflowReading(note, file.cache, default_task_queue)
@@ -111,7 +105,7 @@ def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declare
     )
 
 
-def _validate(document: Document, problems: list[Problem]) -> DefinitionsFile:
+def _validate(document: yaml.Document, problems: list[Problem]) -> DefinitionsFile:
     """The file without invalid parts. Raises UnusableText if nothing is left."""
     try:
         return DefinitionsFile.model_validate(document.value)

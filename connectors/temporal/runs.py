@@ -19,14 +19,7 @@ from temporalio.api.enums.v1 import HistoryEventFilterType
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import (
-    DescribeWorkflowExecutionRequest,
-    DescribeWorkflowExecutionResponse,
-    GetWorkflowExecutionHistoryRequest,
-    GetWorkflowExecutionHistoryResponse,
-    ListWorkflowExecutionsRequest,
-    ListWorkflowExecutionsResponse,
-)
+from temporalio.api.workflowservice import v1 as api
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -92,7 +85,7 @@ def run_of(info: WorkflowExecutionInfo) -> TemporalRun:
     return TemporalRun(info.execution.workflow_id, info.first_run_id or info.execution.run_id)
 
 
-async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
+async def describe(connection: Connection, run: TemporalRun) -> api.DescribeWorkflowExecutionResponse:
     """The chain's latest run. Raises NotFound."""
     latest = await _describe(connection, run.workflow_id, "")
     if run.first_run_id in ("", run_of(latest.workflow_execution_info).first_run_id):
@@ -111,8 +104,8 @@ async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflow
 
 async def _describe(
     connection: Connection, workflow_id: str, run_id: str
-) -> DescribeWorkflowExecutionResponse:
-    request = DescribeWorkflowExecutionRequest(
+) -> api.DescribeWorkflowExecutionResponse:
+    request = api.DescribeWorkflowExecutionRequest(
         namespace=connection.namespace, execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
     )
     # The SDK's handles and iterators raise ValueError for the status of a paused run.
@@ -121,8 +114,8 @@ async def _describe(
 
 async def list_page(
     connection: Connection, condition: str, *, page_size: int, token: bytes
-) -> ListWorkflowExecutionsResponse:
-    request = ListWorkflowExecutionsRequest(
+) -> api.ListWorkflowExecutionsResponse:
+    request = api.ListWorkflowExecutionsRequest(
         namespace=connection.namespace, query=condition, page_size=page_size, next_page_token=token
     )
     return await connection.read(lambda service: service.list_workflow_executions, request)
@@ -132,7 +125,7 @@ async def close_event(
     connection: Connection, workflow_id: str, run_id: str, *, wait_seconds: float = 0
 ) -> HistoryEvent | None:
     """Of exactly this run; None if it is still running after `wait_seconds`."""
-    request = GetWorkflowExecutionHistoryRequest(
+    request = api.GetWorkflowExecutionHistoryRequest(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
         wait_new_event=bool(wait_seconds),
@@ -141,7 +134,7 @@ async def close_event(
     )
     timeout = timedelta(seconds=wait_seconds) if wait_seconds else connection.rpc_timeout
 
-    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse | None:
+    async def ask(client: Client) -> api.GetWorkflowExecutionHistoryResponse | None:
         try:
             return await client.workflow_service.get_workflow_execution_history(
                 request, retry=not wait_seconds, timeout=timeout

@@ -9,15 +9,7 @@ from typing import Any
 from cachetools import TTLCache
 from google.protobuf.json_format import MessageToDict
 from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.enums.v1 import (
-    EventType,
-    PendingWorkflowTaskState,
-    QueryRejectCondition,
-    RetryState,
-    TaskQueueType,
-    TimeoutType,
-    WorkflowExecutionStatus,
-)
+from temporalio.api.enums import v1 as enums
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.query.v1 import WorkflowQuery
@@ -35,8 +27,8 @@ from connectors.protocol import RunSnapshot, RunState
 from connectors.temporal.connection import Connection
 from connectors.temporal.runs import attributes_of, is_readable, moment, run_of, values_of
 
-RUNNING = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
-PAUSED = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
+RUNNING = enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+PAUSED = enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
 GOES_ON = (RUNNING, PAUSED)
 DETAILS_BYTES = 100_000
 MESSAGE_LIMIT = 500
@@ -54,14 +46,14 @@ DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
-    TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
-    TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker took it in time",
-    TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, in all its attempts",
-    TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it sent no heartbeat in time",
+    enums.TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
+    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker took it in time",
+    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, in all its attempts",
+    enums.TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it sent no heartbeat in time",
 }
 GAVE_UP = {
-    RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all its attempts",
-    RetryState.RETRY_STATE_TIMEOUT: " until its time was up",
+    enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all its attempts",
+    enums.RetryState.RETRY_STATE_TIMEOUT: " until its time was up",
 }
 
 
@@ -84,7 +76,7 @@ class Pollers:
         request = DescribeTaskQueueRequest(
             namespace=self._connection.namespace,
             task_queue=TaskQueue(name=task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            task_queue_type=enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
         oldest = datetime.now(UTC) - SEEN_WITHIN
         answer = await self._connection.read(lambda service: service.describe_task_queue, request)
@@ -112,24 +104,24 @@ def ended(
     output: Any = None
     error, raw = "", {}
     match event.event_type:
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
             state = RunState.COMPLETED
             output = values_of(attributes.result.payloads, limit=output_bytes)
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
             state, error = RunState.FAILED, words_of_failure(attributes.failure)
             raw = {"failure": failure_as_json(attributes.failure)}
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
             state, error = RunState.FAILED, _timed_out(answer, attributes.retry_state)
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
             state, error = RunState.CANCELLED, "The workflow was cancelled at Temporal."
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
             reason, by = printable(attributes.reason), printable(attributes.identity)
             words = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
             state, error = RunState.CANCELLED, shorten_error(f"{words}: {reason}" if reason else f"{words}.")
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case other:
-            raise InvalidAnswer(f"The run's last event is {EventType.Name(other)}, which is no end.")
+            raise InvalidAnswer(f"The run's last event is {enums.EventType.Name(other)}, which is no end.")
     return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
 
 
@@ -141,7 +133,11 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
         if limit.seconds > 0
     ]
     limit = f" of {min(limits):g} s" if limits else ""
-    again = ", in all its attempts" if retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED else ""
+    again = (
+        ", in all its attempts"
+        if retry_state == enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
+        else ""
+    )
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
 
 
@@ -160,7 +156,7 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
         "first_run_id": run_of(info).first_run_id,
         "type": info.type.name,
         "task_queue": answer.execution_config.task_queue.name,
-        "status": WorkflowExecutionStatus.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_"),
+        "status": enums.WorkflowExecutionStatus.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_"),
         "history_length": info.history_length,
         "pending_activities": [
             {"type": activity.activity_type.name, "attempt": activity.attempt}
@@ -185,7 +181,7 @@ async def progress_of(
 
 async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
     task = answer.pending_workflow_task
-    scheduled = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
+    scheduled = enums.PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
     if not answer.HasField("pending_workflow_task") or task.state != scheduled:
         failed = f"Its worker failed to continue it; this is attempt {task.attempt}."
         return failed if task.attempt > 1 else None
@@ -203,7 +199,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=execution.workflow_id, run_id=execution.run_id),
         query=WorkflowQuery(query_type=query),
-        query_reject_condition=QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
+        query_reject_condition=enums.QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
     )
     limit = min(connection.rpc_timeout.total_seconds(), QUERY_SECONDS)
     # The SDK's handle would retry a query that a busy worker did not answer.

@@ -40,8 +40,6 @@ PORTS = range(
 _turns = itertools.count(os.getpid())
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 _FIELDS = (
     *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
     *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
@@ -214,12 +212,10 @@ class EngineHarness(ABC):
     """Not at the engine, with an id of the engine's form."""
     deadline_seconds = DEADLINE_SECONDS
     """The longest time in which the engine ends a run or lists it."""
-
     has_credentials = True
     """False: the engine has no access control, so neither wrong credentials nor secrets exist."""
     secrets: frozenset[str] = frozenset()
     """All credentials of the connectors made here."""
-
     ports = 1
     """How many the engine listens on; with more than one, override `connector_at_ports`."""
     garbage: Mapping[str, bytes] = GARBAGE

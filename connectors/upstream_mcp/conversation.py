@@ -7,31 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
 
+import mcp_types
 from anyio.abc import TaskStatus
 from loguru import logger
+from mcp.shared import inbound
 from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    encode_header_value,
-)
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    UNSUPPORTED_PROTOCOL_VERSION,
-)
-from mcp_types.version import (
-    HANDSHAKE_PROTOCOL_VERSIONS,
-    LATEST_HANDSHAKE_VERSION,
-    LATEST_MODERN_VERSION,
-    MODERN_PROTOCOL_VERSIONS,
-)
+from mcp_types import version as versions
 
 from connectors.errors import (
     ConnectorError,
@@ -90,7 +74,7 @@ class TransportFailures:
         self._passed[key] = failure
         if len(self._passed) > MOST_UNREAD:
             del self._passed[next(iter(self._passed))]
-        error = {"code": INTERNAL_ERROR, "message": "failure", "data": key}
+        error = {"code": mcp_types.INTERNAL_ERROR, "message": "failure", "data": key}
         return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
 
     def read(self, data: Any) -> TransportFailure | None:
@@ -106,7 +90,7 @@ class Era:
     @property
     def is_modern(self) -> bool:
         """Whether the protocol is stateless, so that each request identifies its client."""
-        return self.version in MODERN_PROTOCOL_VERSIONS
+        return self.version in versions.MODERN_PROTOCOL_VERSIONS
 
 
 class SessionLost(Exception):
@@ -160,12 +144,12 @@ class Conversation:
         without an answer or progress before the request fails. `name`, `headers`: headers for stateless
         servers."""
         params = dict(params or {})
-        sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
+        sent_headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
         if self.era.is_modern:
             params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version)
-            sent_headers |= {MCP_METHOD_HEADER: method} | dict(headers or {})
+            sent_headers |= {inbound.MCP_METHOD_HEADER: method} | dict(headers or {})
             if name:
-                sent_headers[MCP_NAME_HEADER] = encode_header_value(name)
+                sent_headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(name)
         return await self._send(
             method,
             params,
@@ -218,19 +202,19 @@ class Conversation:
     def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
         if (failure := self._failures.read(error.data)) is not None:
             return SessionLost() if failure.session_is_gone else failure.error(repeatable=repeatable)
-        if error.code == CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
+        if error.code == mcp_types.CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
             if error.message == CLOSED:
                 # Later requests need another conversation.
                 self.ended.set()
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
-        if error.code == PARSE_ERROR and error.message.startswith(UNREADABLE):
+        if error.code == mcp_types.PARSE_ERROR and error.message.startswith(UNREADABLE):
             return self._unusable(f"{method}: the answer is no MCP message.", repeatable)
-        if error.code == UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
+        if error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
         words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
         reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
         details = {"code": error.code, "answer": words}
-        if error.code == METHOD_NOT_FOUND:
+        if error.code == mcp_types.METHOD_NOT_FOUND:
             return Unsupported(reason, details=details)
         return Rejected(reason, details=details)
 
@@ -264,7 +248,7 @@ class Conversation:
         """Refuse sampling, elicitation and the like: this client has no user to ask."""
         if method == "ping":
             return {}
-        raise MCPError(code=METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
+        raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
 
     async def _on_notify(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -277,8 +261,11 @@ class Conversation:
 
     async def _discover(self, seconds: float) -> Era | None:
         """None: a server of the handshake era. Raises ConnectorError if that is unknown."""
-        params = {"_meta": _envelope(LATEST_MODERN_VERSION)}
-        headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
+        params = {"_meta": _envelope(versions.LATEST_MODERN_VERSION)}
+        headers = {
+            inbound.MCP_PROTOCOL_VERSION_HEADER: versions.LATEST_MODERN_VERSION,
+            inbound.MCP_METHOD_HEADER: "server/discover",
+        }
         options: CallOptions = {"headers": headers, "cancel_on_abandon": False}
         try:
             answer = await self._send("server/discover", params, options, silence=seconds)
@@ -293,7 +280,7 @@ class Conversation:
             return None
         offered = answer.get("supportedVersions")
         offered = offered if isinstance(offered, list) else []
-        common = [version for version in MODERN_PROTOCOL_VERSIONS if version in offered]
+        common = [version for version in versions.MODERN_PROTOCOL_VERSIONS if version in offered]
         if not common:
             return None
         info = _dict(answer.get("_meta")).get(f"{ENVELOPE}serverInfo")
@@ -302,15 +289,19 @@ class Conversation:
     async def _initialize(self, seconds: float) -> Era:
         answer = await self._send(
             "initialize",
-            {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO},
+            {
+                "protocolVersion": versions.LATEST_HANDSHAKE_VERSION,
+                "capabilities": {},
+                "clientInfo": CLIENT_INFO,
+            },
             {"cancel_on_abandon": False},
             silence=seconds,
         )
         version = answer.get("protocolVersion")
-        if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        if version not in versions.HANDSHAKE_PROTOCOL_VERSIONS:
             shown = shorten(printable(str(version)), 50)
             raise InvalidAnswer(f"The server speaks MCP {shown}, which is not known here.")
-        headers = {MCP_PROTOCOL_VERSION_HEADER: str(version)}
+        headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: str(version)}
         await self._dispatcher.notify("notifications/initialized", None, {"headers": headers})
         return Era(str(version), _dict(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
 

@@ -271,7 +271,6 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
 
 
 def _example(raw: dict[str, Any]) -> Any:
-    """A short example, which helps more than a format."""
     examples = raw.get("examples")
     example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
     fits = isinstance(example, str | int | float) and not isinstance(example, bool)
