@@ -278,7 +278,7 @@ class Environment(BaseSettings):
     list_ttl: float = _variable(
         "CATALOGUE_LIST_TTL",
         10.0,
-        "Seconds that MCP clients may use a list before they ask anew; subscribers hear of changes.",
+        "Seconds that MCP clients may use a list before they ask again; subscribers are notified of changes.",
         ge=0,
         le=86_400,
     )

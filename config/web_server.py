@@ -112,7 +112,7 @@ class BoundedProtocol(AnnouncingProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
-        # Of a head that begins behind another request in the same piece, this counts too much.
+        # Counts too much for a head that follows another request in the same piece.
         self._head_bytes = len(data) + (self._head_bytes if self._phase is Phase.HEAD else 0)
         super().data_received(data)
         if self.transport.is_closing():
@@ -214,7 +214,7 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
         "ws": "none",
         "lifespan": "on",
         "log_config": None,
-        # Nothing is logged of each request; without this, it would be written down and thrown away.
+        # Requests are not logged; otherwise an entry would be made for each and dropped.
         "access_log": False,
         "proxy_headers": False,
         "server_header": False,
@@ -274,7 +274,7 @@ class ThreadHandler(ASGIHandler):
             try:
                 response = await to_thread.run_sync(self._respond, scope, body, limiter=self._threads)
             except CancelledError:
-                # The process ends and waits no longer; the thread it cannot stop.
+                # The process ends without waiting longer; it cannot stop the thread.
                 response = _problem(
                     503, "This server is shutting down. Running work is on record: ask again."
                 )

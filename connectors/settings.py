@@ -120,7 +120,7 @@ MinPollSeconds = Annotated[
         ge=1.0,
         le=3600,
         title="Shortest polling interval (s)",
-        description="A run's status is never asked for more often than this.",
+        description="A run's status is requested no more often than this.",
         json_schema_extra=REQUESTS,
     ),
 ]

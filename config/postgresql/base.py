@@ -21,7 +21,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
 
 def _check_connection(pool: Any, connection: Any) -> None:
-    """Where one is dead the others probably are, too: those are replaced with it."""
+    """If one connection is dead, the others probably are too, so they are replaced with it."""
     try:
         pool.check_connection(connection)
     except OperationalError:

@@ -162,7 +162,7 @@ class _Composer:
         except yaml.reader.ReaderError:
             raise _stop(self._line, "a control character, or one that does not exist, from here on") from None
         except (ValueError, OverflowError):
-            # An escape such as "\UFFFFFFFF" is handed to Python as it is.
+            # PyYAML passes an escape such as "\UFFFFFFFF" to Python unchecked.
             line = getattr(self._loader, "line", self._line - 1)
             raise _stop(line + 1, "a character that does not exist") from None
         self._line = _line_of(event)
@@ -331,7 +331,7 @@ class _Reader:
                 self._note(key.line, path, "'<<' is not known here; write the keys out")
             elif key.text in value:
                 first = self._lines[(*path, key.text)]
-                self._note(key.line, (*path, key.text), f"the key stands twice; first in line {first}")
+                self._note(key.line, (*path, key.text), f"the key occurs twice; first in line {first}")
             else:
                 value[key.text] = self._at(key.line, inner, (*path, key.text))
         return value
@@ -418,7 +418,7 @@ def _means_something(text: str) -> bool:
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Not to remember long ones.
+    # Long texts are not cached.
     quoted = (_means_something if len(text) < 100 else _means_something.__wrapped__)(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
 

@@ -332,13 +332,13 @@ def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
             annotations=hints,
             timeout_seconds=tool.timeout_seconds,
             cache_seconds=tool.cache_seconds,
-            # Few tools have any, and those that were stored before do not become others by it.
+            # Few tools have any; without it, the metadata of stored tools stays the same.
             metadata=operation.model_dump(
                 mode="json", by_alias=True, exclude=None if operation.required else {"required"}
             ),
         )
     except ValidationError as error:
-        # What is left of a text once it is printable may be too short.
+        # A text may be too short once its unprintable characters are dropped.
         problems = error.errors(include_url=False, include_input=False)
         raise InvalidTool(
             [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]

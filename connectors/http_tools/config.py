@@ -88,7 +88,7 @@ class HttpConfig(SourceConfig):
         needed = {
             "api_key": {"API key": self.api_key.get_secret_value()},
             "bearer": {"bearer token": self.token.get_secret_value()},
-            # Some APIs take a key as the user name, and no password.
+            # Some APIs expect a key as the user name, and no password.
             "basic": {"user name": self.username},
             "oauth_client_credentials": {
                 "OAuth token URL": self.oauth_token_url,

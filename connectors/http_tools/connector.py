@@ -197,7 +197,7 @@ class HttpConnector:
         return Started(run_id=str(key), snapshot=call.snapshot())
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        raise NotFound("The answer to this request was its result; nothing can be asked about it later.")
+        raise NotFound("The answer to this request was its result; it cannot be polled later.")
 
     async def cancel(self, run: RunRef) -> None:
         raise Unsupported("A request to an HTTP API cannot be taken back.")

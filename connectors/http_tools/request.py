@@ -153,7 +153,7 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
         return written_json(value)
     try:
         scalars = scalars_of(value)
-        # No item at all is no parameter at all, however the list is written.
+        # An empty list is no parameter, however lists are written.
         return (
             with_commas(scalars) if isinstance(scalars, list) and scalars and not place.explode else scalars
         )
@@ -182,7 +182,7 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
     fields = {
         constant.name: constant.value for constant in operation.constants if constant.place == "body"
     } | {
-        # A body that is JSON says everything as it is.
+        # A JSON body holds values unchanged.
         place.name: written_json(arguments[argument])
         if place.as_json and operation.body_format != "json"
         else arguments[argument]
@@ -268,7 +268,7 @@ def _decoded(text: str, field: str) -> bytes:
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not MEDIA_TYPE.fullmatch(media_type):
         raise Rejected(f"The media type of {field} is none. Nothing was sent.")
-    # Only the last part: a path would be one of the client's machine.
+    # Only the last part: directories are those of the client's machine.
     plain = re.split(r"[/\\]", name)[-1][:LONGEST_NAME].strip()
     if not plain.strip("."):
         plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")

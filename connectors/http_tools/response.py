@@ -31,7 +31,7 @@ COMPLAINT_LIMIT = 1_000
 LARGEST_BODY = 64_000
 """Bytes; of a larger body only the message is shown."""
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
-"""For texts only: a list or a title of such a name may describe an argument of that name."""
+"""For texts only: a list or title with such a name may describe an argument of that name."""
 ENVELOPES = ("error", "detail")
 GATEWAY_GAVE_UP = frozenset({408, 502, 504})
 """The server behind the gateway may still carry the request out."""
@@ -138,7 +138,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     message, rest = _split_message(_without_status(_masked(value, redactor), status, phrase))
     if not rest:
         return shorten(message, COMPLAINT_LIMIT)
-    # Once more, for a secret that is a number there.
+    # Redacted again, since a secret may be a number.
     written = redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":")))
     return shorten(f"{message.removesuffix('.')}: {written}" if message else written, COMPLAINT_LIMIT)
 

@@ -36,7 +36,7 @@ from connectors.network.redaction import Redactor, shorten, words_of
 IDLE_SECONDS = 4.0
 """Common servers close idle connections after 5 s; a start must never meet that."""
 WORDS_LIMIT = 500
-"""Of an engine's message in an error."""
+"""Characters of an engine's message in an error."""
 RETRY_AFTER_LIMIT = 3600.0
 TRANSPORT_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError)
 
@@ -141,8 +141,8 @@ class _TidyStream(httpcore2.AsyncNetworkStream):
     def get_extra_info(self, info: str) -> Any:
         if info != "is_readable":
             return self._stream.get_extra_info(info)
-        # Whether an idle connection has been closed, since nothing else is to be read from it. The pool asks
-        # this of every idle connection at every request, and anyio takes long to answer it.
+        # An idle connection is readable only if it was closed. The pool checks every idle connection at every
+        # request, and anyio's check is slow.
         if self._socket is None or (number := self._socket.fileno()) < 0:
             return True
         if not hasattr(select, "poll"):
@@ -301,7 +301,7 @@ class Exchange:
             return NotFound(message, details=details)
         if status == 429 or (status == 503 and wait is not None):
             return Unreachable(message, retry_after=wait, details=details)
-        # 408: a gateway may say this of a request that the engine behind it is still working on.
+        # 408: the engine behind a gateway may still be working on the request.
         if 400 <= status < 500 and status != 408:
             return Rejected(message, details=details)
         kind = Unreachable if self.repeatable else OutcomeUnknown
@@ -401,7 +401,7 @@ class HttpSender:
         started = time.perf_counter()
         failure = ""
         try:
-            # Not through a client: redirects, cookies and authentication are not its business, cost 0.2 ms.
+            # Not through a client: its redirects, cookies and authentication are not needed and cost 0.2 ms.
             sending = self._transport.pool.handle_async_request(for_pool(request))
             async with asyncio.timeout_at(until), aclosing(await sending) as response:
                 exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)

@@ -53,7 +53,7 @@ class PrefectApi:
     async def count_deployments(self) -> int:
         count = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
         if not isinstance(count, int):
-            raise InvalidAnswer("The number of deployments that Prefect tells is no number.")
+            raise InvalidAnswer("Prefect's number of deployments is not a number.")
         return count
 
     async def deployments(self, *, offset: int) -> list[Any]:

@@ -112,7 +112,7 @@ class PrefectConnector:
         match answer.get("status"):
             case "ACCEPT":
                 return
-            # A run that has not begun is cancelled at once.
+            # A run that has not started is cancelled at once.
             case "REJECT" if isinstance(state, dict) and state.get("type") in ("CANCELLING", "CANCELLED"):
                 return
             case "WAIT":
@@ -197,7 +197,7 @@ async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Ans
     try:
         return await asked
     except (Rejected, NotFound, InvalidAnswer, Unreachable) as error:
-        logger.debug("Prefect did not tell: {}", error.message)
+        logger.debug("An optional request to Prefect failed: {}", error.message)
         return otherwise
 
 

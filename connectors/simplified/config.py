@@ -95,7 +95,7 @@ class SimplifiedConfig(SourceConfig):
         default=RUN_PATH + "/status",
         title="Status path",
         description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}. "
-        "Empty: the engine does not tell how runs are; one that has not ended when its start is answered "
+        "Empty: the engine does not report on runs; one that has not ended when its start is answered "
         "becomes unconfirmed.",
         json_schema_extra=FORMATS,
     )
@@ -139,8 +139,8 @@ class SimplifiedConfig(SourceConfig):
         title="Run lookup path",
         description="Answers GET with the run, or the list of runs, that was started with a key, such as "
         "/runs?workflow_id={workflow_id}&idempotency_key={key}; an empty list or 404 says that there is "
-        "none. Must contain {key}. Starts of unknown outcome are then found out there. Empty: the engine "
-        "cannot tell.",
+        "none. Must contain {key}. Starts of unknown outcome are then looked up there. Empty: the engine "
+        "has no such lookup.",
         json_schema_extra=STARTS,
     )
     key_header: KeyHeader = Field(

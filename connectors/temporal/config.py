@@ -36,7 +36,7 @@ class TemporalConfig(ServiceSettings):
     definitions_file: str = Field(
         default="",
         title="Definitions file",
-        description="The absolute path of a .yaml or .yml file on this server, read anew at every refresh.",
+        description="The absolute path of a .yaml or .yml file on this server, read again at every refresh.",
     )
 
     @field_validator("definitions")

@@ -406,7 +406,7 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
     for position, name, declared in each:
         at = (*place, position, name)
         if name in properties:
-            note(at, "the field stands twice")
+            note(at, "the field occurs twice")
         properties[name] = field_schema(declared, place=at, note=note)
         if _is_required(declared):
             required.append(name)

@@ -74,7 +74,7 @@ class ServiceSettings(SourceConfig):
     environment: Literal["local", "remote"] = Field(
         default="local",
         title="Environment",
-        description="local: TLS only where it is asked for below; remote: TLS unless it is switched off.",
+        description="local: TLS only if a field below requires it; remote: TLS unless it is switched off.",
         json_schema_extra=hint(address=True),
     )
     tls: bool | None = Field(
@@ -87,7 +87,7 @@ class ServiceSettings(SourceConfig):
         default="",
         title="Client certificate file",
         description="PEM file on this server, for services that want mutual TLS. A renewed file is picked "
-        "up by itself.",
+        "up automatically.",
         json_schema_extra=TLS,
     )
     tls_key_file: str = Field(

@@ -92,7 +92,7 @@ class ConnectorContract:
     # check and discover
 
     async def test_check_of_a_good_engine_is_ok_and_timed(self, connector: Connector) -> None:
-        """B9: the engine's health can be asked for."""
+        """B9: the engine's health can be checked."""
         health = await connector.check()
         assert health.ok
         assert health.message
@@ -204,13 +204,13 @@ class ConnectorContract:
     async def test_a_failed_run_is_failed_with_the_engines_reason(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A2.4, A7.4: a failure is told in the engine's words."""
+        """A2.4, A7.4: a failure has the engine's words."""
         _, snapshot = await harness.ended(connector, harness.failing)
         assert snapshot.state is RunState.FAILED
         assert harness.failure in snapshot.error
 
     async def test_a_run_that_goes_on_is_running(self, connector: Connector, harness: EngineHarness) -> None:
-        """A8.1, A8.2: an unfinished run's status can be asked for."""
+        """A8.1, A8.2: an unfinished run's status can be polled."""
         if harness.starts_last(connector):
             return
         started, run = await start(connector, harness.lasting)
@@ -222,7 +222,7 @@ class ConnectorContract:
     async def test_waiting_ends_with_the_run_or_when_the_time_is_up(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.1: an engine that says by itself that a run has ended need not be asked again and again."""
+        """A7.1: an engine that announces the end of a run need not be polled."""
         if not capabilities_of(connector, harness.lasting).can_wait:
             await is_unsupported(connector, "wait", unknown_run(harness, harness.lasting), seconds=0.1)
             return
@@ -261,7 +261,7 @@ class ConnectorContract:
             await harness.lasting_has_begun(heard)
             lasting.cancel()
             await asyncio.wait({lasting})
-            while harness.starts_broken_off() == before:  # noqa: ASYNC110 - the engine tells only who asks
+            while harness.starts_broken_off() == before:  # noqa: ASYNC110 - engines have to be polled
                 await asyncio.sleep(POLL_SECONDS)
         assert {snapshot.state for snapshot in reported} <= {RunState.RUNNING}
         assert all(snapshot.progress is not None or snapshot.progress_message for snapshot in reported)
@@ -317,7 +317,7 @@ class ConnectorContract:
     async def test_a_run_answers_a_query_or_queries_are_unsupported(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A8.2: a run answers what its workflow lets itself be asked, and nothing else."""
+        """A8.2: a run answers the queries of its workflow, and no others."""
         nowhere = unknown_run(harness, harness.lasting)
         if not capabilities_of(connector, harness.lasting).can_query:
             await is_unsupported(connector, "query", nowhere, "anything", {})
@@ -379,7 +379,7 @@ class ConnectorContract:
     async def test_runs_are_listed_in_pages_the_latest_first(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """E10: a page is no larger than asked for, and its cursor leads on to other runs."""
+        """E10: a page is no larger than requested, and its cursor leads to other runs."""
         if not connector.capabilities.can_list_runs:
             return
         for sample in (harness.completing, harness.failing):
@@ -396,10 +396,10 @@ class ConnectorContract:
         assert [run.run_id for run in following.runs] != [latest.run_id]
         over = RunFilter(states=frozenset({RunState.COMPLETED, RunState.FAILED}))
         runs = (await connector.list_runs(over, page_size=10)).runs
-        begun = [run.started_at for run in runs if run.started_at is not None]
+        started = [run.started_at for run in runs if run.started_at is not None]
         ended = [run.finished_at for run in runs if run.finished_at is not None]
-        # Engines go by the one or the other.
-        assert any(moments == sorted(moments, reverse=True) for moments in (begun, ended))
+        # Engines sort by one or the other.
+        assert any(moments == sorted(moments, reverse=True) for moments in (started, ended))
         with pytest.raises(Rejected):
             await connector.list_runs(RunFilter(), page_size=1, cursor="the next one")
 
@@ -412,7 +412,7 @@ class ConnectorContract:
                 await start(connector, harness.completing)
 
     async def test_a_poll_without_an_answer_is_unreachable(self, harness: EngineHarness) -> None:
-        """A7.2: a status may be asked for again at any time."""
+        """A7.2: a status may be requested again at any time."""
         async with harness.connector_without_answers() as connector:
             if not connector.capabilities.keeps_runs:
                 return
@@ -518,7 +518,7 @@ class ConnectorContract:
     async def test_garbage_in_answer_to_a_command_is_no_error_of_pythons(
         self, harness: EngineHarness
     ) -> None:
-        """A7.5, B6: a signal that may have been heard is not sent again."""
+        """A7.5, B6: a signal that may have been delivered is not sent again."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
                 capabilities = capabilities_of(connector, harness.lasting)
@@ -547,7 +547,7 @@ class ConnectorContract:
         assert health.message
 
     async def test_wrong_credentials_are_rejected_by_every_call(self, harness: EngineHarness) -> None:
-        """A5.1, A5.2: a wrong key is told apart from an engine that is down."""
+        """A5.1, A5.2: a wrong key is distinguished from an engine that is down."""
         if not harness.has_credentials:
             return
         async with closing(harness.connector_with_wrong_credentials()) as intruder:

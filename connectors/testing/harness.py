@@ -130,7 +130,7 @@ async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
             server.close()
         for task, writer in serving.items():
             task.cancel()
-            # A task that is cancelled before its first step does not get to close it.
+            # A task that is cancelled before its first step cannot close it.
             writer.transport.abort()
         await asyncio.gather(*serving, return_exceptions=True)
 
@@ -352,7 +352,7 @@ async def outcome(
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:
     """The first truthy answer, as engines record some things late."""
     async with asyncio.timeout(seconds):
-        while not (answer := await ask()):  # noqa: ASYNC110 - the engine tells only who asks
+        while not (answer := await ask()):  # noqa: ASYNC110 - engines have to be polled
             await asyncio.sleep(POLL_SECONDS)
         return answer
 

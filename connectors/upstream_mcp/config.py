@@ -203,7 +203,7 @@ class McpSourceConfig(McpConfig):
         ge=1.0,
         le=3600,
         title="Shortest polling interval (s)",
-        description="A listed workflow's run is never asked for its status more often than this.",
+        description="The status of a listed workflow's run is requested no more often than this.",
         json_schema_extra=LISTED,
     )
     rest_base_url: settings.OptionalUrl = Field(

@@ -104,7 +104,7 @@ class McpConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        def tell(progress: float, total: float | None, message: str | None) -> None:
+        def on_progress(progress: float, total: float | None, message: str | None) -> None:
             percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
             words = message or ("" if percent is not None else f"{progress:g}")
             shown = shorten(printable(self._redactor.text(words)), PROGRESS_CHARACTERS)
@@ -115,7 +115,7 @@ class McpConnector:
         answer = await self._call(
             {"name": workflow.id, "arguments": arguments} | as_task,
             headers=argument_headers(workflow, arguments),
-            on_progress=tell,
+            on_progress=on_progress,
         )
         if (task := created_task(answer)) is not None:
             return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)

@@ -230,7 +230,7 @@ class Conversation:
         """The answer as JSON that a database can store, with secrets masked."""
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-            # What its objects are nested too deep for costs a listing these alone.
+            # In a listing, deep nesting costs only the objects that have it.
             parse = parse_listing if method == "tools/list" else parse_json
             checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:

@@ -192,7 +192,7 @@ class McpSession:
                     owned.open(conversation)
                     await _first_of(owned.end.wait(), conversation.ended.wait())
                     group.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - whatever ends it, those who wait hear of it
+        except Exception as error:  # noqa: BLE001 - waiting callers get the error, whatever it is
             self._era = None
             owned.fail(self._reason(error))
         finally:

@@ -176,7 +176,7 @@ async def _read_stderr(
                     logged += 1
                     logger.debug("MCP server {}: {}", process.pid, readable(line))
         if last:
-            # Of a flood of lines only this one: making all of them readable would keep the loop busy.
+            # Only the last line: making all lines of a flood readable would block the loop.
             program_exit.text = readable(last)
     stderr_read.set()
 

@@ -128,7 +128,7 @@ class _Gathered:
 
     def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
         if isinstance(properties, Ambiguous):
-            raise NoTool(f"The key {quoted(properties.key)} stands twice in one object.", pointer)
+            raise NoTool(f"The key {quoted(properties.key)} occurs twice in one object.", pointer)
         for name, raw in properties.items():
             at = f"{pointer}{pointer_of([name])}"
             if is_left_out(self.document, raw, at, "request"):
@@ -180,7 +180,7 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
         if (pointer, is_inner) in seen:
             continue
         seen.add((pointer, is_inner))
-        # What is too much to look at may have some.
+        # A schema that is too large to search may have some.
         is_list = is_inner and "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
         items = item_types_of(raw, document.object_at, pointer) if is_list else frozenset()
         if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
@@ -229,7 +229,7 @@ class Bodies:
             if is_multipart(media_type):
                 return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
             return Body(self._form(given, encoding), body_format="form", demands=demands)
-        # A body that may be left out, but not in part, can only be said as a whole.
+        # A body that may be omitted, but only as a whole, has to be one argument.
         needed = bool(demands) or any(one.required for one in (fields or {}).values())
         if not fields or (needed and described.get("required") is False):
             return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
@@ -317,7 +317,7 @@ class Bodies:
         is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
         is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
         if is_file or (is_other and types | items <= {"string", "array"}):
-            # The schema of bytes says nothing of the text that stands for them.
+            # The schema of the bytes does not describe the text that represents them.
             schema = self._file_schema(one, is_list="array" in types)
             known = "" if "*" in media_type else media_type
             place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True, media_type=known)

@@ -14,7 +14,7 @@ from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
 LONGEST_DESCRIPTION = 2_000
-"""Every agent that sees the tool pays for it."""
+"""Each agent that sees the tool pays for it."""
 LONGEST_ARGUMENT_DESCRIPTION = 600
 LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
@@ -76,7 +76,7 @@ def plain_text(value: Any, longest: int) -> str:
     """Without links, tags and comments, cut at a word; other Markdown is plain enough."""
     if not isinstance(value, str):
         return ""
-    # What comes after can only be cut away.
+    # The rest would be cut off anyway.
     text = COMMENT.sub(" ", value[: 20 * longest])
     text = TAG.sub(" ", LINK.sub(r"\1", text))
     text = BLANK_LINES.sub("\n\n", SPACES.sub(" ", text)).strip()
@@ -124,7 +124,7 @@ def read_text(content: bytes) -> Any:
 
 
 def _read_json(content: bytes) -> Any:
-    # Never less than there are, since every value but the first follows one of these.
+    # An upper bound: every value but the first follows one of these.
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise UnusableDocument(TOO_MANY)
     try:
@@ -181,7 +181,7 @@ class Document:
             if not isinstance(value, dict):
                 raise NoTool("There is something else where an object has to be.", pointer)
             if isinstance(value, Ambiguous):
-                raise NoTool(f"The key {quoted(value.key)} stands twice in one object.", pointer)
+                raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
             if "$ref" not in value:
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
@@ -212,7 +212,7 @@ class Document:
         value: Any = self.value
         for step in steps:
             if isinstance(value, Ambiguous) and value.repeats(step):
-                raise NoTool(f"The key {quoted(step)} stands twice in one object.")
+                raise NoTool(f"The key {quoted(step)} occurs twice in one object.")
             value = child_of(value, step)
         return value
 
@@ -266,7 +266,7 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
         if "servers" not in raw:
             continue
         own, usual = list(_urls(raw["servers"])), list(_urls(document.value.get("servers")))
-        # With a base URL of the user's, an operation on the document's own server is on that one.
+        # A base URL of the user's replaces the document's own server.
         if not own or base_url in {url.rstrip("/") for url in own} or own[0] in usual[:1]:
             return
         reason = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."

@@ -105,8 +105,8 @@ def operations_of(document: Document) -> Iterator[Operation]:
             continue
         try:
             if isinstance(paths, Ambiguous) and paths.repeats(path):
-                raise NoTool(f"The path {quoted(path)} stands twice.", "/paths")
-            # With duplicate methods, the other ones are still usable.
+                raise NoTool(f"The path {quoted(path)} occurs twice.", "/paths")
+            # If methods are duplicated, the others are still usable.
             is_usable = isinstance(raw, Ambiguous) and "$ref" not in raw
             item, pointer = (raw, pointer) if is_usable else document.object_at(raw, pointer)
         except NoTool as refusal:
@@ -122,7 +122,7 @@ def _operation(document: Document, method: str, path: str, item: dict[str, Any],
     raw, objection = item[method], None
     try:
         if isinstance(item, Ambiguous) and item.repeats(method):
-            raise NoTool(f"The key {quoted(method)} stands twice in one object.", pointer)
+            raise NoTool(f"The key {quoted(method)} occurs twice in one object.", pointer)
         raw, at = document.object_at(raw, at)
         if method in OTHERS:
             raise NoTool(f"Requests with the method {method.upper()} are not made.", at)
@@ -314,7 +314,7 @@ class _Reader:
     def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
         raw, at = operation.raw, operation.pointer
         path, constants = split_query(operation.path, operation.item_pointer)
-        # The operation's own override those of all operations of its path.
+        # The operation's parameters override those of its path.
         levels = ((operation.item, operation.item_pointer), (raw, at))
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
         key = key_place(self.settings)

@@ -116,7 +116,7 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
     if not isinstance(requirements, list):
         return False
     if not requirements:
-        # An empty list takes back what the whole document wants; many write one where that is nothing.
+        # An empty list revokes the document's requirement; many write one even if there is none.
         return own and bool(usual)
     wanted = [requirement for requirement in requirements if requirement != {}]
     objections = []
