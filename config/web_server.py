@@ -46,7 +46,7 @@ OTHER_FILES = 1_200
 THREADS = 256
 """Concurrent requests, of which some wait for a run."""
 BYTES_IN_MEMORY = 65_536
-"""Of a body; the rest, from known callers only, goes to disk."""
+"""Bytes of a body; the rest, from known callers only, goes to disk."""
 Known = Callable[[dict[str, Any]], Awaitable[bool]]
 """Whether a request's headers identify a caller."""
 PAGES = "; ".join(

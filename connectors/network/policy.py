@@ -73,7 +73,7 @@ def never_contacted(address: IPAddress) -> str:
 
 
 def not_public(address: IPAddress) -> str:
-    """Its kind, such as "a private address"; empty for a public one."""
+    """The kind of the address, such as "a private address"; empty for a public one."""
     if isinstance(address, IPv6Address) and (address in MAPPED or address in NAT64):
         return not_public(_last_four(address))
     is_special = not address.is_global or any(address in network for network in NOT_PUBLIC)

@@ -124,7 +124,7 @@ async def list_page(
 async def close_event(
     connection: Connection, workflow_id: str, run_id: str, *, wait_seconds: float = 0
 ) -> HistoryEvent | None:
-    """Of exactly this run; None if it is still running after `wait_seconds`."""
+    """The last event of exactly this run; None if it is still running after `wait_seconds`."""
     request = api.GetWorkflowExecutionHistoryRequest(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),

@@ -49,7 +49,7 @@ UNREADABLE = "Failed to parse"
 
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000
-"""Kept for requests whose callers have left."""
+"""Failures that are kept for requests whose callers have left."""
 
 
 class TransportFailure(Protocol):

@@ -28,7 +28,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300
-"""Of both ends of an oversized message, to find its request's id."""
+"""Bytes of both ends of an oversized message, to find its request's id."""
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
 EXIT_SECONDS = 2.0

@@ -39,7 +39,7 @@ LONGEST = 255
 UNFIT = re.compile(r"[^A-Za-z0-9]+")
 MAX_FIELDS = 20
 MAX_BYTES = 8_192
-"""Of an output schema: every agent that sees the tool pays for it."""
+"""Of an output schema: each agent that sees the tool pays for it."""
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
 WITHOUT_BODY = frozenset({"GET", "HEAD"})

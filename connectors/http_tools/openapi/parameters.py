@@ -20,7 +20,7 @@ from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 LONGEST_NAME = 64
-"""Of an argument; model APIs allow no longer ones and no other characters."""
+"""Characters of an argument's name; model APIs allow no more, and no others."""
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
@@ -167,7 +167,7 @@ class Parameters:
     document: Document
     schemas: Schemas
     key: tuple[str, str] | None = None
-    """Where the product puts the API key, which is no argument then."""
+    """Where the product puts the API key, which is therefore no argument."""
     notes: list[str] = field(default_factory=list)
     """What is left out, in sentences."""
     known: dict[str, Argument] = field(default_factory=dict)

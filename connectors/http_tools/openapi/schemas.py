@@ -16,7 +16,7 @@ SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
 MAX_PARTS = 5_000
-"""Of a schema with all its definitions; the catalogue's limit."""
+"""Subschemas of a schema with all its definitions; the catalogue's limit."""
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
 MAX_LOOKED_AT = 50
