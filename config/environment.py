@@ -220,7 +220,6 @@ class Environment(BaseSettings):
         ge=1024,
         le=1024 * 1024 * 1024,
     )
-
     stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
         "CATALOGUE_STDIO_COMMANDS",
         {},

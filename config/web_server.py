@@ -70,8 +70,6 @@ PRIVATE = ("/api", "/tools", "/workflow")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """For one connection."""
-
     head_bytes: int = 64 * 1024
     """Request line and headers together."""
     head_seconds: float = 20

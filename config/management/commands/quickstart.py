@@ -219,6 +219,11 @@ class Welcome:
     tools: int
 
 
+def is_first_start() -> bool:
+    """The admin is made last, so that an interrupted first start is repeated."""
+    return not get_user_model().objects.filter(is_superuser=True).exists()
+
+
 def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first: bool) -> None:
     """Add the example engine at the first start; later only update its address."""
     source = Source.objects.filter(name=SOURCE_NAME).first()
@@ -321,12 +326,10 @@ def run_everything(*, data_dir: Path, port: int) -> None:
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {error}") from None
         with supervised(_variables(data_dir, port, engine)) as supervisor:
-            # The admin is made last, so that an interrupted first start is repeated.
-            first = not get_user_model().objects.filter(is_superuser=True).exists()
             wait_for(supervisor, f"{engine.base_url}/healthz", "the example engine")
-            connect_engine(engine, before=before, first=first)
+            connect_engine(engine, before=before, first=is_first_start())
             wait_for(supervisor, f"http://{HOST}:{port}/admin/login/", "the web server")
-            supervisor.say(banner(_welcome(data_dir, first=first)))
+            supervisor.say(banner(welcome(data_dir)))
             # Waiting needs no database.
             for database in connections.all(initialized_only=True):
                 database.close()
@@ -358,7 +361,9 @@ def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, st
     }
 
 
-def _welcome(data_dir: Path, *, first: bool) -> Welcome:
+def welcome(data_dir: Path) -> Welcome:
+    """Makes the admin at the first start."""
+    first = is_first_start()
     token = quickstart_token(data_dir, first=first)
     password = secrets.token_urlsafe(12) if first else None
     if password:
@@ -372,7 +377,6 @@ class Command(CatalogueCommand):
         "Run the web server, the worker, its schedule and an example engine until Ctrl-C. The first start "
         "also makes the database, an admin, a token, and connects the example engine."
     )
-
     makes_database = False
 
     def handle(self, *args: Any, **options: Any) -> None:
