@@ -31,11 +31,6 @@ class _ProtectedResourceMetadata:
     __call__ = staticmethod(protected_resource_metadata)
 
 
-def _largest_body() -> int:
-    """Above Django's limits, whose answers are better but need the whole body on disk."""
-    return settings.CATALOGUE["max_request_bytes"] + 1024 * 1024
-
-
 def build_application() -> Starlette:
     """Its lifespan can be entered once."""
     endpoint = McpEndpoint()
@@ -43,14 +38,13 @@ def build_application() -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with endpoint.session_manager.run():
-            # Imports the admin and REST, and compiles their addresses, before the first request asks for it.
+            # Imports the admin and REST, and compiles their addresses, before the first request.
             reverse("admin:index")
-            # What is there by now stays: going through it again and again, the garbage collector would keep
-            # requests waiting.
+            # All these objects stay, and the garbage collector would make requests wait while it visits them.
             gc.collect()
             gc.freeze()
-            # Pages make many objects that all live until they are sent: with the thresholds of Python, every
-            # third page of a large catalogue waited 100 ms for a full collection.
+            # A page's objects live until it is sent. With Python's thresholds, every third page of a large
+            # catalogue waited 100 ms for a full collection.
             gc.set_threshold(10_000, 20, 50)
             yield
 
@@ -66,9 +60,11 @@ def build_application() -> Starlette:
         middleware=[Middleware(Shortcut, answers=endpoint.direct_answers)],
         lifespan=lifespan,
     )
-    # All others, as they came: a mount would take a path with a line break for another one.
+    # All other paths, unchanged: a mount would cut a path at a line break.
     application.router.redirect_slashes = False
-    application.router.default = cast(ASGIApp, ThreadHandler(largest_body=_largest_body(), is_known=is_known))
+    # Above Django's limits, whose answers are better but need the whole body on disk.
+    largest = settings.CATALOGUE["max_request_bytes"] + 1024 * 1024
+    application.router.default = cast(ASGIApp, ThreadHandler(largest_body=largest, is_known=is_known))
     return application
 
 

@@ -1,8 +1,7 @@
-"""The embedded broker: kombu's transport on files, made safe for several processes.
+"""The embedded broker: kombu's transport on files, safe for several processes.
 
-kombu's own lets a reader take a message that is still being written, which ends the reading worker, and
-passes each through the machine's temporary folder. Here a file gets its name when it is complete, and is
-taken by renaming, which only one process can do.
+kombu's own lets a reader take a message that is still being written, which ends the worker, and keeps
+messages in the machine's temporary folder. Here a complete file gets its name, and renaming takes it.
 """
 
 import hashlib
@@ -40,10 +39,7 @@ class Transport(filesystem.Transport):
 
 
 def queue_name(secret_key: str) -> str:
-    """A deployment's queue, derived from the secret key that its processes share.
-
-    So deployments and other users of Celery can share a broker.
-    """
+    """Derived from the deployment's secret key, so that it can share a broker with other users of Celery."""
     digest = hmac.new(secret_key.encode(), b"workflow-catalogue queue", hashlib.sha256).hexdigest()
     return f"workflow-catalogue-{digest[:12]}"
 

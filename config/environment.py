@@ -1,7 +1,5 @@
-"""Every environment variable of the product, with type, default and meaning.
-
-A test compares the README's table of settings with these fields.
-"""
+"""Every environment variable of the product, with type, default and meaning. A test compares the README's
+table of settings with these fields."""
 
 import difflib
 import ipaddress
@@ -222,7 +220,6 @@ class Environment(BaseSettings):
         ge=1024,
         le=1024 * 1024 * 1024,
     )
-
     stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
         "CATALOGUE_STDIO_COMMANDS",
         {},
@@ -280,7 +277,7 @@ class Environment(BaseSettings):
     list_ttl: float = _variable(
         "CATALOGUE_LIST_TTL",
         10.0,
-        "Seconds that MCP clients may use a list before they ask anew; subscribers hear of changes.",
+        "Seconds that MCP clients may use a list before they ask again; subscribers are notified of changes.",
         ge=0,
         le=86_400,
     )
@@ -320,10 +317,8 @@ class Environment(BaseSettings):
     @field_validator("database_url", "celery_broker_url")
     @classmethod
     def _names_a_known_server(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
-        schemes, address = (
-            DATABASES if info.field_name == "database_url" else BROKERS,
-            value.get_secret_value(),
-        )
+        schemes = DATABASES if info.field_name == "database_url" else BROKERS
+        address = value.get_secret_value()
         if address and address.partition("://")[0] not in schemes:
             raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
         return value
@@ -369,7 +364,7 @@ class Environment(BaseSettings):
 
     @property
     def address(self) -> str:
-        """Base URL without a trailing slash."""
+        """Without a trailing slash."""
         return self.public_url or f"http://localhost:{self.port}"
 
 
@@ -418,7 +413,6 @@ class LiveSettings(dict[str, Any]):
         return super().__getitem__(name)
 
     def given(self, name: str) -> Any:
-        """The environment's value."""
         return super().__getitem__(name)
 
     def __or__(self, other: Any) -> Self:  # type: ignore[override]
@@ -455,4 +449,4 @@ LIVE_SETTINGS: dict[str, dict[str, Any]] = {
     if isinstance(field.json_schema_extra, dict) and GROUP in field.json_schema_extra
 }
 """Changeable settings in the order of the fields: `{name, variable, group, type, description,
-minimum,\nabove, maximum}`."""
+minimum, above, maximum}`."""

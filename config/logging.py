@@ -6,18 +6,17 @@ import sys
 import traceback
 import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from loguru import logger
 
 CONTINUED = "    "
 """Indents tracebacks, which may quote engines: only an entry begins with its time."""
-
 QUIET_LOGGERS = {
     "httpx2": "WARNING",
     "httpcore2": "WARNING",
     "mcp": "WARNING",
-    # It quotes what engines send; the connector tells the same in words of its own.
+    # It quotes what engines send; the connector says the same in its own words.
     "mcp.client": "CRITICAL",
     "uvicorn.access": "WARNING",
     "celery.app.trace": "WARNING",
@@ -30,16 +29,13 @@ QUIET_LOGGERS = {
     "amqp": "WARNING",
 }
 """They would log a line per request, task and tick."""
-
-
 OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
 """These got handlers before our settings were read."""
-
-
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)
 """Network scans trigger these; the message suffices."""
-
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+NO_FIELDS = ("process", "line")
+"""Extra values that are none of `logger.bind(execution=...)`."""
 
 
 class _ToLoguru(logging.Handler):
@@ -48,22 +44,18 @@ class _ToLoguru(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
         exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
-
-        def set_origin(entry: Any) -> None:
-            """Otherwise every line would seem to come from this file."""
-            entry.update(name=record.name, function=record.funcName, line=record.lineno)
-
-        logger.opt(exception=exception).patch(set_origin).log(level, "{}", record.getMessage())
+        # Otherwise every line would seem to come from this file.
+        origin = {"name": record.name, "function": record.funcName, "line": record.lineno}
+        patched = logger.opt(exception=exception).patch(lambda entry: cast(Any, entry).update(origin))
+        patched.log(level, "{}", record.getMessage())
 
 
 def configure_logging(*, level: str, log_format: str) -> None:
     """Make loguru the only sink; may be called again."""
     logger.remove()
-    logger.configure(extra={"process": process_name(sys.argv), "fields": ""}, patcher=_show_fields)
-    if log_format == "json":
-        logger.add(sys.stderr, level=level, format=_as_json, backtrace=False, diagnose=False)
-    else:
-        logger.add(sys.stderr, level=level, format=_as_text, backtrace=False, diagnose=False)
+    logger.configure(extra={"process": process_name(sys.argv)})
+    line_of = _as_json if log_format == "json" else _as_text
+    logger.add(sys.stderr, level=level, format=line_of, backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=level, force=True)
     for name in OWN_HANDLERS:
         logging.getLogger(name).handlers.clear()
@@ -73,10 +65,11 @@ def configure_logging(*, level: str, log_format: str) -> None:
 
 
 def _as_text(record: Any) -> str:
-    """One line for the message, and indented ones for a traceback."""
+    """One line for the message and the bound values as key=value, and indented ones for a traceback."""
     time, level, extra = record["time"], record["level"].name, record["extra"]
     origin = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} {level:<7} {extra['process']}"
-    line = f"{origin} {record['name']}: {_in_one_line(record['message'] + extra['fields'])}"
+    fields = "".join(f" {key}={value}" for key, value in extra.items() if key not in NO_FIELDS)
+    line = f"{origin} {record['name']}: {_in_one_line(record['message'] + fields)}"
     if record["exception"] is not None:
         lines = "".join(traceback.format_exception(record["exception"].value)).splitlines()
         line = "\n".join([line, *(CONTINUED + _in_one_line(part) for part in lines)])
@@ -98,14 +91,13 @@ def _in_one_line(text: str) -> str:
 
 def _as_json(record: Any) -> str:
     """One flat object per line, with the bound values beside the message."""
-    bound = {key: value for key, value in record["extra"].items() if key not in ("process", "fields")}
     line = {
         "time": record["time"].isoformat(),
         "level": record["level"].name,
         "process": record["extra"]["process"],
         "logger": record["name"],
         "message": record["message"],
-        **bound,
+        **{key: value for key, value in record["extra"].items() if key not in NO_FIELDS},
     }
     if record["exception"] is not None:
         line["exception"] = "".join(traceback.format_exception(record["exception"].value))
@@ -122,10 +114,3 @@ def process_name(command: list[str]) -> str:
     if name == "celery":
         return next((word for word in words if word in ("worker", "beat")), name)
     return words[0] if name == "manage" and words else name
-
-
-def _show_fields(record: "loguru.Record") -> None:  # type: ignore[name-defined]  # noqa: F821
-    """Bound values (`logger.bind(execution=...)`) follow the message as key=value."""
-    hidden = ("process", "fields")
-    shown = " ".join(f"{key}={value}" for key, value in record["extra"].items() if key not in hidden)
-    record["extra"]["fields"] = f" {shown}" if shown else ""

@@ -36,10 +36,8 @@ LOGGING_CONFIG = None
 
 
 def _secret_keys(path: Path) -> list[str]:
-    """The key, then former ones that still count.
-
-    From the environment, else from a file with a key a line, which the first start makes.
-    """
+    """The key, then former ones that still count. From the environment, else from a file with a key a line,
+    which the first start makes."""
     former = [
         key.strip() for key in ENVIRONMENT.secret_key_fallbacks.get_secret_value().split(",") if key.strip()
     ]
@@ -62,7 +60,7 @@ ALLOWED_HOSTS = sorted(
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PUBLIC_URL.startswith("https:") else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https:")
-# Browsers that came by HTTPS once go on so for a year; of other hosts of the domain we know nothing.
+# Browsers that used HTTPS once keep to it for a year; other hosts of the domain are not affected.
 SECURE_HSTS_SECONDS = 31_536_000 if PUBLIC_URL.startswith("https:") else 0
 
 INSTALLED_APPS = [
@@ -126,7 +124,7 @@ SQLITE_OPTIONS: dict[str, Any] = {
     "init_command": (
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
         "PRAGMA cache_size=-16000; PRAGMA temp_store=MEMORY; "
-        # A call writes some 25 pages: of the usual 1,000 every 40th call would have to move them all.
+        # A call writes some 25 pages: with the usual 1,000, every 40th call would have to move them all.
         "PRAGMA wal_autocheckpoint=8000"
     ),
 }
@@ -157,7 +155,7 @@ DATABASES = {"default": _database()}
 if sqlite3.sqlite_version_info < (3, 37):
     raise SystemExit(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
 
-# The admin is where people sign in, also by a form that has forgotten where they wanted to go.
+# People sign in at the admin, also by a form that does not know the page they wanted.
 LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -248,7 +246,7 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
-# What a debug page shows of the settings has no passwords in it; `config.celery` reads this one.
+# Debug pages show settings, so this one hides its password; `config.celery` reads it.
 CELERY_BROKER_URL = ENVIRONMENT.celery_broker_url
 
 
@@ -294,8 +292,6 @@ LIVE_SETTINGS = {
     name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
 """Those that administrators can change; `is_given`: the environment sets it."""
-
-
 FAVICON = "config/favicon.svg"
 
 

@@ -1,8 +1,6 @@
 """The web server: uvicorn with bounds for each connection, Django behind it in threads, and security headers.
-
 docs/decisions/0019-endpoint-limits.md has the bounds and what happens beyond each,
-docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own.
-"""
+docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own."""
 
 import asyncio
 import resource
@@ -48,7 +46,7 @@ OTHER_FILES = 1_200
 THREADS = 256
 """Concurrent requests, of which some wait for a run."""
 BYTES_IN_MEMORY = 65_536
-"""Of a body; the rest, from known callers only, goes to disk."""
+"""Bytes of a body; the rest, from known callers only, goes to disk."""
 Known = Callable[[dict[str, Any]], Awaitable[bool]]
 """Whether a request's headers identify a caller."""
 PAGES = "; ".join(
@@ -72,8 +70,6 @@ PRIVATE = ("/api", "/tools", "/workflow")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """For one connection."""
-
     head_bytes: int = 64 * 1024
     """Request line and headers together."""
     head_seconds: float = 20
@@ -86,8 +82,6 @@ class Bounds:
 
 
 class Phase(Enum):
-    """The part of a request that is arriving."""
-
     NOTHING = auto()
     HEAD = auto()
     BODY = auto()
@@ -106,9 +100,6 @@ class BoundedProtocol(AnnouncingProtocol):
         self._head_bytes = 0
         self._incoming: asyncio.TimerHandle | None = None
         self._outgoing: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
         self._await_input()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -119,7 +110,7 @@ class BoundedProtocol(AnnouncingProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
-        # Of a head that begins behind another request in the same piece, this counts too much.
+        # Counts too much for a head that follows another request in the same piece.
         self._head_bytes = len(data) + (self._head_bytes if self._phase is Phase.HEAD else 0)
         super().data_received(data)
         if self.transport.is_closing():
@@ -221,7 +212,7 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
         "ws": "none",
         "lifespan": "on",
         "log_config": None,
-        # Nothing is logged of each request; without this, it would be written down and thrown away.
+        # Requests are not logged; otherwise an entry would be made for each and dropped.
         "access_log": False,
         "proxy_headers": False,
         "server_header": False,
@@ -231,7 +222,6 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
 
 
 def serve(*, host: str, port: int, graceful_seconds: int) -> None:
-    """Runs until a signal."""
     config = configure_server(
         APPLICATION,
         host=host,
@@ -259,12 +249,10 @@ class _UnknownCaller(Exception):
 
 
 class ThreadHandler(ASGIHandler):
-    """Runs a request's synchronous views and middleware in one thread.
-
-    Django's handler starts a thread with a database connection per request and hops there and back for every
-    middleware; docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the
-    client has gone.
-    """
+    """Runs a request's synchronous views and middleware in one thread. Django's handler starts a thread with
+    a database connection per request and hops there and back for every middleware;
+    docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the client has
+    gone."""
 
     def __init__(self, *, largest_body: int, is_known: Known) -> None:
         BaseHandler.__init__(self)
@@ -284,7 +272,7 @@ class ThreadHandler(ASGIHandler):
             try:
                 response = await to_thread.run_sync(self._respond, scope, body, limiter=self._threads)
             except CancelledError:
-                # The process ends and waits no longer; the thread it cannot stop.
+                # The process ends without waiting longer; it cannot stop the thread.
                 response = _problem(
                     503, "This server is shutting down. Running work is on record: ask again."
                 )
@@ -300,10 +288,8 @@ class ThreadHandler(ASGIHandler):
                 await to_thread.run_sync(response.close, limiter=self._threads)
 
     async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
-        """On disk if large. Raises RequestAborted, RequestDataTooBig.
-
-        An unauthenticated caller's body is discarded, so that the answer is a refusal.
-        """
+        """On disk if large. Raises RequestAborted, RequestDataTooBig. An unauthenticated caller's body is
+        discarded, so that the answer is a refusal."""
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._largest_body:
             raise RequestDataTooBig
@@ -362,8 +348,6 @@ def _problem(status: int, words: str) -> HttpResponse:
 
 
 class SecurityHeaders:
-    """The outermost middleware."""
-
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 

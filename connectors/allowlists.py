@@ -16,13 +16,9 @@ class StdioCommand(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: list[str] = Field(min_length=1)
-    """The program and its arguments; no shell interprets them."""
     more_arguments: bool = False
-    """Sources may append arguments."""
     environment: frozenset[str] = frozenset()
-    """Names of the environment variables that sources may set."""
     directory: str = "/"
-    """The working directory."""
 
 
 _stdio_commands: dict[str, StdioCommand] = {}

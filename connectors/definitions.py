@@ -30,20 +30,18 @@ def _printable(value: Any) -> Any:
     return "".join(kept).encode("utf-8", "ignore").decode("utf-8").strip()
 
 
-def _number_as_text(value: Any) -> Any:
-    """Engines number workflows and versions; bool is a subclass of int but no id."""
-    return str(value) if is_number(value) else value
-
-
-def _seconds_or_none(value: Any) -> Any:
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
-    return value if usable else None
-
-
 Text = Annotated[str, BeforeValidator(_printable)]
-Identifier = Annotated[str, BeforeValidator(_printable), BeforeValidator(_number_as_text)]
+Identifier = Annotated[Text, BeforeValidator(lambda value: str(value) if is_number(value) else value)]
+"""Engines number workflows and versions."""
 OptionalText = Annotated[Text, BeforeValidator(lambda value: value[:255] if isinstance(value, str) else "")]
-OptionalSeconds = Annotated[int | None, BeforeValidator(_seconds_or_none)]
+OptionalSeconds = Annotated[
+    int | None,
+    BeforeValidator(
+        lambda value: (
+            value if isinstance(value, int) and value is not True and 0 < value <= MAX_SECONDS else None
+        )
+    ),
+]
 
 
 class Interaction(BaseModel):
@@ -54,14 +52,11 @@ class Interaction(BaseModel):
     name: Text = Field(min_length=1, max_length=255)
     description: Text = Field(default="", max_length=2_000)
     input_schema: dict[str, Any] | None = Field(default=None, alias="inputSchema")
-    """JSON Schema of an object."""
 
 
 class WorkflowDefinition(BaseModel):
-    """One workflow, upstream's words only.
-
-    `input_schema` is what the engine sent, unchecked, or None: the catalogue validates it.
-    """
+    """One workflow, upstream's words only. `input_schema` is what the engine sent, unchecked, or None: the
+    catalogue validates it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
@@ -98,7 +93,6 @@ class RejectedDefinition:
     """An entry of a listing that is no usable workflow, and why."""
 
     position: int
-    """Index in the listing, from 0."""
     id: str
     """Empty if it could not be read."""
     name: str
@@ -112,23 +106,17 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
             position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
         )
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
+    # A6.1 does not define some fields: they are in `metadata`, its only free one.
+    metadata = raw["metadata"] if isinstance(raw.get("metadata"), dict) else {}
+    lifted = {key: metadata[key] for key in LISTED_IN_METADATA if metadata.get(key) is not None}
     reason = TOO_DEEP
     if not isinstance(raw, TooDeep):
         try:
-            return WorkflowDefinition.model_validate(_with_listed_metadata(present))
+            return WorkflowDefinition.model_validate(lifted | present)
         except ValidationError as error:
             reason = _reason(error)
     identifier, name = _readable(raw.get("id")), _readable(raw.get("name"))
     return RejectedDefinition(position=position, id=identifier, name=name, reason=reason)
-
-
-def _with_listed_metadata(raw: dict[str, Any]) -> dict[str, Any]:
-    """Take fields that A6.1 does not define from `metadata`, its only free one."""
-    metadata = raw.get("metadata")
-    if not isinstance(metadata, dict):
-        return raw
-    lifted = {key: metadata[key] for key in LISTED_IN_METADATA if metadata.get(key) is not None}
-    return lifted | raw
 
 
 def _readable(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The errors of connectors.
 
 ConnectorError
-├── Unreachable       nothing happened: no connection, or the engine asked us to come back later
+├── Unreachable       nothing happened: no connection, or the engine is busy
 ├── OutcomeUnknown    a start that may have happened: the answer never came, or could not be read
 ├── InvalidAnswer     the engine answered a read with something that its protocol does not allow
 ├── Rejected          the engine said no, and why: bad credentials, bad arguments, not now
@@ -40,7 +40,7 @@ class Unreachable(ConnectorError):
 
 
 class OutcomeUnknown(ConnectorError):
-    """The request may have been carried out; only an idempotent engine may be asked again."""
+    """The request may have been carried out; repeat it only at an idempotent engine."""
 
 
 class InvalidAnswer(ConnectorError):
@@ -48,8 +48,6 @@ class InvalidAnswer(ConnectorError):
 
 
 class Rejected(ConnectorError):
-    """The engine refused the request; `needs_operator` where it refused the credentials."""
-
     def __init__(
         self, message: str, *, details: dict[str, Any] | None = None, needs_operator: bool = False
     ) -> None:
@@ -58,14 +56,10 @@ class Rejected(ConnectorError):
 
 
 class NotFound(ConnectorError):
-    """The engine knows no such workflow or run."""
-
     depends_on_arguments = False
 
 
 class Unsupported(ConnectorError):
-    """The engine has no such operation."""
-
     depends_on_arguments = False
 
 

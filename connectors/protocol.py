@@ -196,10 +196,8 @@ class Connector(Protocol):
         ...
 
     def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        """Yield every entry of the engine's listing, in its order, also one that is listed twice.
-
-        An unusable entry is yielded as rejected and does not end the listing.
-        """
+        """Yield every entry of the engine's listing, in its order, also one that is listed twice. An unusable
+        entry is yielded as rejected and does not end the listing."""
         ...
 
     async def start(
@@ -210,18 +208,13 @@ class Connector(Protocol):
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        """Start one run. Raises OutcomeUnknown whenever the run may have been started.
-
-        `report`: for the run's progress, from engines whose answer to the start is the result.
-        """
+        """Start one run. Raises OutcomeUnknown whenever the run may have been started. `report`: for the
+        run's progress, from engines whose answer to the start is the result."""
         ...
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        """The run's state now.
-
-        Raises NotFound for a run that the engine does not know, Unsupported if it reports no runs; without
-        details that is final.
-        """
+        """The run's state now. Raises NotFound for a run that the engine does not know, Unsupported if it
+        reports no runs; without details that is final."""
         ...
 
     async def cancel(self, run: RunRef) -> None:
@@ -265,10 +258,8 @@ class Connector(Protocol):
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        """The run that was started with this key, and with these arguments if run ids derive from them.
-
-        None only if the engine confirms that there is none: the caller may then start the run again.
-        """
+        """The run that was started with this key, and with these arguments if run ids derive from them. None
+        only if the engine confirms that there is none: the caller may then start the run again."""
         raise Unsupported("This engine cannot look a run up by the key of its start.")
 
 

@@ -21,7 +21,6 @@ BUILT_IN = {
     "http": "connectors.http_tools.connector:HttpConnector",
 }
 METHODS = ("check", "start", "poll", "cancel", "aclose")
-"""Coroutines of every connector."""
 
 
 def connector_kinds() -> list[str]:
@@ -30,7 +29,6 @@ def connector_kinds() -> list[str]:
 
 
 def usable_connectors() -> dict[str, type[Connector]]:
-    """By kind, sorted."""
     found = {kind: _find(kind) for kind in connector_kinds()}
     return {kind: connector for kind, connector in found.items() if not isinstance(connector, str)}
 

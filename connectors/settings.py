@@ -1,7 +1,4 @@
-"""Settings that several connectors share, and metadata of fields for forms and scripts.
-
-verify_tls: VerifyTls = True
-"""
+"""Settings that several connectors share, and metadata of fields for forms and scripts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,36 +30,31 @@ def hint(
     only_if: Mapping[str, str | Sequence[str]] | None = None,
 ) -> dict[str, JsonValue]:
     """A field's `json_schema_extra`; see `Hints`."""
-    said: dict[str, JsonValue] = {}
-    if address:
-        said["address"] = True
-    if group:
-        said["group"] = group
-    if multiline:
-        said["multiline"] = True
-    if only_if:
-        said["only_if"] = {name: list(_listed(values)) for name, values in only_if.items()}
-    return said
+    listed: dict[str, Any] = {
+        name: [values] if isinstance(values, str) else list(values)
+        for name, values in (only_if or {}).items()
+    }
+    said: dict[str, JsonValue] = {
+        "address": address,
+        "group": group,
+        "multiline": multiline,
+        "only_if": listed,
+    }
+    return {name: value for name, value in said.items() if value}
 
 
 def hints_of(info: FieldInfo) -> Hints:
     said: dict[str, Any] = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    conditions = {name: list(_listed(values)) for name, values in (said.get("only_if") or {}).items()}
+    conditions = (said.get("only_if") or {}).items()
     return Hints(
         address=bool(said.get("address")),
         group=str(said.get("group") or ""),
         multiline=bool(said.get("multiline")),
-        only_if=conditions,
+        only_if={name: [values] if isinstance(values, str) else values for name, values in conditions},
     )
 
 
-def _listed(values: str | Sequence[str]) -> Sequence[str]:
-    return [values] if isinstance(values, str) else values
-
-
 class SourceConfig(BaseModel):
-    """The base of the connectors' settings."""
-
     # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -85,7 +77,6 @@ def _fit_for_a_header(secret: SecretStr) -> SecretStr:
 OptionalUrl = Annotated[str, AfterValidator(lambda text: normalise_base_url(text) if text.strip() else "")]
 """A base URL, to which paths are appended, or empty."""
 OptionalEndpoint = Annotated[str, AfterValidator(lambda text: endpoint_url(text) if text.strip() else "")]
-"""The URL of one endpoint, kept as typed, or empty."""
 HeaderSecret = Annotated[SecretStr, AfterValidator(_fit_for_a_header)]
 
 OAuthUrl = Annotated[
@@ -129,7 +120,7 @@ MinPollSeconds = Annotated[
         ge=1.0,
         le=3600,
         title="Shortest polling interval (s)",
-        description="A run's status is never asked for more often than this.",
+        description="A run's status is requested no more often than this.",
         json_schema_extra=REQUESTS,
     ),
 ]

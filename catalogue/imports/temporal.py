@@ -26,7 +26,7 @@ from catalogue.sources import (
     create_source,
 )
 from connectors.errors import Misconfigured
-from connectors.formats.yaml import UnusableText
+from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
 from connectors.temporal.config import TemporalConfig, read_declared
 from connectors.temporal.declarations import CacheBlock
@@ -36,7 +36,6 @@ from connectors.temporal.definitions_file import (
     name_in_file,
     read_definitions,
     setting_named,
-    write_definitions,
 )
 
 KIND = "temporal"
@@ -176,7 +175,7 @@ def _config(request: TemporalImportRequest, source: Source | None, declared: Dec
         config |= declared.connection.settings
     earlier = {} if request.prune or source is None else _entries_of(source)
     if not request.path:
-        return config | {"definitions": write_definitions(earlier | declared.entries)}
+        return config | {"definitions": write_document({"workflows": earlier | declared.entries})}
     if lost := sorted(earlier.keys() - declared.entries.keys()):
         raise ImportRefused(
             [f"The source has workflows that the file has not ({', '.join(lost)}). A file that is read "

@@ -31,11 +31,9 @@ class TooDeep(dict[str, Any]):
 
 
 def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None) -> Any:
-    """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only.
-
-    Half a surrogate pair becomes "?", since nothing can store or send it. `object_of` makes objects from
-    their pairs, for callers to which duplicate keys matter.
-    """
+    """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only. Half
+    a surrogate pair becomes "?", since nothing can store or send it. `object_of` makes objects from their
+    pairs, for callers to which duplicate keys matter."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
     if is_nested_deeper(data, max_depth):
@@ -143,12 +141,6 @@ def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
 
 def _opening_brackets(data: bytes) -> int:
     return data.count(b"[") + data.count(b"{")
-
-
-def _depth(data: bytes) -> int:
-    """The maximum nesting, in linear time; of broken JSON up to the first error."""
-    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
-    return max(accumulate(STEP[byte] for byte in brackets), default=0)
 
 
 def _refuse_constant(name: str) -> NoReturn:

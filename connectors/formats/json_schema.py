@@ -85,7 +85,6 @@ def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
 
 
 def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
-    """The same for the items of arrays."""
     return _Types(follow).of_items(schema, pointer) - {"null"}
 
 
@@ -94,7 +93,6 @@ class _Types:
     follow: Follow
     looked_at: int = 0
     entered: set[int] = field(default_factory=set)
-    """Ids of the schemas on the current path."""
 
     def of(self, schema: Any, pointer: str) -> Types | None:
         """None for a schema within itself, which allows no further types."""

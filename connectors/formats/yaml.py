@@ -1,8 +1,6 @@
-"""YAML as JSON values, each with its line; an unusable text gets every reason.
-
-Scalars follow YAML 1.2: `no` and `12:30` are texts, and numbers are those of JSON. Tags are never
-resolved, so no text constructs objects.
-"""
+"""YAML as JSON values, each with its line; an unusable text gets every reason. Scalars follow YAML 1.2: `no`
+and `12:30` are texts, and numbers are those of JSON. Tags are never resolved, so no text constructs
+objects."""
 
 import math
 import re
@@ -21,7 +19,6 @@ INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
 NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
-"""Plain scalars of YAML 1.2."""
 MAX_PROBLEMS = 20
 
 UNCLOSED = "a quotation that begins here is never closed"
@@ -69,7 +66,6 @@ class UnusableText(ValueError):
         ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
         self.problems = ordered[:MAX_PROBLEMS]
         self.reasons = [str(problem) for problem in self.problems]
-        """The problems as text, and how many are left out."""
         if more := len(ordered) - len(self.problems):
             self.reasons.append(f"And {more} more.")
         super().__init__("\n".join(self.reasons))
@@ -110,11 +106,15 @@ Node = Scalar | ListNode | Mapping
 def compose(
     content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
 ) -> tuple[Node, list[Problem]]:
-    """The text's document, and its tags, which have no meaning here. Raises UnusableText.
-
-    `fast`: by libyaml, whose errors are less specific.
-    """
-    text = _decode(content, max_bytes)
+    """The text's document, and its tags, which have no meaning here. Raises UnusableText. `fast`: by libyaml,
+    whose errors are less specific."""
+    if len(content) > max_bytes:
+        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if fast else yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
@@ -131,16 +131,6 @@ def is_number(text: str) -> bool:
     return any(kind.match(text) for kind in (INTEGER, OTHER_INTEGER, NUMBER))
 
 
-def _decode(content: bytes, max_bytes: int) -> str:
-    if len(content) > max_bytes:
-        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
-
-
 def _stop(line: int, message: str) -> UnusableText:
     return UnusableText([Problem(line, "", message)])
 
@@ -152,7 +142,6 @@ class _Composer:
         self._max_depth = max_depth
         self._anchors: dict[str, Node] = {}
         self._braces: list[Any] = []
-        """The open braces and brackets, the innermost last."""
         self._line = 1
 
     def document(self) -> Node:
@@ -173,7 +162,7 @@ class _Composer:
         except yaml.reader.ReaderError:
             raise _stop(self._line, "a control character, or one that does not exist, from here on") from None
         except (ValueError, OverflowError):
-            # An escape such as "\UFFFFFFFF" is handed to Python as it is.
+            # PyYAML passes an escape such as "\UFFFFFFFF" to Python unchecked.
             line = getattr(self._loader, "line", self._line - 1)
             raise _stop(line + 1, "a character that does not exist") from None
         self._line = _line_of(event)
@@ -183,7 +172,11 @@ class _Composer:
         if depth > self._max_depth:
             raise _stop(_line_of(event), f"nested deeper than {self._max_depth} levels")
         if isinstance(event, yaml.AliasEvent):
-            return self._anchored(event)
+            if event.anchor not in self._anchors:
+                raise _stop(
+                    _line_of(event), "'*' and a name that no anchor has; a text that begins so needs quotes"
+                )
+            return self._anchors[event.anchor]
         if event.tag is not None:
             message = "'!' begins a tag, which means nothing here; put the text in quotes"
             self.problems.append(Problem(_line_of(event), "", message))
@@ -191,13 +184,6 @@ class _Composer:
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
-
-    def _anchored(self, event: Any) -> Node:
-        if event.anchor not in self._anchors:
-            raise _stop(
-                _line_of(event), "'*' and a name that no anchor has; a text that begins so needs quotes"
-            )
-        return self._anchors[event.anchor]
 
     def _inner(self, event: Any, depth: int) -> Node:
         line = _line_of(event)
@@ -258,7 +244,6 @@ class Document:
     """Omissions from `value`: duplicate keys, numbers that are too large."""
 
     def line_of(self, path: Path) -> int:
-        """The line of the path or of its nearest parent with one."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -267,21 +252,17 @@ class Document:
 def read_document(
     content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
 ) -> Document:
-    """Read one YAML document. Raises UnusableText for text that is no usable YAML at all.
-
-    Problems name no key below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors
-    are less specific.
-    """
+    """Read one YAML document. Raises UnusableText for text that is no usable YAML at all. Problems name no
+    key below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors are less
+    specific."""
     root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
     return _Reader(problems, private, limits).document(root)
 
 
 def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
-    """The values of a third party's text, without lines, by libyaml.
-
-    `object_of` makes objects from pairs, also with duplicate keys; `<<` merges; numbers unknown to JSON stay
-    texts. Raises UnusableText, and TooManyValues before it reads more than the limit.
-    """
+    """The values of a third party's text, without lines, by libyaml. `object_of` makes objects from pairs,
+    also with duplicate keys; `<<` merges; numbers unknown to JSON stay texts. Raises UnusableText, and
+    TooManyValues before it reads more than the limit."""
     root, _ = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=True)
     if _count(root, {}) > limits.parts:
         raise TooManyValues([Problem(1, "", f"more than {limits.parts:,} values")])
@@ -289,7 +270,6 @@ def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
-    """The node's values, with aliases expanded."""
     if id(node) not in known:
         # An alias within its own anchor has no end: reading refuses it as too deep.
         known[id(node)] = 0
@@ -316,8 +296,6 @@ def _shown(key: str) -> str:
 
 
 class _Reader:
-    """Nodes as values, with aliases expanded."""
-
     def __init__(self, problems: list[Problem], private: Path, limits: Limits) -> None:
         self._problems = problems
         self._private = private
@@ -353,7 +331,7 @@ class _Reader:
                 self._note(key.line, path, "'<<' is not known here; write the keys out")
             elif key.text in value:
                 first = self._lines[(*path, key.text)]
-                self._note(key.line, (*path, key.text), f"the key stands twice; first in line {first}")
+                self._note(key.line, (*path, key.text), f"the key occurs twice; first in line {first}")
             else:
                 value[key.text] = self._at(key.line, inner, (*path, key.text))
         return value
@@ -382,7 +360,6 @@ class _Reader:
         return number
 
     def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
-        """The replacement of a number that JSON does not have."""
         self._note(node.line, path, message)
 
     def _note(self, line: int, path: Path, message: str) -> None:
@@ -441,7 +418,7 @@ def _means_something(text: str) -> bool:
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Not to remember long ones.
+    # Long texts are not cached.
     quoted = (_means_something if len(text) < 100 else _means_something.__wrapped__)(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
 

@@ -1,6 +1,6 @@
 """Everything that can be wrong with a declared tool, and the operation and definition of a right one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,6 @@ __all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definit
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """An argument, constant or header at a place of the request."""
-
     place: Place
     name: str
     """As it is compared; in a body the pointer."""
@@ -100,8 +98,10 @@ def _file_problems(
 
 
 def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:
-    if _is_the_keys(tool, place, name):
-        return f"{name} carries the credentials, which the product itself adds."
+    match tool.api.authentication:
+        case ApiKey(where=where, name=taken) if where == place:
+            if name == taken or (where == "header" and name.lower() == taken.lower()):
+                return f"{name} carries the credentials, which the product itself adds."
     if place == "header" and (why := objection_to_name(name, constant=constant)):
         return f"{name} {why}."
     if place != "body":
@@ -115,17 +115,7 @@ def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool
     return ""
 
 
-def _is_the_keys(tool: ToolConfig, place: Place, name: str) -> bool:
-    match tool.api.authentication:
-        case ApiKey(where="header", name=taken):
-            return place == "header" and name.lower() == taken.lower()
-        case ApiKey(where="query", name=taken):
-            return place == "query" and name == taken
-    return False
-
-
 def _value(tool: ToolConfig, constant: Constant) -> str:
-    """Why this constant cannot be sent, or empty."""
     try:
         match constant.place:
             case "header":
@@ -172,11 +162,7 @@ def _shared_places(claims: list[_Claim]) -> Iterator[ToolProblem]:
             at = claim.name or "whole"
             yield ToolProblem(claim.where, f"{claim.who} and {first.who} are both the {claim.place}'s {at}.")
         taken.setdefault((claim.place, claim.name), claim)
-    yield from _places_inside_others(taken.values())
-
-
-def _places_inside_others(claims: Iterable[_Claim]) -> Iterator[ToolProblem]:
-    fields = {steps: claim for claim in claims if (steps := _steps(claim)) is not None}
+    fields = {steps: claim for claim in taken.values() if (steps := _steps(claim)) is not None}
     for steps, claim in fields.items():
         for length in range(len(steps)):
             if outer := fields.get(steps[:length]):
@@ -192,7 +178,6 @@ def _steps(claim: _Claim) -> tuple[str, ...] | None:
 
 
 def _where(tool: ToolConfig, argument: str) -> str:
-    """Where the declaration names the argument."""
     mapped = argument in tool.field_mappings.input
     return pointer_of(
         ["field_mappings", "input", argument] if mapped else ["input_schema", "properties", argument]
@@ -200,7 +185,12 @@ def _where(tool: ToolConfig, argument: str) -> str:
 
 
 def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:
-    problems = [*_api_problems(tool, base_url), *_output_problems(tool)]
+    problems = list(_api_problems(tool, base_url))
+    for field, pointer in tool.field_mappings.output.items():
+        try:
+            steps_of(pointer)
+        except ValueError as error:
+            problems.append(ToolProblem(pointer_of(["field_mappings", "output", field]), str(error)))
     if schema_problems := list(_schema_problems(tool.input_schema)):
         return problems + schema_problems
     parameters = parameters_in(tool.api.endpoint)
@@ -229,14 +219,6 @@ def _api_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
     header = tool.api.idempotency_header
     if header and (why := objection_to_name(header)):
         yield ToolProblem("/api/idempotency_header", f"{header} {why}.")
-
-
-def _output_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
-    for field, pointer in tool.field_mappings.output.items():
-        try:
-            steps_of(pointer)
-        except ValueError as error:
-            yield ToolProblem(pointer_of(["field_mappings", "output", field]), str(error))
 
 
 def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
@@ -290,7 +272,6 @@ def _why_not_always_there(argument: str, place: ArgumentPlace, schema: dict[str,
 
 
 def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
-    """Raises InvalidTool with every problem."""
     if problems := problems_of(tool, base_url=base_url):
         raise InvalidTool(problems)
     path = Endpoint.of(tool.api.endpoint).path_below(base_url)
@@ -332,40 +313,33 @@ def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[s
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     """Raises InvalidTool with every problem."""
     operation = operation_of(tool, base_url=base_url)
+    says = tool.input_schema.keys() & {"additionalProperties", "unevaluatedProperties"}
+    closed = {} if says else {"additionalProperties": False}
+    # What the method promises (RFC 9110, 9.2).
+    hints = {"idempotentHint": True} if operation.method in ("PUT", "DELETE") else None
+    hints = {"readOnlyHint": True} if operation.is_safe else hints
     try:
         return WorkflowDefinition(
             id=tool.name,
             name=tool.name,
             title=tool.title,
             description=tool.description,
-            input_schema=_closed(tool.input_schema),
+            # Arguments without a place in the request are refused, unless the schema says otherwise.
+            input_schema={"type": "object", **tool.input_schema} | closed,
             output_schema=tool.output_schema,
             execution_type="sync",
             tags=tool.tags,
-            annotations=_hints(operation),
+            annotations=hints,
             timeout_seconds=tool.timeout_seconds,
             cache_seconds=tool.cache_seconds,
-            # Few tools have any, and those that were stored before do not become others by it.
+            # Few tools have any; without it, the metadata of stored tools stays the same.
             metadata=operation.model_dump(
                 mode="json", by_alias=True, exclude=None if operation.required else {"required"}
             ),
         )
     except ValidationError as error:
-        # What is left of a text once it is printable may be too short.
+        # A text may be too short once its unprintable characters are dropped.
         problems = error.errors(include_url=False, include_input=False)
         raise InvalidTool(
             [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
         ) from None
-
-
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Refuse arguments without a place in the request, unless the schema says otherwise."""
-    said = schema.keys() & {"additionalProperties", "unevaluatedProperties"}
-    return {"type": "object", **schema} | ({} if said else {"additionalProperties": False})
-
-
-def _hints(operation: HttpOperation) -> dict[str, bool] | None:
-    """MCP's annotations, as far as the method promises something (RFC 9110, 9.2)."""
-    if operation.is_safe:
-        return {"readOnlyHint": True}
-    return {"idempotentHint": True} if operation.method in ("PUT", "DELETE") else None

@@ -1,11 +1,10 @@
-"""Compares a request that a model wrote with the one that a tool makes of the arguments.
-
-The written request is never sent, so spelling may differ: addresses are decoded once, numbers may be texts
-where only texts can be sent, and a query may be part of the URL.
-"""
+"""Compares a request that a model wrote with the one that a tool makes of the arguments. The written request
+is never sent, so spelling may differ: addresses are decoded once, numbers may be texts where only texts can
+be sent, and a query may be part of the URL."""
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -28,10 +27,8 @@ Part = tuple[str, str]
 def difference_between(
     written: HTTPRequestSpec, built: HTTPRequestSpec, *, usual: HTTPRequestSpec, operation: HttpOperation
 ) -> str:
-    """The first difference, in a sentence without values, or empty.
-
-    Parts that the built request shares with the `usual` one, such as constants, may be missing.
-    """
+    """The first difference, in a sentence without values, or empty. Parts that the built request shares with
+    the `usual` one, such as constants, may be missing."""
     try:
         said = _parts_of(written, built, operation)
         meant, optional = _parts_of(built, built, operation), _parts_of(usual, built, operation)
@@ -74,23 +71,17 @@ def _address(url: httpx2.URL) -> str:
 
 
 def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """The texts of a repeated name together."""
     found: dict[str, list[str]] = {}
     for name, text in pairs:
-        found.setdefault(name, []).append(_plain_json(text))
+        plain = text
+        # Blanks in JSON objects and lists mean nothing.
+        with suppress(UnreadableJSON):
+            plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
+        found.setdefault(name, []).append(plain)
     return ((name, ",".join(texts)) for name, texts in found.items())
 
 
-def _plain_json(text: str) -> str:
-    """JSON objects and lists without blanks; other text unchanged."""
-    try:
-        return written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
-    except UnreadableJSON:
-        return text
-
-
 def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:
-    """Whether the product sends the same header itself."""
     usual = {"accept": f"{ACCEPT},*/*", "content-type": MEDIA_TYPES[operation.body_format]}
     return name in usual and _media_types(value) <= _media_types(usual[name])
 

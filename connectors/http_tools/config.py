@@ -3,24 +3,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from connectors import settings
 from connectors.network.headers import FRAMING, TOKEN
 from connectors.network.policy import normalise_base_url
-from connectors.settings import (
-    REQUESTS,
-    CaFile,
-    FieldProblem,
-    HeaderSecret,
-    MaxResponseBytes,
-    OAuthAudience,
-    OAuthClientId,
-    OAuthClientSecret,
-    OAuthScope,
-    OAuthUrl,
-    RequestTimeoutSeconds,
-    SourceConfig,
-    VerifyTls,
-    hint,
-)
+from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 
 OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
@@ -45,8 +31,10 @@ class HttpConfig(SourceConfig):
         title="Name of the header or parameter",
         json_schema_extra=hint(only_if=KEY),
     )
-    api_key: HeaderSecret = Field(default=SecretStr(""), title="API key", json_schema_extra=hint(only_if=KEY))
-    token: HeaderSecret = Field(
+    api_key: settings.HeaderSecret = Field(
+        default=SecretStr(""), title="API key", json_schema_extra=hint(only_if=KEY)
+    )
+    token: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Bearer token",
         json_schema_extra=hint(only_if={"authentication": "bearer"}),
@@ -57,15 +45,17 @@ class HttpConfig(SourceConfig):
     password: SecretStr = Field(
         default=SecretStr(""), title="Password", json_schema_extra=hint(only_if=BASIC)
     )
-    oauth_token_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, only_if=OAUTH))
-    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    oauth_client_secret: OAuthClientSecret = Field(
+    oauth_token_url: settings.OAuthUrl = Field(
+        default="", json_schema_extra=hint(address=True, only_if=OAUTH)
+    )
+    oauth_client_id: settings.OAuthClientId = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    oauth_client_secret: settings.OAuthClientSecret = Field(
         default=SecretStr(""), json_schema_extra=hint(only_if=OAUTH)
     )
-    oauth_scope: OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    request_timeout_seconds: RequestTimeoutSeconds = 30.0
-    max_response_bytes: MaxResponseBytes = 10_000_000
+    oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0
+    max_response_bytes: settings.MaxResponseBytes = 10_000_000
     follow_redirects: bool = Field(
         default=True,
         title="Follow redirects",
@@ -79,8 +69,8 @@ class HttpConfig(SourceConfig):
         "schema is an error. Off: it is delivered as it is, and its execution's page says what is wrong.",
         json_schema_extra=REQUESTS,
     )
-    verify_tls: VerifyTls = True
-    ca_file: CaFile = ""
+    verify_tls: settings.VerifyTls = True
+    ca_file: settings.CaFile = ""
 
     @model_validator(mode="after")
     def _key_has_a_place(self) -> Self:
@@ -95,11 +85,10 @@ class HttpConfig(SourceConfig):
 
     @property
     def lacking(self) -> str:
-        """Settings that the authentication needs and that are still empty."""
         needed = {
             "api_key": {"API key": self.api_key.get_secret_value()},
             "bearer": {"bearer token": self.token.get_secret_value()},
-            # Some APIs take a key as the user name, and no password.
+            # Some APIs expect a key as the user name, and no password.
             "basic": {"user name": self.username},
             "oauth_client_credentials": {
                 "OAuth token URL": self.oauth_token_url,

@@ -49,18 +49,17 @@ class Authorization:
         self._config = config
         self._lacking = config.lacking
         self._fixed = _fixed_credentials(config)
-        self._oauth = (
-            _client_credentials(config, limits, policy)
-            if config.authentication == "oauth_client_credentials" and not self._lacking
-            else None
-        )
+        self._oauth: ClientCredentials | None = None
+        if config.authentication == "oauth_client_credentials" and not self._lacking:
+            self._oauth = ClientCredentials.of(
+                config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
+            )
 
     def __repr__(self) -> str:
         return f"Authorization({self._config.authentication})"
 
     @property
     def is_renewable(self) -> bool:
-        """Whether another token can be requested after a refusal."""
         return self._oauth is not None
 
     async def credentials(self) -> Credentials:
@@ -98,27 +97,13 @@ def _fixed_credentials(config: HttpConfig) -> Credentials:
         case "bearer":
             return _bearer(config.token.get_secret_value())
         case "basic":
-            return Credentials(
-                headers={"authorization": f"Basic {basic_word(config.username, config.password)}"}
-            )
+            word = basic_word(config.username, config.password)
+            return Credentials(headers={"authorization": f"Basic {word}"})
     return NO_CREDENTIALS
 
 
 def _bearer(token: str) -> Credentials:
     return Credentials(headers={"authorization": f"Bearer {token}"})
-
-
-def _client_credentials(config: HttpConfig, limits: HttpLimits, policy: AddressPolicy) -> ClientCredentials:
-    return ClientCredentials(
-        url=config.oauth_token_url,
-        client_id=config.oauth_client_id,
-        client_secret=config.oauth_client_secret,
-        audience=config.oauth_audience,
-        scope=config.oauth_scope,
-        limits=limits,
-        ca_file=config.ca_file,
-        policy=policy,
-    )
 
 
 class HttpConnector:
@@ -166,7 +151,6 @@ class HttpConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        """What a request to the base URL proves, in a sentence."""
         credentials = await self._authorization.credentials()
         answer = await self._client.exchange(
             "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True
@@ -213,15 +197,10 @@ class HttpConnector:
         return Started(run_id=str(key), snapshot=call.snapshot())
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        raise NotFound("The answer to this request was its result; nothing can be asked about it later.")
+        raise NotFound("The answer to this request was its result; it cannot be polled later.")
 
     async def cancel(self, run: RunRef) -> None:
         raise Unsupported("A request to an HTTP API cannot be taken back.")
-
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        raise Unsupported("An HTTP API cannot look a request up by its key.")
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -83,10 +83,8 @@ def with_commas(items: Iterable[Scalar]) -> str:
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
-    """The request without credentials. Raises Rejected for arguments that have no place in it.
-
-    A null that its place cannot express counts as an omitted argument.
-    """
+    """The request without credentials. Raises Rejected for arguments that have no place in it. A null that
+    its place cannot express counts as an omitted argument."""
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
     arguments = {
@@ -155,7 +153,7 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
         return written_json(value)
     try:
         scalars = scalars_of(value)
-        # No item at all is no parameter at all, however the list is written.
+        # An empty list is no parameter, however lists are written.
         return (
             with_commas(scalars) if isinstance(scalars, list) and scalars and not place.explode else scalars
         )
@@ -184,7 +182,7 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
     fields = {
         constant.name: constant.value for constant in operation.constants if constant.place == "body"
     } | {
-        # A body that is JSON says everything as it is.
+        # A JSON body holds values unchanged.
         place.name: written_json(arguments[argument])
         if place.as_json and operation.body_format != "json"
         else arguments[argument]
@@ -241,9 +239,7 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
 
 def read_file(text: str, *, field: str, media_type: str = "") -> File:
     """The content of a `data:` URI or text. Raises Rejected for an unreadable URI.
-
-    `data:image/png;name=cat.png;base64,...`: some APIs need the name.
-    """
+    `data:image/png;name=cat.png;base64,...`: some APIs need the name."""
     if not text.startswith("data:"):
         return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
     found = DATA_URI.fullmatch(text)
@@ -272,7 +268,7 @@ def _decoded(text: str, field: str) -> bytes:
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not MEDIA_TYPE.fullmatch(media_type):
         raise Rejected(f"The media type of {field} is none. Nothing was sent.")
-    # Only the last part: a path would be one of the client's machine.
+    # Only the last part: directories are those of the client's machine.
     plain = re.split(r"[/\\]", name)[-1][:LONGEST_NAME].strip()
     if not plain.strip("."):
         plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")
@@ -280,7 +276,6 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 
 
 def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    """One part for each item of a list."""
     if place is not None and place.as_json:
         yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
     elif isinstance(value, list):

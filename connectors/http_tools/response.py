@@ -21,18 +21,9 @@ from connectors.protocol import RunSnapshot, RunState
 MOST_HEADERS = 60
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
-"""They carry credentials."""
 TEXT_TYPES = frozenset(
-    {
-        "application/xml",
-        "application/javascript",
-        "application/x-www-form-urlencoded",
-        "application/yaml",
-        "application/x-yaml",
-        "application/x-ndjson",
-        "application/graphql",
-        "image/svg+xml",
-    }
+    {"application/xml", "application/javascript", "application/x-www-form-urlencoded", "image/svg+xml"}
+    | {"application/yaml", "application/x-yaml", "application/x-ndjson", "application/graphql"}
 )
 Block = dict[str, Any]
 COMPLAINT_LIMIT = 1_000
@@ -40,7 +31,7 @@ COMPLAINT_LIMIT = 1_000
 LARGEST_BODY = 64_000
 """Bytes; of a larger body only the message is shown."""
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
-"""For texts only: a list or a title of such a name may describe an argument of that name."""
+"""For texts only: a list or title with such a name may describe an argument of that name."""
 ENVELOPES = ("error", "detail")
 GATEWAY_GAVE_UP = frozenset({408, 502, 504})
 """The server behind the gateway may still carry the request out."""
@@ -60,7 +51,6 @@ class Received:
     block: Block | None = None
     """MCP's content block of a body that is neither JSON nor text."""
     objection: str = ""
-    """Why the body does not match its media type, in a sentence."""
 
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
@@ -74,16 +64,6 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
     return _binary(answer, media_type, redactor) if media_type else _guessed(answer, redactor)
 
 
-def response_spec(answer: Answer, received: Received, redactor: Redactor) -> HTTPResponseSpec:
-    """For the record: bounded and without secrets."""
-    return HTTPResponseSpec(
-        status_code=answer.status,
-        headers=_shown_headers(answer, redactor),
-        body=received.body,
-        execution_time_ms=round(answer.seconds * 1000, 3),
-    )
-
-
 def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
     text = body if charset == "utf-8" else _decoded(body, charset).encode("utf-8", "replace")
     try:
@@ -93,7 +73,6 @@ def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
 
 
 def _guessed(answer: Answer, redactor: Redactor) -> Received:
-    """The type of a body without one."""
     if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
         return read
     try:
@@ -144,11 +123,9 @@ def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
 
 
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
-    """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`.
-
-    Bounded and without secrets; of other bodies the text. APIs name a wrong argument in too many ways to
-    choose from what they say.
-    """
+    """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
+    secrets; of other bodies the text. APIs name a wrong argument in too many ways to choose from what they
+    say."""
     phrase = responses.get(status, "")
     try:
         value = parse_json(body) if len(body) <= LARGEST_BODY else None
@@ -161,7 +138,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     message, rest = _split_message(_without_status(_masked(value, redactor), status, phrase))
     if not rest:
         return shorten(message, COMPLAINT_LIMIT)
-    # Once more, for a secret that is a number there.
+    # Redacted again, since a secret may be a number.
     written = redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":")))
     return shorten(f"{message.removesuffix('.')}: {written}" if message else written, COMPLAINT_LIMIT)
 
@@ -211,8 +188,6 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One request of a tool, and its answer."""
-
     operation: HttpOperation
     spec: HTTPRequestSpec
     answer: Answer
@@ -221,7 +196,6 @@ class Call:
     finished_at: datetime
 
     def snapshot(self) -> RunSnapshot:
-        """Raises Unreachable or OutcomeUnknown if the run has not ended."""
         received = read_body(self.answer, self.redactor)
         if error := self._to_be_tried_again(received):
             raise error
@@ -277,7 +251,8 @@ class Call:
         if not 200 <= status < 300:
             return self._line()
         if received.objection:
-            return f"{self._line(words=False)}, so it was carried out, but {_inner(received.objection)}"
+            objection = received.objection[:1].lower() + received.objection[1:]
+            return f"{self._line(words=False)}, so it was carried out, but {objection}"
         return ""
 
     def _line(self, *, words: bool = True) -> str:
@@ -298,7 +273,13 @@ class Call:
         return shorten(self.redactor.text(f"{self.spec.method} {path}"), WORDS_LIMIT)
 
     def _raw(self, received: Received) -> dict[str, Any]:
-        response = response_spec(self.answer, received, self.redactor)
+        # For the record: bounded and without secrets.
+        response = HTTPResponseSpec(
+            status_code=self.answer.status,
+            headers=_shown_headers(self.answer, self.redactor),
+            body=received.body,
+            execution_time_ms=round(self.answer.seconds * 1000, 3),
+        )
         return {"request": self.spec.model_dump(mode="json"), "response": response.model_dump(mode="json")}
 
 
@@ -318,7 +299,3 @@ def _output(operation: HttpOperation, received: Received) -> Any:
         except LookupError:
             continue
     return output
-
-
-def _inner(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

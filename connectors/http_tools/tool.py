@@ -33,6 +33,11 @@ BodyFormat = Literal["json", "form", "multipart"]
 IN = AliasChoices("in", "place")
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_name", "key": "api_key"}
+SETTINGS |= {
+    name: f"oauth_{name}" for name in ("token_url", "client_id", "client_secret", "scope", "audience")
+}
+"""A source's settings by the fields of a tool's authentication; the others have the same names."""
 
 
 class HTTPRequestSpec(BaseModel):
@@ -324,43 +329,14 @@ def connection_of(tool: ToolConfig) -> Connection:
         base_url = Endpoint.of(tool.api.endpoint).origin
     except ValueError as error:
         raise InvalidTool([ToolProblem("/api/endpoint", str(error))]) from None
-    authentication = tool.api.authentication
-    given = {name: secret.get_secret_value() for name, secret in _secrets(authentication).items()}
+    said = {SETTINGS.get(name, name): value for name, value in tool.api.authentication}
+    secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
     return Connection(
         base_url=base_url,
-        settings={"authentication": authentication.type} | _settings(authentication),
+        settings={name: value for name, value in said.items() if name not in secrets},
         # Those that are not given are entered later.
-        secrets={name: secret for name, secret in given.items() if secret},
+        secrets={name: secret for name, secret in secrets.items() if secret},
     )
-
-
-def _settings(authentication: Authentication) -> dict[str, str]:
-    match authentication:
-        case ApiKey():
-            return {"api_key_in": authentication.where, "api_key_name": authentication.name}
-        case Basic():
-            return {"username": authentication.username}
-        case OAuthClientCredentials():
-            return {
-                "oauth_token_url": authentication.token_url,
-                "oauth_client_id": authentication.client_id,
-                "oauth_scope": authentication.scope,
-                "oauth_audience": authentication.audience,
-            }
-    return {}
-
-
-def _secrets(authentication: Authentication) -> dict[str, SecretStr]:
-    match authentication:
-        case ApiKey():
-            return {"api_key": authentication.key}
-        case Bearer():
-            return {"token": authentication.token}
-        case Basic():
-            return {"password": authentication.password}
-        case OAuthClientCredentials():
-            return {"oauth_client_secret": authentication.client_secret}
-    return {}
 
 
 def placed_arguments(tool: ToolConfig, path_parameters: Collection[str]) -> dict[str, ArgumentPlace]:

@@ -2,26 +2,127 @@
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from urllib.parse import quote, unquote_plus, urlencode, urljoin
+from urllib.parse import quote, unquote, unquote_plus, urlencode, urljoin
 
 import httpx2
 
 from connectors.errors import InvalidAnswer, Misconfigured, Rejected
 from connectors.formats.json import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
 from connectors.network.headers import by_lower_name, check_values, checked_headers
-from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url
-from connectors.network.redaction import Redactor, shorten
-from connectors.network.redirects import REDIRECTS, Hop, RedirectChain, follow_chain
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url, port_of
+from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import Exchange, HttpLimits, HttpSender, tls_context
+
+MOST_REDIRECTS = 5
+REDIRECTS = (301, 302, 303, 307, 308)
+SAFE_METHODS = ("GET", "HEAD")
+HARMLESS_HEADERS = ("accept", "accept-encoding", "accept-language", "user-agent")
+USER_INFORMATION = re.compile(r"//[^/]*@")
+
+
+class NotFollowed(Exception):
+    """The message ends a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One request of a chain of redirects, without credentials."""
+
+    method: str
+    url: httpx2.URL = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    """By lower-case name."""
+    content: bytes | None = field(repr=False)
+    at_origin: bool = True
+    """No redirect has left the configured origin, so credentials are sent."""
+    carried_out: bool = False
+    """The original request was carried out; this one fetches its result."""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectChain:
+    last: Exchange
+    carried_out: bool = False
+    not_followed: str = ""
+
+
+async def follow_chain(
+    hop: Hop, exchange: Exchange, send: Callable[[Hop], Awaitable[Exchange]]
+) -> RedirectChain:
+    """Where the request of `hop` ends, which `exchange` answered. Raises nothing for a redirect that is not
+    followed: the request may have been carried out."""
+    while exchange.status in REDIRECTS and exchange.location:
+        try:
+            further = _next_hop(hop, exchange)
+            exchange = await send(further)
+        except (NotFollowed, Misconfigured) as refusal:
+            points = f"The answer {exchange.status} points to {_shown(exchange)}"
+            return RedirectChain(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
+        hop = further
+    return RedirectChain(exchange, hop.carried_out)
+
+
+def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
+    if hop.number == MOST_REDIRECTS:
+        raise NotFollowed(f"{MOST_REDIRECTS} redirects have been followed already.")
+    url = _target(hop, exchange.location)
+    moved = replace(hop, url=url, number=hop.number + 1)
+    if _origin(url) != _origin(hop.url):
+        # An API that redirects to the same path elsewhere repeats the key of our query.
+        location = exchange.location
+        spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
+        if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
+            raise NotFollowed("that repeats our credentials to another address.")
+        harmless = {name: value for name, value in hop.headers.items() if name in HARMLESS_HEADERS}
+        moved = replace(moved, at_origin=False, headers=harmless)
+    return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
+
+
+def _unsafe_hop(moved: Hop, status: int) -> Hop:
+    """The method and origin of a request that changes something must stay."""
+    if status == 303:
+        headers = {name: value for name, value in moved.headers.items() if not name.startswith("content-")}
+        return replace(moved, method="GET", content=None, headers=headers, carried_out=True)
+    if status in (301, 302):
+        raise NotFollowed(f"what becomes of a {moved.method} request then is not defined.")
+    if not moved.at_origin:
+        raise NotFollowed(f"a {moved.method} request is not repeated at another address.")
+    return moved
+
+
+def _target(hop: Hop, location: str) -> httpx2.URL:
+    try:
+        url = hop.url.join(location).copy_with(fragment=None)
+    except httpx2.InvalidURL:
+        raise NotFollowed("that is no valid URL.") from None
+    if url.scheme not in ("http", "https") or not url.host or not 1 <= port_of(url) <= 65535:
+        raise NotFollowed("that is no http:// or https:// address.")
+    if url.userinfo:
+        raise NotFollowed("that contains a user name or password.")
+    if (hop.url.scheme, url.scheme) == ("https", "http"):
+        raise NotFollowed("that leads from https to http.")
+    return url
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host, port_of(url)
+
+
+def _shown(exchange: Exchange) -> str:
+    """Redacted before it is cut; without user name and query."""
+    place = exchange.redactor.text(exchange.location).partition("?")[0]
+    return shorten(USER_INFORMATION.sub("//", printable(place)), 200)
+
 
 USER_AGENT = "workflow-catalogue"
 REFUSAL_BYTES = 64_000
-"""Read of an error response, for its message."""
 
 
 def fill_path(path: str, /, **ids: str) -> str:
@@ -72,7 +173,6 @@ class Answer:
     """A redirect (303) confirmed the request, and this answer describes its result: whatever the status is,
     the request must not be sent again."""
     not_followed: str = ""
-    """Why a redirect was not followed, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +183,6 @@ class Credentials:
     query: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
     def secrets(self) -> Iterator[str]:
-        """All values to mask, and the `x` of `Bearer x`."""
         for value in self.headers.values():
             yield value
             yield value.split()[-1] if value.split() else ""
@@ -95,11 +194,8 @@ NO_CREDENTIALS = Credentials()
 
 
 class EngineClient:
-    """One engine's address, credentials and limits.
-
-    Make one per engine and event loop, share it, close it with `aclose`. Methods raise only ConnectorError,
-    and no error shows a secret.
-    """
+    """One engine's address, credentials and limits. Make one per engine and event loop, share it, close it
+    with `aclose`. Methods raise only ConnectorError, and no error shows a secret."""
 
     def __init__(
         self,
@@ -197,11 +293,9 @@ class EngineClient:
         is_listing: bool = False,
     ) -> Any:
         """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; all else is an error.
-
         `target`: a path below the base URL, or a URL of the same origin. With `repeatable=False` failures
         after which the engine may have acted are OutcomeUnknown. Objects of a listing that are nested too
-        deep become TooDeep.
-        """
+        deep become TooDeep."""
         parse = parse_listing if is_listing else parse_json
         content_type, sent = encode_body(body, form)
         exchange = await self._succeed(
@@ -261,15 +355,13 @@ class EngineClient:
             url = with_query(url, credentials.query, replace=True)
             headers = headers | checked_headers(credentials.headers)
         exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
-        sender = self._sender if hop.at_origin else self._elsewhere()
-        return sender.carry_out(exchange, headers=headers, content=hop.content, until=until, seconds=seconds)
-
-    def _elsewhere(self) -> HttpSender:
-        """For other origins, always with TLS verified."""
-        if self._sender_elsewhere is None:
+        sender = self._sender if hop.at_origin else self._sender_elsewhere
+        if sender is None:
+            # The TLS of other origins is always verified.
             tls = tls_context(verify=True, ca_file=self._ca_file)
-            self._sender_elsewhere = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
-        return self._sender_elsewhere
+            sender = HttpSender(limits=self._limits, tls=tls, policy=self._policy)
+            self._sender_elsewhere = sender
+        return sender.carry_out(exchange, headers=headers, content=hop.content, until=until, seconds=seconds)
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:

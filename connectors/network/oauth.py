@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from loguru import logger
 from pydantic import SecretStr
@@ -25,10 +25,8 @@ SHORTEST_PAUSE_SECONDS = 5.0
 
 
 class ClientCredentials:
-    """One client at one token URL.
-
-    Make one per engine and event loop, close it with `aclose`. Neither errors nor the repr show a secret.
-    """
+    """One client at one token URL. Make one per engine and event loop, close it with `aclose`. Neither errors
+    nor the repr show a secret."""
 
     def __init__(
         self,
@@ -59,6 +57,19 @@ class ClientCredentials:
         self._token = ""
         self._renew_at = 0.0
         self._expires_at = 0.0
+
+    @classmethod
+    def of(cls, config: Any, *, url: str, limits: HttpLimits, **options: Any) -> Self:
+        """From the settings that `connectors.settings` has for OAuth."""
+        return cls(
+            url=url,
+            client_id=config.oauth_client_id,
+            client_secret=config.oauth_client_secret,
+            audience=config.oauth_audience,
+            scope=config.oauth_scope,
+            limits=limits,
+            **options,
+        )
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self._url})"
@@ -109,7 +120,6 @@ class ClientCredentials:
 
 
 def _read(answer: Any) -> tuple[str, float]:
-    """The token and its lifetime in seconds."""
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
         raise InvalidAnswer("the answer has no usable access_token.")

@@ -1,7 +1,5 @@
-"""Which addresses may be contacted: engines also on private networks, HTTP tools public ones only.
-
-Link-local and cloud metadata addresses are never contacted, whatever name or spelling leads to them.
-"""
+"""Which addresses may be contacted: engines also on private networks, HTTP tools public ones only. Link-local
+and cloud metadata addresses are never contacted, whatever name or spelling leads to them."""
 
 import asyncio
 import contextlib
@@ -35,7 +33,6 @@ METADATA = tuple(
         "fd00:a9fe:a9fe::1",  # Akamai
     )
 )
-"""Where clouds serve credentials, besides the link-local range."""
 BROADCAST = ip_address("255.255.255.255")
 MAPPED = ip_network("::ffff:0:0/96")
 NAT64 = ip_network("64:ff9b::/96")
@@ -65,11 +62,18 @@ LOOKS_LIKE_IPV4 = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 
 def never_contacted(address: IPAddress) -> str:
     """Why no policy allows the address; else empty."""
-    return next(filter(None, map(_never, _meanings(address))), "")
+    for meant in _meanings(address):
+        if meant.is_link_local or any(meant in network for network in METADATA):
+            return "a link-local or cloud metadata address"
+        if meant.is_multicast or meant == BROADCAST:
+            return "a multicast or broadcast address"
+        if meant.is_unspecified:
+            return "an unspecified address"
+    return ""
 
 
 def not_public(address: IPAddress) -> str:
-    """Its kind, such as "a private address"; empty for a public one."""
+    """The kind of the address, such as "a private address"; empty for a public one."""
     if isinstance(address, IPv6Address) and (address in MAPPED or address in NAT64):
         return not_public(_last_four(address))
     is_special = not address.is_global or any(address in network for network in NOT_PUBLIC)
@@ -79,14 +83,6 @@ def not_public(address: IPAddress) -> str:
         return "a loopback address"
     private = any(address in network for network in PRIVATE)
     return "a private address" if private else "an address that is not public"
-
-
-def _never(address: IPAddress) -> str:
-    if address.is_link_local or any(address in network for network in METADATA):
-        return "a link-local or cloud metadata address"
-    if address.is_multicast or address == BROADCAST:
-        return "a multicast or broadcast address"
-    return "an unspecified address" if address.is_unspecified else ""
 
 
 def _meanings(address: IPAddress) -> Iterator[IPAddress]:
@@ -108,8 +104,6 @@ def _last_four(address: IPv6Address) -> IPv4Address:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    """A name, the names below one, or a network; on one port or all."""
-
     name: str = ""
     """Lower-case ASCII; a leading dot: all names below."""
     network: IPNetwork | None = None
@@ -188,7 +182,6 @@ class AddressPolicy:
     """Only public addresses, and hosts in `opened`."""
     opened: AllowedHosts = field(default_factory=AllowedHosts)
     advice: str = ""
-    """A sentence: how to allow another address."""
 
     def objection(self, address: str, *, host: str = "", port: int = 0) -> str:
         """Why this IP address of `host` may not be contacted; empty if it may, or if it is a name."""
@@ -203,10 +196,8 @@ class AddressPolicy:
         return not_public(parsed)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The host's permitted IP addresses, in the resolver's order.
-
-        Raises Misconfigured if it has only others, httpcore2.ConnectError for an unknown name.
-        """
+        """The host's permitted IP addresses, in the resolver's order. Raises Misconfigured if it has only
+        others, httpcore2.ConnectError for an unknown name."""
         found = []
         with contextlib.suppress(OSError, UnicodeError):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -14,17 +14,9 @@ MASK = "***"
 SHORTEST_IN_VALUES = 8
 """A shorter secret may be a word of an id or a result, which must not change."""
 WORD_KEYS = (
-    "error",
-    "message",
-    "detail",
-    "msg",
-    "reason",
-    "title",
-    "description",
-    "errors",
+    *("error", "message", "detail", "msg", "reason", "title", "description", "errors"),
     "exception_message",
 )
-"""Keys of engines' messages, best first."""
 ERROR_LIMIT = 4_000
 """Characters of an error; the raw answer is complete."""
 TAG = re.compile(r"<[^<>]*>")
@@ -37,7 +29,6 @@ class Redactor:
         self._know({secret for secret in secrets if secret})
 
     def learn(self, secret: str) -> None:
-        """Mask this secret too."""
         if secret and secret not in self._known:
             self._know(self._known | {secret})
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from http.client import responses
 from typing import Any, Protocol, Self
 
@@ -36,7 +36,7 @@ from connectors.network.redaction import Redactor, shorten, words_of
 IDLE_SECONDS = 4.0
 """Common servers close idle connections after 5 s; a start must never meet that."""
 WORDS_LIMIT = 500
-"""Of an engine's message in an error."""
+"""Characters of an engine's message in an error."""
 RETRY_AFTER_LIMIT = 3600.0
 TRANSPORT_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError)
 
@@ -54,7 +54,6 @@ class HttpLimits:
 
     @classmethod
     def within(cls, seconds: float, *, max_response_bytes: int = 10_000_000) -> Self:
-        """For requests that take `seconds` at most."""
         return cls(
             connect_seconds=min(cls().connect_seconds, seconds),
             read_seconds=seconds,
@@ -106,11 +105,8 @@ class _Readability:
 
 
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects to the very addresses that were checked.
-
-    The pool resolves the name again when it connects, and its owner may answer differently then. TLS verifies
-    the name, not the address.
-    """
+    """Connects to the very addresses that were checked. The pool resolves the name again when it connects,
+    and its owner may answer differently then. TLS verifies the name, not the address."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
@@ -185,7 +181,7 @@ class _TidyStream(httpcore2.AsyncNetworkStream):
     def get_extra_info(self, info: str) -> Any:
         if info != "is_readable":
             return self._stream.get_extra_info(info)
-        # Whether an idle connection has been closed, since nothing else is to be read from it.
+        # An idle connection is readable only if it was closed.
         if self._socket is None or (number := self._socket.fileno()) < 0:
             return True
         return self._readable.has(number)
@@ -245,7 +241,7 @@ class _PooledBody(httpx2.AsyncByteStream):
 def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
     """Trusts public authorities and those in `ca_file`. Raises Misconfigured for an unusable file."""
     if not ca_file:
-        return _shared_context(verify)
+        return _shared_context(verify=verify)
     context = httpx2.create_ssl_context(verify=verify, trust_env=False)
     try:
         context.load_verify_locations(ca_file)
@@ -255,10 +251,8 @@ def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
     return context
 
 
-@lru_cache
-def _shared_context(verify: bool) -> ssl.SSLContext:
-    """Loading the public authorities takes 38 ms of CPU, which each client need not pay anew."""
-    return httpx2.create_ssl_context(verify=verify, trust_env=False)
+# Loading the public authorities takes 38 ms of CPU, which clients need not pay again.
+_shared_context = lru_cache(partial(httpx2.create_ssl_context, trust_env=False))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -284,7 +278,6 @@ class Exchange:
 
     @property
     def place(self) -> str:
-        """The URL without its query."""
         return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
 
     @property
@@ -328,19 +321,22 @@ class Exchange:
 
     def refusal(self) -> ConnectorError:
         """The error for any other status."""
-        status, line, details = self.status, self._status_line(), self._details()
+        status, words, phrase = self.status, self.words(), responses.get(self.status, "")
+        line = f"{status} {phrase}".strip()
+        line += f": {words}" if words and words.lower() != phrase.lower() else ""
+        details = self._details()
         wait = retry_after(self.headers)
         message = f"{self}: the engine answered {line}"
         if 300 <= status < 400:
             return self._redirect()
         if status in (401, 403):
-            words = f"{self}: the engine refused our credentials ({line})"
-            return Rejected(words, details=details, needs_operator=True)
+            refused = f"{self}: the engine refused our credentials ({line})"
+            return Rejected(refused, details=details, needs_operator=True)
         if status in (404, 410):
             return NotFound(message, details=details)
         if status == 429 or (status == 503 and wait is not None):
             return Unreachable(message, retry_after=wait, details=details)
-        # 408: a gateway may say this of a request that the engine behind it is still working on.
+        # 408: the engine behind a gateway may still be working on the request.
         if 400 <= status < 500 and status != 408:
             return Rejected(message, details=details)
         kind = Unreachable if self.repeatable else OutcomeUnknown
@@ -354,13 +350,6 @@ class Exchange:
         if self.status in (301, 307, 308):
             return Misconfigured(f"{self}: {reason}. Correct the base URL or the path.")
         return self.unusable(f"{reason}.")
-
-    def _status_line(self) -> str:
-        """`404 Not Found: no such run`."""
-        phrase = responses.get(self.status, "")
-        line = f"{self.status} {phrase}".strip()
-        words = self.words()
-        return f"{line}: {words}" if words and words.lower() != phrase.lower() else line
 
     def _header(self, name: str) -> str:
         """Redacted before it is cut."""
@@ -432,12 +421,10 @@ class HttpSender:
         seconds: float,
         refusal_bytes: int | None = None,
     ) -> Exchange:
-        """Send the request and read the response into the exchange.
-
-        `until` is in the loop's time; `seconds`, the limit for all hops together, is for the message.
-        `refusal_bytes`: so many of a refusal are enough, and an incomplete one will do. Raises Misconfigured
-        for an address that may not be contacted, else what `unanswered` says of an incomplete response.
-        """
+        """Send the request and read the response into the exchange. `until` is in the loop's time; `seconds`,
+        the limit for all hops together, is for the message. `refusal_bytes`: so many of a refusal are enough,
+        and an incomplete one will do. Raises Misconfigured for an address that may not be contacted, else
+        what `unanswered` says of an incomplete response."""
         request = httpx2.Request(
             exchange.method,
             exchange.url,
@@ -449,7 +436,7 @@ class HttpSender:
         started = time.perf_counter()
         failure = ""
         try:
-            # Not through a client: redirects, cookies and authentication are not its business, cost 0.2 ms.
+            # Not through a client: its redirects, cookies and authentication are not needed and cost 0.2 ms.
             sending = self._transport.pool.handle_async_request(for_pool(request))
             async with asyncio.timeout_at(until), aclosing(await sending) as response:
                 exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)

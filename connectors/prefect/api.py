@@ -13,7 +13,6 @@ from connectors.network.transport import HttpLimits
 from connectors.prefect.config import PrefectConfig
 
 MOST_ROWS = 200
-"""Prefect's default limit."""
 LISTING_DEPTH = 250
 """Above the limit of one schema, so that a deep one does not fail the listing."""
 BUSY_RETRIES = 4
@@ -54,7 +53,7 @@ class PrefectApi:
     async def count_deployments(self) -> int:
         count = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
         if not isinstance(count, int):
-            raise InvalidAnswer("The number of deployments that Prefect tells is no number.")
+            raise InvalidAnswer("Prefect's number of deployments is not a number.")
         return count
 
     async def deployments(self, *, offset: int) -> list[Any]:
@@ -67,7 +66,6 @@ class PrefectApi:
         return _objects(rows)
 
     async def flow_names(self, ids: Iterable[str]) -> dict[str, str]:
-        """Names of flows by id, at most MOST_ROWS."""
         rows = await self._rows("/flows/filter", {"flows": {"id": {"any_": sorted(ids)}}})
         named = [(row.get("id"), row.get("name")) for row in _objects(rows)]
         return {key: name for key, name in named if isinstance(key, str) and isinstance(name, str)}

@@ -2,18 +2,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from connectors import settings
 from connectors.network.policy import normalise_base_url
-from connectors.settings import (
-    CaFile,
-    FieldProblem,
-    HeaderSecret,
-    MaxResponseBytes,
-    MinPollSeconds,
-    RequestTimeoutSeconds,
-    SourceConfig,
-    VerifyTls,
-    hint,
-)
+from connectors.settings import FieldProblem, SourceConfig, hint
 
 RESULTS = hint(group="Results and logs")
 
@@ -25,7 +16,7 @@ class PrefectConfig(SourceConfig):
         "https://api.prefect.cloud/api/accounts/.../workspaces/... for a workspace in Prefect Cloud.",
         json_schema_extra=hint(address=True),
     )
-    api_key: HeaderSecret = Field(
+    api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
         description="Of Prefect Cloud, or of a gateway that asks for one; sent as a bearer token.",
@@ -58,14 +49,14 @@ class PrefectConfig(SourceConfig):
         "progress message while it runs. 0: logs are never read.",
         json_schema_extra=RESULTS,
     )
-    min_poll_seconds: MinPollSeconds = 1.0
-    request_timeout_seconds: RequestTimeoutSeconds = 30.0
-    max_response_bytes: MaxResponseBytes = Field(
+    min_poll_seconds: settings.MinPollSeconds = 1.0
+    request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0
+    max_response_bytes: settings.MaxResponseBytes = Field(
         default=10_000_000,
         description="Answers beyond this are cut off and refused; a page holds up to 200 deployments.",
     )
-    verify_tls: VerifyTls = True
-    ca_file: CaFile = ""
+    verify_tls: settings.VerifyTls = True
+    ca_file: settings.CaFile = ""
 
     @field_validator("auth_string")
     @classmethod

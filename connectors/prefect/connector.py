@@ -11,23 +11,10 @@ from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.formats.json import read_percent
+from connectors.prefect import runs
 from connectors.prefect.api import INFO, MOST_ROWS, PrefectApi
 from connectors.prefect.config import PrefectConfig
-from connectors.prefect.deployments import read_deployment, refuse_evaluated
-from connectors.prefect.runs import (
-    kept_lines,
-    last_error,
-    line_of,
-    message_of,
-    offset_of,
-    read_listed,
-    read_progress,
-    read_result,
-    snapshot_of,
-    type_of,
-    wanted_runs,
-    without_storage,
-)
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -45,7 +32,6 @@ from connectors.protocol import (
 
 MAX_WORKFLOWS = 10_000
 TAG = "workflow-catalogue"
-"""Marks our runs at Prefect."""
 
 Answer = TypeVar("Answer")
 
@@ -92,7 +78,7 @@ class PrefectConnector:
             for raw in page:
                 if position == MAX_WORKFLOWS:
                     raise InvalidAnswer(f"Prefect lists more than {MAX_WORKFLOWS:,} deployments.")
-                yield read_deployment(raw, flow_names, position=position)
+                yield runs.read_deployment(raw, flow_names, position=position)
                 position += 1
 
     async def start(
@@ -103,7 +89,7 @@ class PrefectConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        refuse_evaluated(arguments)
+        runs.refuse_evaluated(arguments)
         wanted = {"parameters": arguments, "idempotency_key": str(key), "name": f"{TAG}-{key}", "tags": [TAG]}
         started = _read_started(await self._api.create_run(workflow.id, wanted))
         if started is None:
@@ -112,10 +98,10 @@ class PrefectConnector:
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         flow_run = await self._api.run(run.run_id)
-        seen = snapshot_of(flow_run)
+        seen = runs.snapshot_of(flow_run)
         if seen.state is not RunState.RUNNING:
             return await self._ended(run.run_id, flow_run, seen)
-        return await self._under_way(run.run_id, seen) if type_of(flow_run) == "RUNNING" else seen
+        return await self._under_way(run.run_id, seen) if runs.type_of(flow_run) == "RUNNING" else seen
 
     async def cancel(self, run: RunRef) -> None:
         asked = {"type": "CANCELLING", "message": f"Cancelled by {TAG}."}
@@ -126,7 +112,7 @@ class PrefectConnector:
         match answer.get("status"):
             case "ACCEPT":
                 return
-            # A run that has not begun is cancelled at once.
+            # A run that has not started is cancelled at once.
             case "REJECT" if isinstance(state, dict) and state.get("type") in ("CANCELLING", "CANCELLED"):
                 return
             case "WAIT":
@@ -153,8 +139,8 @@ class PrefectConnector:
         return None
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        offset, size = offset_of(cursor), min(page_size, MOST_ROWS)
-        found = await self._api.runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
+        offset, size = runs.offset_of(cursor), min(page_size, MOST_ROWS)
+        found = await self._api.runs(runs.wanted_runs(wanted) | {"limit": size, "offset": offset})
         flows = {str(run["flow_id"]) for run in found if run.get("flow_id")}
         deployments = {str(run["deployment_id"]) for run in found if run.get("deployment_id")}
         flow_names, named = await asyncio.gather(
@@ -162,7 +148,7 @@ class PrefectConnector:
         )
         by_id = {str(deployment.get("id")): deployment for deployment in named}
         return RunPage(
-            runs=[read_listed(run, by_id, flow_names) for run in found],
+            runs=[runs.read_listed(run, by_id, flow_names) for run in found],
             next_cursor=str(offset + size) if len(found) == size else "",
         )
 
@@ -175,15 +161,16 @@ class PrefectConnector:
             self._last_logs(run_id, lines=min(1, self._config.log_lines)),
             _or_else(None, self._api.newest_artifact(run_id, type="progress")),
         )
-        newest = next((line for line in map(line_of, logs) if line), "")
-        return replace(seen, progress=read_progress(artifact), progress_message=newest)
+        newest = next(filter(None, (runs.first_line(runs.message_in(entry)) for entry in logs)), "")
+        percent = read_percent(artifact.get("data")) if artifact else None
+        return replace(seen, progress=percent, progress_message=newest)
 
     async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
         logs = await self._last_logs(run_id, lines=self._config.log_lines)
-        raw = seen.raw | {"logs": kept_lines(logs)}
+        raw = seen.raw | {"logs": runs.kept_lines(logs)}
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
-        logged = last_error(logs) if seen.state is RunState.FAILED else ""
+        logged = runs.last_error(logs) if seen.state is RunState.FAILED else ""
         words = f"{seen.error}\nThe last error that it logged: {logged}" if logged else seen.error
         return replace(seen, error=words, raw=raw)
 
@@ -197,7 +184,9 @@ class PrefectConnector:
                 raise
             limit = f"{self._config.max_response_bytes:,} bytes"
             return f"The result is larger than {limit}. It is the artifact {key} of the flow run {run_id}."
-        return (message_of(flow_run) or None) if artifact is None else read_result(artifact.get("data"))
+        if artifact is None:
+            return runs.message_of(flow_run) or None
+        return runs.read_result(artifact.get("data"))
 
     async def _last_logs(self, run_id: str, *, lines: int) -> list[dict[str, Any]]:
         return await _or_else([], self._api.last_logs(run_id, lines=lines, level=INFO)) if lines else []
@@ -208,7 +197,7 @@ async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Ans
     try:
         return await asked
     except (Rejected, NotFound, InvalidAnswer, Unreachable) as error:
-        logger.debug("Prefect did not tell: {}", error.message)
+        logger.debug("An optional request to Prefect failed: {}", error.message)
         return otherwise
 
 
@@ -218,8 +207,8 @@ def _read_started(answer: Any) -> Started | None:
     if not isinstance(run_id, str) or not run_id:
         return None
     try:
-        seen = snapshot_of(answer)
+        seen = runs.snapshot_of(answer)
     except InvalidAnswer:
-        return Started(run_id=run_id, raw=without_storage(answer))
+        return Started(run_id=run_id, raw=runs.without_storage(answer))
     under_way = seen.state is RunState.RUNNING
     return Started(run_id=run_id, snapshot=seen if under_way else None, raw=seen.raw)

@@ -1,16 +1,146 @@
 """Flow runs: states, listing, results, progress, logs."""
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import InvalidAnswer, Rejected
-from connectors.formats.json import UnreadableJSON, parse_json, read_percent, read_time
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.prefect.api import ERROR
-from connectors.prefect.deployments import name_of
 from connectors.protocol import ListedRun, RunFilter, RunSnapshot, RunState
+
+MARK = "__prefect_kind"
+OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
+"""Keywords of Prefect's forms, which do not constrain arguments."""
+SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
+LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
+
+
+def is_evaluated(value: Any) -> bool:
+    """Whether Prefect would evaluate the value or one nested in it."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found if MARK in found:
+                return True
+            case dict() as found:
+                waiting.extend(found.values())
+            case list() as found:
+                waiting.extend(found)
+    return False
+
+
+def refuse_evaluated(arguments: dict[str, Any]) -> None:
+    """Raises Rejected: evaluated values could read the workspace's variables."""
+    if is_evaluated(arguments):
+        raise Rejected(
+            f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
+            "variable instead of passing it on. Give the value itself."
+        )
+
+
+def read_deployment(
+    raw: Any, flow_names: dict[str, str], *, position: int
+) -> WorkflowDefinition | RejectedDefinition:
+    """A paused deployment counts: a pause stops schedules, not requested runs. Values that change whenever a
+    worker restarts are left out, since each change counts as one of the workflow."""
+    if not isinstance(raw, dict) or isinstance(raw, TooDeep):
+        return parse_definition(raw, position=position)
+    flow = flow_names.get(str(raw.get("flow_id")), "")
+    name, tags = name_of(raw, flow_names), raw.get("tags")
+    definition = {
+        "id": raw.get("id"),
+        "name": name,
+        "description": _description(raw, name),
+        "version": raw.get("version"),
+        "tags": [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else [],
+        "inputSchema": input_schema(raw),
+        "metadata": {
+            "flow": flow,
+            "deployment": raw.get("name"),
+            "entrypoint": raw.get("entrypoint"),
+            "work_pool": raw.get("work_pool_name"),
+            "prefect_checks_parameters": raw.get("enforce_parameter_schema") is True,
+        },
+    }
+    return parse_definition(definition, position=position)
+
+
+def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
+    """`flow/deployment`, Prefect's full name."""
+    flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
+    return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
+
+
+def _description(raw: dict[str, Any], name: Any) -> str:
+    """Prefect stores "None" for a flow without a description."""
+    description = raw.get("description")
+    if isinstance(description, str) and description.strip() not in ("", "None"):
+        return description
+    return f"Runs the Prefect deployment {name}, which does not say what it does."
+
+
+def input_schema(raw: dict[str, Any]) -> Any:
+    """The parameters' schema, with the deployment's values as defaults. None if there is none; an unusable
+    schema stays as it is, for the catalogue to report."""
+    given = raw.get("parameter_openapi_schema")
+    if given is None or not isinstance(given, dict):
+        return given
+    schema = _cleaned(given)
+    properties = schema.get("properties")
+    if schema.get("type") == "object" and isinstance(properties, dict):
+        _set_defaults(schema, properties, raw.get("parameters"))
+        # Prefect accepts unknown parameters, and then fails the run.
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
+def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: Any) -> None:
+    values = values if isinstance(values, dict) else {}
+    for name in values.keys() & properties.keys():
+        if isinstance(properties[name], dict) and not is_evaluated(values[name]):
+            properties[name]["default"] = values[name]
+    if isinstance(required := schema.get("required"), list):
+        schema["required"] = [name for name in required if name not in values]
+        if not schema["required"]:
+            del schema["required"]
+
+
+def _cleaned(schema: Any) -> Any:
+    """Without Prefect's keywords and titles that repeat a name, at every level."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}
+    # Prefect writes the keyword of an older draft of JSON Schema.
+    return {"$defs" if key == "definitions" else key: value for key, value in kept.items()}
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in schema.items():
+        if key in MAPS_OF_SUBSCHEMAS and isinstance(value, dict):
+            parts = {name: _cleaned(part) for name, part in value.items()}
+            for name, part in parts.items():
+                if isinstance(part, dict) and _plain(part.get("title")) == _plain(name):
+                    del part["title"]
+            yield key, parts
+        elif key in LISTS_OF_SUBSCHEMAS and isinstance(value, list):
+            yield key, [_cleaned(part) for part in value]
+        elif key in SUBSCHEMAS:
+            yield key, _cleaned(value)
+        elif key == "$ref" and isinstance(value, str):
+            yield key, value.replace("#/definitions/", "#/$defs/", 1)
+        else:
+            yield key, value
+
+
+def _plain(text: Any) -> Any:
+    return text.lower().replace(" ", "_") if isinstance(text, str) else text
+
 
 STATES = {
     "SCHEDULED": RunState.RUNNING,
@@ -75,7 +205,12 @@ def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
 
 
 def message_of(flow_run: dict[str, Any]) -> str:
-    message = _state(flow_run).get("message")
+    return message_in(_state(flow_run))
+
+
+def message_in(entry: dict[str, Any]) -> str:
+    """Of a state or a line of the log."""
+    message = entry.get("message")
     return printable(message) if isinstance(message, str) else ""
 
 
@@ -124,7 +259,6 @@ def _scheduled(flow_run: dict[str, Any]) -> str:
 
 
 def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
-    """The body of Prefect's filter. Raises Rejected for an unusable condition."""
     conditions: dict[str, Any] = {}
     if wanted.run:
         try:
@@ -134,7 +268,8 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
     if wanted.states:
         types = [kind for kind, state in STATES.items() if state in wanted.states]
         conditions["state"] = {"type": {"any_": types}}
-    if times := _times(wanted.started_after, wanted.started_before):
+    limits = {"after_": wanted.started_after, "before_": wanted.started_before}
+    if times := {name: moment.isoformat() for name, moment in limits.items() if moment}:
         conditions["start_time"] = times
     if wanted.engine_query:
         conditions = _with_query(conditions, wanted.engine_query)
@@ -144,10 +279,11 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
 def read_listed(
     run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
 ) -> ListedRun:
-    kind = type_of(run)
+    kind, flow = type_of(run), str(run.get("flow_id", ""))
+    deployment = deployments.get(str(run.get("deployment_id")))
     return ListedRun(
         run_id=str(run.get("id", "")),
-        workflow=_workflow_of(run, deployments, flow_names),
+        workflow=str(name_of(deployment, flow_names)) if deployment else flow_names.get(flow, flow),
         state=STATES[kind],
         told_state=str(run.get("state_name") or kind),
         key=_key(run.get("idempotency_key")),
@@ -170,28 +306,12 @@ def offset_of(cursor: str) -> int:
     return int(cursor)
 
 
-def _workflow_of(
-    run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
-) -> str:
-    """The deployment's name, else the flow's."""
-    deployment = deployments.get(str(run.get("deployment_id")))
-    if deployment is not None:
-        return str(name_of(deployment, flow_names))
-    flow = str(run.get("flow_id", ""))
-    return flow_names.get(flow, flow)
-
-
 def _key(key: Any) -> UUID | None:
     """Our keys are UUIDs; those of Prefect's schedules are not."""
     try:
         return UUID(key) if isinstance(key, str) else None
     except ValueError:
         return None
-
-
-def _times(after: datetime | None, before: datetime | None) -> dict[str, str]:
-    limits = {"after_": after, "before_": before}
-    return {name: moment.isoformat() for name, moment in limits.items() if moment}
 
 
 def _of_workflow(name: str) -> dict[str, Any]:
@@ -231,18 +351,12 @@ def read_result(data: Any) -> Any:
         return data
 
 
-def read_progress(artifact: dict[str, Any] | None) -> float | None:
-    """Percent, from an artifact of the type progress."""
-    return read_percent(artifact.get("data")) if artifact else None
-
-
 def last_error(logs: list[dict[str, Any]]) -> str:
     """The last error line of the flow itself, or empty."""
     for entry in logs:
         level, message = entry.get("level"), entry.get("message")
-        if not isinstance(level, int) or level < ERROR or not isinstance(message, str):
-            continue
-        if not any(words in message for words in STATE_MESSAGES):
+        is_error = isinstance(level, int) and level >= ERROR
+        if is_error and isinstance(message, str) and not any(words in message for words in STATE_MESSAGES):
             return first_line(message)
     return ""
 
@@ -250,17 +364,11 @@ def last_error(logs: list[dict[str, Any]]) -> str:
 def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For the record, oldest first."""
     return [
-        {"time": str(entry.get("timestamp")), "level": entry.get("level"), "message": _message(entry)}
+        {
+            "time": str(entry.get("timestamp")),
+            "level": entry.get("level"),
+            "message": shorten(message_in(entry), MESSAGE_LIMIT),
+        }
         for entry in reversed(logs)
         if read_time(entry.get("timestamp"))
     ]
-
-
-def _message(entry: dict[str, Any]) -> str:
-    message = entry.get("message")
-    return shorten(printable(message), MESSAGE_LIMIT) if isinstance(message, str) else ""
-
-
-def line_of(entry: dict[str, Any]) -> str:
-    message = entry.get("message")
-    return first_line(message) if isinstance(message, str) else ""

@@ -32,11 +32,8 @@ KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
 async def walk_listing(
     fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]], first: str = "", *, listing: str, of: str
 ) -> AsyncGenerator[tuple[int, Any]]:
-    """The items of all pages with their positions. Raises InvalidAnswer for an endless listing.
-
-    `fetch_page` returns a page's items and the next page, empty on the last. `listing` and `of` name them in
-    errors.
-    """
+    """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
+    returns a page's items and the next page, empty on the last. `listing` and `of` name them in errors."""
     target, visited, position = first, set[str](), 0
     while True:
         if target in visited:
@@ -98,7 +95,6 @@ def _json_type(value: Any) -> str:
 
 
 def _next_of(envelope: Any) -> str:
-    """The link or cursor to the next page, or empty."""
     if not isinstance(envelope, dict):
         return ""
     link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")
@@ -123,7 +119,6 @@ def read_started(answer: Any) -> Started:
 
 
 def identifier(value: Any) -> str:
-    """Texts and whole numbers; empty for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     text = str(value)
@@ -200,19 +195,15 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
 def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
     """The engine's run for the key, or None. Raises InvalidAnswer for an answer that leaves this open, since
     a wrong "none" starts a second run."""
-    runs = _runs_in(answer, keys, workflow_id)
+    if isinstance(answer, dict) and run_id_of(answer, workflow_id):
+        runs = [answer]
+    elif isinstance(answer, dict) and isinstance(answer.get("run"), dict):
+        runs = [answer["run"]]
+    else:
+        runs, _ = find_items(answer, [*RUN_KEYS, *keys])
     if len(runs) > 1:
         raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
     return _read_run(runs[0], workflow_id=workflow_id, key=key) if runs else None
-
-
-def _runs_in(answer: Any, keys: list[str], workflow_id: str) -> list[Any]:
-    if isinstance(answer, dict) and run_id_of(answer, workflow_id):
-        return [answer]
-    if isinstance(answer, dict) and isinstance(answer.get("run"), dict):
-        return [answer["run"]]
-    runs, _ = find_items(answer, [*RUN_KEYS, *keys])
-    return runs
 
 
 def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:

@@ -3,17 +3,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from connectors import settings
 from connectors.network.policy import normalise_base_url
-from connectors.settings import (
-    CaFile,
-    HeaderSecret,
-    MaxResponseBytes,
-    MinPollSeconds,
-    RequestTimeoutSeconds,
-    SourceConfig,
-    VerifyTls,
-    hint,
-)
+from connectors.settings import SourceConfig, hint
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
 USUAL_KEY_HEADER = "Idempotency-Key"
@@ -76,7 +68,7 @@ class SimplifiedConfig(SourceConfig):
         description="Where the engine answers, such as https://engine.example.com; a path prefix may follow.",
         json_schema_extra=hint(address=True),
     )
-    api_key: HeaderSecret = Field(
+    api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
         description="Sent with every request in the Authorization header. Empty: the header is left out.",
@@ -103,7 +95,7 @@ class SimplifiedConfig(SourceConfig):
         default=RUN_PATH + "/status",
         title="Status path",
         description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}. "
-        "Empty: the engine does not tell how runs are; one that has not ended when its start is answered "
+        "Empty: the engine does not report on runs; one that has not ended when its start is answered "
         "becomes unconfirmed.",
         json_schema_extra=FORMATS,
     )
@@ -147,8 +139,8 @@ class SimplifiedConfig(SourceConfig):
         title="Run lookup path",
         description="Answers GET with the run, or the list of runs, that was started with a key, such as "
         "/runs?workflow_id={workflow_id}&idempotency_key={key}; an empty list or 404 says that there is "
-        "none. Must contain {key}. Starts of unknown outcome are then found out there. Empty: the engine "
-        "cannot tell.",
+        "none. Must contain {key}. Starts of unknown outcome are then looked up there. Empty: the engine "
+        "has no such lookup.",
         json_schema_extra=STARTS,
     )
     key_header: KeyHeader = Field(
@@ -158,11 +150,11 @@ class SimplifiedConfig(SourceConfig):
         "header is set. Empty: Idempotency-Key. Not sent without a run lookup path.",
         json_schema_extra=STARTS,
     )
-    min_poll_seconds: MinPollSeconds = 1.0
-    request_timeout_seconds: RequestTimeoutSeconds = Field(
+    min_poll_seconds: settings.MinPollSeconds = 1.0
+    request_timeout_seconds: settings.RequestTimeoutSeconds = Field(
         default=30.0,
         description="For one whole request; a synchronous workflow has to finish within it.",
     )
-    max_response_bytes: MaxResponseBytes = 10_000_000
-    verify_tls: VerifyTls = True
-    ca_file: CaFile = ""
+    max_response_bytes: settings.MaxResponseBytes = 10_000_000
+    verify_tls: settings.VerifyTls = True
+    ca_file: settings.CaFile = ""

@@ -23,19 +23,12 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.simplified.answers import (
-    read_found_run,
-    read_listing,
-    read_snapshot,
-    read_started,
-    walk_listing,
-)
+from connectors.simplified import answers
 from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 
 LISTING_DEPTH = 250
 """Above the limit of one schema, so that a deep one does not fail the listing."""
 NO_SUCH_OPERATION = (405, 501)
-"""Method Not Allowed, Not Implemented."""
 
 
 class SimplifiedConnector:
@@ -83,7 +76,7 @@ class SimplifiedConnector:
         return f"The engine answered; workflows listed: {count}."
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        items = walk_listing(
+        items = answers.walk_listing(
             self._page, self._config.list_path, listing="The engine's listing", of="workflows"
         )
         async with aclosing(items):
@@ -108,14 +101,14 @@ class SimplifiedConnector:
             headers={header: str(key)} if header else None,
             repeatable=False,
         )
-        return read_started(answer)
+        return answers.read_started(answer)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         if not self._config.status_path:
             raise Unsupported("Its settings name no status path.")
         with _unsupported_where_the_engine_says_so():
             answer = await self._client.request_json("GET", _run_path(self._config.status_path, run))
-        return read_snapshot(answer)
+        return answers.read_snapshot(answer)
 
     async def cancel(self, run: RunRef) -> None:
         if not self._config.cancel_path:
@@ -133,22 +126,18 @@ class SimplifiedConnector:
             answer = await self._client.request_json("GET", path, max_depth=LISTING_DEPTH)
         except NotFound:
             return None
-        return read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
+        return answers.read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     async def _page(self, target: str) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
-        items, link = read_listing(answer, self._config.list_keys)
-        return items, self._following(link, found_at=target) if link else ""
-
-    def _following(self, link: str, *, found_at: str) -> str:
-        """A link unchanged, a cursor as the engine's query parameter."""
-        if "://" in link or link.startswith(("/", "?")):
-            return self._client.follow(link, found_at=found_at)
-        current = httpx2.URL(self._client.follow("", found_at=found_at))
-        return str(current.copy_set_param(self._config.cursor_parameter, link))
+        items, link = answers.read_listing(answer, self._config.list_keys)
+        if not link or "://" in link or link.startswith(("/", "?")):
+            return items, link and self._client.follow(link, found_at=target)
+        current = httpx2.URL(self._client.follow("", found_at=target))
+        return items, str(current.copy_set_param(self._config.cursor_parameter, link))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import MAX_BYTES, UnusableText
 from connectors.settings import hint
-from connectors.temporal.definitions_file import Declared, DeclaredConnection, name_in_file, read_definitions
+from connectors.temporal.definitions_file import Declared, name_in_file, read_definitions
 from connectors.temporal.settings import ServiceSettings
 
 SUFFIXES = (".yaml", ".yml")
@@ -36,7 +36,7 @@ class TemporalConfig(ServiceSettings):
     definitions_file: str = Field(
         default="",
         title="Definitions file",
-        description="The absolute path of a .yaml or .yml file on this server, read anew at every refresh.",
+        description="The absolute path of a .yaml or .yml file on this server, read again at every refresh.",
     )
 
     @field_validator("definitions")
@@ -67,7 +67,10 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
     declared = await asyncio.to_thread(read_declared, config)
     for workflow in declared.workflows:
         yield workflow
-    if differing := _differing(declared.connection, config):
+    connection = declared.connection.settings if declared.connection else {}
+    said = config.model_validate(config.model_dump() | connection)
+    names = [name for name in connection if getattr(said, name) != getattr(config, name)]
+    if differing := ", ".join(map(name_in_file, names)):
         yield RejectedDefinition(
             position=len(declared.workflows),
             id=CONNECTION,
@@ -78,7 +81,6 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
 
 
 def read_declared(config: TemporalConfig) -> Declared:
-    """Raises Misconfigured."""
     try:
         if config.definitions.strip():
             return _read_text(config.definitions, config.default_task_queue)
@@ -117,12 +119,3 @@ def _read_text(definitions: str, default_task_queue: str) -> Declared:
     return read_definitions(
         definitions.encode("utf-8", "surrogatepass"), default_task_queue=default_task_queue
     )
-
-
-def _differing(connection: DeclaredConnection | None, config: TemporalConfig) -> str:
-    """Keys of the file whose values differ from the settings."""
-    if connection is None:
-        return ""
-    said = config.model_validate(config.model_dump() | connection.settings)
-    names = [name for name in connection.settings if getattr(said, name) != getattr(config, name)]
-    return ", ".join(map(name_in_file, names))

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
-from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig
+from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig, WorkflowService
 
 from connectors.errors import (
     ConnectorError,
@@ -44,7 +44,6 @@ REFUSED_REQUEST = (
 )
 BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
 NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
-"""In the SDK's messages for requests that were never sent."""
 TOO_LARGE = "larger than max"
 UNREADABLE = "failed to decode Protobuf message"
 
@@ -64,7 +63,6 @@ REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
     r"|CertificateExpired|CertificateRevoked|DecryptError"
 )
-"""TLS alerts that refuse a client's certificate or its absence."""
 REFUSED_AT_FIRST = re.compile(
     r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)"
 )
@@ -74,14 +72,13 @@ KEY_OF_ANOTHER = "KeyMismatch"
 
 
 class Connection:
-    """One service, namespace and set of credentials.
-
-    Make one per event loop. Methods raise only ConnectorError, and no error shows a secret.
-    """
+    """One service, namespace and set of credentials. Make one per event loop. Methods raise only
+    ConnectorError, and no error shows a secret."""
 
     def __init__(self, config: ServiceSettings) -> None:
         self._config = config
-        self._oauth = _client_credentials(config) if config.oauth_url else None
+        limits, url = HttpLimits.within(config.timeout_seconds), config.oauth_url
+        self._oauth = ClientCredentials.of(config, url=url, limits=limits) if url else None
         self._client: Client | None = None
         self._made_with: object = None
         self._token = config.api_key.get_secret_value()
@@ -106,11 +103,9 @@ class Connection:
         repeatable: bool = True,
         seconds: float | None = None,
     ) -> Answer:
-        """The result of `call`, which sets the time limit of each attempt.
-
-        `seconds`: for all attempts; default: twice the limit of one. With `repeatable=False`, an error after
-        which the service may have acted is OutcomeUnknown.
-        """
+        """The result of `call`, which sets the time limit of each attempt. `seconds`: for all attempts;
+        default: twice the limit of one. With `repeatable=False`, an error after which the service may have
+        acted is OutcomeUnknown."""
         client, token = await self._connected()
         limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
         try:
@@ -121,6 +116,15 @@ class Connection:
             self._oauth.forget(token)
             client, _ = await self._connected()
             return await self._carry_out(call(client), limit, repeatable=repeatable, last=True)
+
+    async def read(
+        self, method: Callable[[WorkflowService], Callable[..., Awaitable[Answer]]], what: Any
+    ) -> Answer:
+        """The answer to a request that changes nothing."""
+        timeout = self.rpc_timeout
+        return await self.ask(
+            lambda client: method(client.workflow_service)(what, retry=True, timeout=timeout)
+        )
 
     async def aclose(self) -> None:
         self._client = None
@@ -152,41 +156,41 @@ class Connection:
         if client is None or made_with != self._made_with:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect(token, made_with))
-                self._connecting.add_done_callback(self._forget_connecting)
+                # An error without a waiter would be logged.
+                self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
             # All callers share one attempt, so that a silent service costs them one time limit.
             client = await asyncio.shield(self._connecting)
         if token != self._token:
             client.api_key = self._token = token
         return client, token
 
-    def _forget_connecting(self, task: "asyncio.Task[Client]") -> None:
-        self._connecting = None
-        if not task.cancelled():
-            task.exception()
-
     async def _connect(self, token: str, made_with: object) -> Client:
-        self._token = token
-        self._client = client = await self._new_client(token)
-        self._made_with = made_with
-        return client
-
-    async def _new_client(self, token: str) -> Client:
-        tls = _tls(self._config)
-        host, _, port = self._config.host_port.rpartition(":")
+        config = self._config
+        host, _, port = config.host_port.rpartition(":")
+        retries = RetryConfig(
+            initial_interval_millis=max(1, round(config.retry_initial_seconds * 1000)),
+            max_interval_millis=max(1, round(config.retry_maximum_seconds * 1000)),
+            multiplier=config.retry_backoff,
+            max_retries=config.retry_maximum_attempts,
+            max_elapsed_time_millis=max(1, round(config.timeout_seconds * 1000)),
+        )
         try:
+            self._token, tls = token, _tls(self._config)
             async with asyncio.timeout(self._config.timeout_seconds):
                 # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
                 await ENGINE_ADDRESSES.resolve(host.strip("[]"), int(port))
-                return await Client.connect(
+                client = await Client.connect(
                     self._config.host_port,
                     namespace=self._config.namespace,
                     api_key=token or None,
                     tls=tls,
-                    retry_config=_retries(self._config),
+                    retry_config=retries,
                     connect_timeout=timedelta(seconds=self._config.timeout_seconds),
                     identity=IDENTITY,
                     runtime=quiet_runtime(os.getpid()),
                 )
+            self._client, self._made_with = client, made_with
+            return client
         except TimeoutError:
             failure: ConnectorError = Unreachable(
                 f"Could not connect to Temporal at {self._config.host_port}: nothing came within "
@@ -196,6 +200,8 @@ class Connection:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, httpcore2 its own
             failure = no_connection(str(error), address=self._config.host_port, tls=self._config.uses_tls)
+        finally:
+            self._connecting = None
         raise self._without_secrets(failure)
 
     def _without_secrets(self, error: ConnectorError) -> ConnectorError:
@@ -218,16 +224,6 @@ def quiet_runtime(process: int) -> Runtime:
         telemetry=TelemetryConfig(logging=None, metrics=None),
         worker_heartbeat_interval=None,
         disable_environment_info=True,
-    )
-
-
-def _retries(config: ServiceSettings) -> RetryConfig:
-    return RetryConfig(
-        initial_interval_millis=max(1, round(config.retry_initial_seconds * 1000)),
-        max_interval_millis=max(1, round(config.retry_maximum_seconds * 1000)),
-        multiplier=config.retry_backoff,
-        max_retries=config.retry_maximum_attempts,
-        max_elapsed_time_millis=max(1, round(config.timeout_seconds * 1000)),
     )
 
 
@@ -265,17 +261,6 @@ def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
         else:
             found.append((about.st_mtime_ns, about.st_size))
     return found
-
-
-def _client_credentials(config: ServiceSettings) -> ClientCredentials:
-    return ClientCredentials(
-        url=config.oauth_url,
-        client_id=config.oauth_client_id,
-        client_secret=config.oauth_client_secret,
-        audience=config.oauth_audience,
-        scope=config.oauth_scope,
-        limits=HttpLimits.within(config.timeout_seconds),
-    )
 
 
 def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:

@@ -1,7 +1,5 @@
-"""Temporal: workflows declared in YAML, run through Temporal's SDK.
-
-The SDK takes a third of a second to import, so only the use of a source imports it.
-"""
+"""Temporal: workflows declared in YAML, run through Temporal's SDK. The SDK takes a third of a second to
+import, so only the use of a source imports it."""
 
 import asyncio
 import os
@@ -144,7 +142,6 @@ class TemporalConnector:
 
     @property
     def _file(self) -> str:
-        """The definitions file, unless the settings hold the definitions."""
         return "" if self._config.definitions.strip() else self._config.definitions_file
 
     async def _service(self) -> "TemporalService":
@@ -169,8 +166,6 @@ class TemporalConnector:
 
 
 class FileWatch:
-    """Calls `listener` on the running loop after each change."""
-
     def __init__(self, path: str, listener: Callable[[], None]) -> None:
         self._path = path
         self._listener = listener

@@ -1,7 +1,7 @@
 """The blocks of a Temporal definitions file, and messages for their mistakes."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -114,11 +114,8 @@ def _number(value: Any) -> Any:
 def _policy(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    return next((name for name in POLICIES if _letters(name) == _letters(value)), value)
-
-
-def _letters(name: str) -> str:
-    return name.replace("_", "").lower()
+    letters = value.replace("_", "").lower()
+    return next((name for name in POLICIES if name.lower() == letters), value)
 
 
 def _description_only(value: Any) -> Any:
@@ -294,13 +291,11 @@ class DefinitionsFile(Block):
 
 
 def keys_of(block: type[Block]) -> dict[str, str]:
-    """The file's keys by field."""
     # Fields with quoted types lose the alias that the generator made.
     return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
 
 
 def keys_at(place: tuple[str | int, ...]) -> list[str]:
-    """The known keys of the mapping there; empty if keys are names."""
     annotation: Any = DefinitionsFile
     for part in place:
         annotation = _inside(_plain(annotation), part)
@@ -381,8 +376,6 @@ def _bare_letters(word: str) -> str:
 
 
 Note = Callable[[Path, str], None]
-"""Receives a problem's path and description."""
-
 NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 KEYWORDS = {
     "string": {"minLength", "maxLength", "pattern", "format"},
@@ -403,17 +396,17 @@ BOUNDS = (
     ("minItems", "maxItems"),
 )
 OPTIONS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
-
 Schema = dict[str, Any]
 
 
 def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note) -> Schema:
-    """A closed object with these fields."""
     properties: dict[str, Schema] = {}
     required = []
-    for name, declared, at in _each(fields, place):
+    each = ((position, *named) for position, item in enumerate(fields) for named in item.items())
+    for position, name, declared in each:
+        at = (*place, position, name)
         if name in properties:
-            note(at, "the field stands twice")
+            note(at, "the field occurs twice")
         properties[name] = field_schema(declared, place=at, note=note)
         if _is_required(declared):
             required.append(name)
@@ -425,7 +418,9 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
 def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
     """Without `required`, which belongs to the parent object."""
     said = _stated(declared)
-    schema = _type_of(declared) | {name: said[name] for name in COPIED if name in said}
+    schema: Schema = {"type": [declared.type, "null"] if declared.nullable else declared.type}
+    schema = {} if declared.type == "any" else schema
+    schema |= {name: said[name] for name in COPIED if name in said}
     known = EVERYWHERE.union(*KEYWORDS.values()) if declared.type == "any" else KEYWORDS[declared.type]
     for name in said.keys() - EVERYWHERE:
         if name not in known:
@@ -441,12 +436,6 @@ def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Sche
     return schema
 
 
-def _each(fields: Fields, place: Path) -> Iterator[tuple[str, FieldDeclaration, Path]]:
-    for position, item in enumerate(fields):
-        for name, declared in item.items():
-            yield name, declared, (*place, position, name)
-
-
 def _stated(declared: FieldDeclaration) -> dict[str, Any]:
     """By the file's keys, without empty ones except a default."""
     values = {name: getattr(declared, name) for name in declared.model_fields_set}
@@ -458,12 +447,6 @@ def _is_required(declared: FieldDeclaration) -> bool:
     if declared.required is not None:
         return declared.required
     return "default" not in declared.model_fields_set
-
-
-def _type_of(declared: FieldDeclaration) -> Schema:
-    if declared.type == "any":
-        return {}
-    return {"type": [declared.type, "null"] if declared.nullable else declared.type}
 
 
 def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note) -> Schema:
@@ -497,21 +480,13 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
         if "pattern" in schema:
             note((*place, "pattern"), "is no usable regular expression; look-arounds are not known")
         return
-    given = [
-        *(((*place, "enum", position), value, choices) for position, value in _listed(schema, "enum")),
-        *(
-            ((*place, "examples", position), value, validator)
-            for position, value in _listed(schema, "examples")
-        ),
-        *([((*place, "default"), schema["default"], validator)] if "default" in schema else []),
-    ]
+    given: list[tuple[Path, Any, Any]] = []
+    for name, fits in (("enum", choices), ("examples", validator)):
+        given += [((*place, name, at), value, fits) for at, value in enumerate(schema.get(name, []))]
+    given += [((*place, "default"), schema["default"], validator)] if "default" in schema else []
     for at, value, fits in given:
         if not fits.is_valid(value):
             note(at, "does not fit the field itself")
-
-
-def _listed(schema: Schema, name: str) -> Iterator[tuple[int, Any]]:
-    return enumerate(schema.get(name, []))
 
 
 def _without(schema: Schema, name: str) -> Schema:

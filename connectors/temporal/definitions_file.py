@@ -8,15 +8,8 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from connectors.definitions import Interaction, WorkflowDefinition
-from connectors.formats.yaml import (
-    Document,
-    Path,
-    Problem,
-    UnusableText,
-    name_of,
-    read_document,
-    write_document,
-)
+from connectors.formats import yaml
+from connectors.formats.yaml import Path, Problem, UnusableText
 from connectors.temporal.declarations import (
     WITH_SECRETS,
     CacheBlock,
@@ -64,11 +57,9 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-"""Of each source setting in the block `temporal`."""
 STORED_APART = "stored apart"
 """In place of a secret that the file omits, during validation."""
 ID_TYPES = ("string", "number", "integer")
-"""Field types that a workflow id may contain."""
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -94,11 +85,11 @@ class Declared:
 
 def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declared:
     """Raises UnusableText with each problem's line and key."""
-    document = read_document(content, private=WITH_SECRETS)
+    document = yaml.read_document(content, private=WITH_SECRETS)
     problems = [*document.problems]
 
     def note(place: Path, message: str) -> None:
-        problems.append(Problem(document.line_of(place), name_of(place), message))
+        problems.append(Problem(document.line_of(place), yaml.name_of(place), message))
 
     file = _validate(document, problems)
     reading = WorkflowReading(note, file.cache, default_task_queue)
@@ -114,11 +105,7 @@ def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declare
     )
 
 
-def write_definitions(entries: dict[str, dict[str, Any]]) -> str:
-    return write_document({"workflows": entries})
-
-
-def _validate(document: Document, problems: list[Problem]) -> DefinitionsFile:
+def _validate(document: yaml.Document, problems: list[Problem]) -> DefinitionsFile:
     """The file without invalid parts. Raises UnusableText if nothing is left."""
     try:
         return DefinitionsFile.model_validate(document.value)
@@ -151,7 +138,6 @@ def _entries(raw: dict[str, dict[str, Any]], file: DefinitionsFile) -> dict[str,
 
 
 def read_connection(block: TemporalBlock, *, note: Note) -> DeclaredConnection:
-    """Notes settings that no source accepts."""
     said = dict(_settings_in(block))
     secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
     settings = {name: value for name, value in said.items() if name not in secrets}

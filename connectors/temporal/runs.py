@@ -1,7 +1,5 @@
-"""Naming, reading and listing runs.
-
-A run's id here is its workflow id and its chain's first run id, to which continuations and retries refer.
-"""
+"""Naming, reading and listing runs. A run's id here is its workflow id and its chain's first run id, to which
+continuations and retries refer."""
 
 import base64
 import binascii
@@ -21,14 +19,7 @@ from temporalio.api.enums.v1 import HistoryEventFilterType
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import (
-    DescribeWorkflowExecutionRequest,
-    DescribeWorkflowExecutionResponse,
-    GetWorkflowExecutionHistoryRequest,
-    GetWorkflowExecutionHistoryResponse,
-    ListWorkflowExecutionsRequest,
-    ListWorkflowExecutionsResponse,
-)
+from temporalio.api.workflowservice import v1 as api
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -41,7 +32,6 @@ RUN_ID_LIMIT = 255
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 WORKFLOW_ID_LIMIT = RUN_ID_LIMIT - 37
 MOST_HOPS = 1_000
-"""Of a chain of continued runs."""
 REMEMBERED = 10_000
 TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
@@ -68,7 +58,6 @@ UNKNOWN = (RunState.RUNNING, "Unknown")
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""")
 QUOTES = frozenset("'\"`")
 DETAIL_BYTES = 2_000
-"""Of one value of a memo or a search attribute."""
 MOST_ENTRIES = 50
 CURSOR_DIGEST_BYTES = 8
 OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
@@ -96,7 +85,7 @@ def run_of(info: WorkflowExecutionInfo) -> TemporalRun:
     return TemporalRun(info.execution.workflow_id, info.first_run_id or info.execution.run_id)
 
 
-async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflowExecutionResponse:
+async def describe(connection: Connection, run: TemporalRun) -> api.DescribeWorkflowExecutionResponse:
     """The chain's latest run. Raises NotFound."""
     latest = await _describe(connection, run.workflow_id, "")
     if run.first_run_id in ("", run_of(latest.workflow_execution_info).first_run_id):
@@ -115,36 +104,28 @@ async def describe(connection: Connection, run: TemporalRun) -> DescribeWorkflow
 
 async def _describe(
     connection: Connection, workflow_id: str, run_id: str
-) -> DescribeWorkflowExecutionResponse:
-    request = DescribeWorkflowExecutionRequest(
+) -> api.DescribeWorkflowExecutionResponse:
+    request = api.DescribeWorkflowExecutionRequest(
         namespace=connection.namespace, execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
     )
     # The SDK's handles and iterators raise ValueError for the status of a paused run.
-    return await connection.ask(
-        lambda client: client.workflow_service.describe_workflow_execution(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    )
+    return await connection.read(lambda service: service.describe_workflow_execution, request)
 
 
 async def list_page(
     connection: Connection, condition: str, *, page_size: int, token: bytes
-) -> ListWorkflowExecutionsResponse:
-    request = ListWorkflowExecutionsRequest(
+) -> api.ListWorkflowExecutionsResponse:
+    request = api.ListWorkflowExecutionsRequest(
         namespace=connection.namespace, query=condition, page_size=page_size, next_page_token=token
     )
-    return await connection.ask(
-        lambda client: client.workflow_service.list_workflow_executions(
-            request, retry=True, timeout=connection.rpc_timeout
-        )
-    )
+    return await connection.read(lambda service: service.list_workflow_executions, request)
 
 
 async def close_event(
     connection: Connection, workflow_id: str, run_id: str, *, wait_seconds: float = 0
 ) -> HistoryEvent | None:
-    """Of exactly this run; None if it is still running after `wait_seconds`."""
-    request = GetWorkflowExecutionHistoryRequest(
+    """The last event of exactly this run; None if it is still running after `wait_seconds`."""
+    request = api.GetWorkflowExecutionHistoryRequest(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
         wait_new_event=bool(wait_seconds),
@@ -153,7 +134,7 @@ async def close_event(
     )
     timeout = timedelta(seconds=wait_seconds) if wait_seconds else connection.rpc_timeout
 
-    async def ask(client: Client) -> GetWorkflowExecutionHistoryResponse | None:
+    async def ask(client: Client) -> api.GetWorkflowExecutionHistoryResponse | None:
         try:
             return await client.workflow_service.get_workflow_execution_history(
                 request, retry=not wait_seconds, timeout=timeout
@@ -261,8 +242,13 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
     """In Temporal's query language. Raises Rejected for unusable values."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
-    if wanted.run:
-        yield from _by_run(wanted.run)
+    # `workflow-id/run-id` names one run; any other text is a prefix of workflow ids.
+    run = parse_run(wanted.run)
+    if run.first_run_id:
+        yield f"WorkflowId = {_value(run.workflow_id)}"
+        yield f"RunId = {_value(run.first_run_id)}"
+    elif wanted.run:
+        yield f"WorkflowId STARTS_WITH {_value(wanted.run)}"
     if wanted.states:
         statuses = sorted(
             word for state, word in STATES.values() if state in wanted.states and word != PAUSED
@@ -274,16 +260,6 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
         yield f"StartTime < {_time(wanted.started_before)}"
     if wanted.engine_query.strip():
         yield f"({_closed(wanted.engine_query)})"
-
-
-def _by_run(text: str) -> Iterator[str]:
-    """`workflow-id/run-id` names one run; any other text is a prefix of workflow ids."""
-    run = parse_run(text)
-    if not run.first_run_id:
-        yield f"WorkflowId STARTS_WITH {_value(text)}"
-        return
-    yield f"WorkflowId = {_value(run.workflow_id)}"
-    yield f"RunId = {_value(run.first_run_id)}"
 
 
 def _value(text: str) -> str:
@@ -314,23 +290,20 @@ def _closed(query: str) -> str:
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
     state, label = STATES.get(info.status, UNKNOWN)
+    try:
+        key = UUID(memo_key(info))
+    except ValueError:
+        key = None
     return ListedRun(
         run_id=str(run_of(info)),
         workflow=info.type.name,
         state=state,
         told_state=label,
-        key=_key(info),
+        key=key,
         started_at=moment(info.start_time),
         finished_at=moment(info.close_time),
         details=_details(info),
     )
-
-
-def _key(info: WorkflowExecutionInfo) -> UUID | None:
-    try:
-        return UUID(memo_key(info))
-    except ValueError:
-        return None
 
 
 def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:

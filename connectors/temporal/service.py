@@ -1,42 +1,63 @@
 """Operations on a Temporal service's runs; importing this module imports the SDK."""
 
 import time
+from datetime import timedelta
+from string import Formatter
 from typing import Any
 from uuid import UUID
 
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeWorkflowExecutionResponse
+from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
+from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeWorkflowExecutionResponse,
+    StartWorkflowExecutionRequest,
+    StartWorkflowExecutionResponse,
+)
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started, WorkflowRef
+from connectors.temporal import runs
 from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection import Connection
-from connectors.temporal.runs import (
-    TIME_IS_UP,
-    LatestRuns,
-    TemporalRun,
-    close_event,
-    continued_as,
-    describe,
-    list_runs,
-    parse_run,
-    payload_of,
-    values_of,
+from connectors.temporal.connection import IDENTITY, Connection
+from connectors.temporal.runs import TemporalRun
+from connectors.temporal.settings import (
+    EXECUTION_ID,
+    METADATA_KEY,
+    WORKFLOW,
+    ServiceSettings,
+    TemporalSettings,
+    placeholders_in,
+    settings_of,
 )
-from connectors.temporal.settings import settings_of
-from connectors.temporal.starting import find_run, start_run
 from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
 
+LEEWAY_SECONDS = 60.0
+"""Beyond the execution's timeout, for a cancelled run's cleanup."""
+REUSE = {
+    "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+    "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
+    "reject_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
+}
+CONFLICT = {
+    "fail": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+    "use_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
+    "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
+}
+RUNS_PER_PAGE = 500
+MOST_PAGES = 20
 SHORTEST_WAIT_SECONDS = 0.05
-"""The shortest time limit of a request that waits for a run's end."""
 REASON_LIMIT = 1_000
 CANCELLED = "Cancelled in the workflow catalogue."
 TERMINATED = "It did not follow its cancellation in time."
 NO_POLLER = "no poller seen"
-"""Part of the service's error where a task queue has had no worker for a while."""
+"""Part of the service's error when a task queue has had no worker for a while."""
 
 
 class TemporalService:
@@ -46,65 +67,124 @@ class TemporalService:
         self._config = config
         self.connection = Connection(config)
         self.pollers = Pollers(self.connection)
-        self._latest = LatestRuns()
+        self._latest = runs.LatestRuns()
 
     def __repr__(self) -> str:
         return f"TemporalService({self._config.host_port}, {self._config.namespace})"
 
     async def reach(self) -> None:
-        """Verify address, namespace and credentials by the cheapest call."""
-        connection = self.connection
-        request = DescribeNamespaceRequest(namespace=connection.namespace)
-        await connection.ask(
-            lambda client: client.workflow_service.describe_namespace(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-        )
+        request = DescribeNamespaceRequest(namespace=self.connection.namespace)
+        await self.connection.read(lambda service: service.describe_namespace, request)
 
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
-        return await start_run(self.connection, self._config, workflow, arguments, key=key)
+        """Raises Rejected if a run of another key has the workflow id."""
+        if METADATA_KEY not in workflow.metadata:
+            raise NotFound(f"The definitions of this source have no workflow {workflow.id}.")
+        settings = settings_of(workflow.metadata)
+        workflow_id = _workflow_id(settings, workflow, arguments, key)
+        if not settings.id_is_ours and (found := await self._find_under(workflow, workflow_id, key)):
+            return found
+        request = _request(self._config, settings, workflow, arguments, workflow_id=workflow_id, key=key)
+
+        async def send(client: Client) -> StartWorkflowExecutionResponse | None:
+            # Retries are safe: the service deduplicates by the request id.
+            try:
+                return await client.workflow_service.start_workflow_execution(
+                    request, retry=True, timeout=self.connection.rpc_timeout
+                )
+            except RPCError as error:
+                if error.status != RPCStatusCode.ALREADY_EXISTS:
+                    raise
+            return None
+
+        if (answer := await self.connection.ask(send, repeatable=False)) is not None:
+            run = TemporalRun(workflow_id, answer.first_execution_run_id or answer.run_id)
+            raw = {"workflow_id": workflow_id, "run_id": answer.run_id, "started": answer.started}
+            return Started(run_id=str(run), raw=raw)
+        if found := await self._find_under(workflow, workflow_id, key):
+            return found
+        raise Rejected(
+            f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
+            "its workflow id policies do not allow another one."
+        )
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        return await find_run(self.connection, workflow, arguments, key=key)
+        """By workflow id; where that does not follow from the key, among the workflow's runs."""
+        settings = settings_of(workflow.metadata)
+        try:
+            workflow_id = _workflow_id(settings, workflow, arguments, key)
+        except Rejected:
+            # These are not the arguments of the start, or the start was never sent.
+            found = None
+        else:
+            found = await self._find_under(workflow, workflow_id, key)
+        if found is not None or set(placeholders_in(settings.workflow_id)) - {WORKFLOW} == {EXECUTION_ID}:
+            return found
+        # The template may have changed since the start.
+        return await self._find_listed(workflow, f"WorkflowType = {runs.quoted(workflow.id)}", key)
+
+    async def _find_under(self, workflow: WorkflowRef, workflow_id: str, key: UUID) -> Started | None:
+        """The key's run among those that have or had the workflow id."""
+        try:
+            latest = await runs.describe(self.connection, TemporalRun(workflow_id, ""))
+        except NotFound:
+            return None
+        info, requests = latest.workflow_execution_info, latest.workflow_extended_info.request_id_infos
+        attached = not settings_of(workflow.metadata).id_is_ours and str(key) in requests
+        # A run to which the start attached itself counts, whatever its workflow type.
+        if attached or _was_started_as(info, workflow, key):
+            return _found(info)
+        return await self._find_listed(workflow, f"WorkflowId = {runs.quoted(workflow_id)}", key)
+
+    async def _find_listed(self, workflow: WorkflowRef, condition: str, key: UUID) -> Started | None:
+        page = b""
+        for _ in range(MOST_PAGES):
+            answer = await runs.list_page(self.connection, condition, page_size=RUNS_PER_PAGE, token=page)
+            for info in answer.executions:
+                if _was_started_as(info, workflow, key):
+                    return _found(info)
+            if not (page := answer.next_page_token):
+                return None
+        raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        named = parse_run(run.run_id)
-        answer = await describe(self.connection, named)
+        named = runs.parse_run(run.run_id)
+        answer = await runs.describe(self.connection, named)
         execution = answer.workflow_execution_info.execution
         self._latest.note(named, execution.run_id)
         if answer.workflow_execution_info.status not in GOES_ON:
-            event = await close_event(self.connection, execution.workflow_id, execution.run_id)
+            event = await runs.close_event(self.connection, execution.workflow_id, execution.run_id)
             # The run may have continued as new between the two answers.
-            if event is not None and not continued_as(event):
+            if event is not None and not runs.continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)
         query = settings_of(run.workflow.metadata).progress_query
         return running(answer, await progress_of(self.connection, self.pollers, answer, query))
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
         """Long-poll for the run's end, then `poll`."""
-        named = parse_run(run.run_id)
+        named = runs.parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
         while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
-            event = await close_event(
+            event = await runs.close_event(
                 self.connection, named.workflow_id, self._latest.of(named), wait_seconds=left
             )
-            if event is None or not (next_run := continued_as(event)):
+            if event is None or not (next_run := runs.continued_as(event)):
                 break
             self._latest.note(named, next_run)
         return await self.poll(run)
 
     async def cancel(self, run: RunRef) -> None:
-        connection, named = self.connection, parse_run(run.run_id)
+        connection, named = self.connection, runs.parse_run(run.run_id)
         # The service accepts the cancellation of a run that has ended, and ignores it.
-        _refuse_ended(await describe(connection, named), "cancelled")
+        _refuse_ended(await runs.describe(connection, named), "cancelled")
         await connection.ask(
             lambda client: _handle(client, named).cancel(reason=CANCELLED, rpc_timeout=connection.rpc_timeout)
         )
 
     async def terminate(self, run: RunRef) -> None:
-        connection, named = self.connection, parse_run(run.run_id)
+        connection, named = self.connection, runs.parse_run(run.run_id)
         timeout = connection.rpc_timeout
         try:
             await connection.ask(
@@ -112,12 +192,12 @@ class TemporalService:
             )
         except NotFound:
             # The service answers the same for a run that has ended.
-            _refuse_ended(await describe(connection, named), "terminated")
+            _refuse_ended(await runs.describe(connection, named), "terminated")
             raise
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
         """A worker's answer, also for a run that has ended. Raises Unreachable without a worker."""
-        described = await describe(self.connection, parse_run(run.run_id))
+        described = await runs.describe(self.connection, runs.parse_run(run.run_id))
         task_queue = described.execution_config.task_queue.name
         if not await self.pollers.listen(task_queue):
             raise Unreachable(f"{no_worker_on(task_queue)} A run cannot answer without one.")
@@ -134,7 +214,7 @@ class TemporalService:
                 words = " ".join(printable(error.message).split())
                 refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
             except RPCError as error:
-                if error.status in TIME_IS_UP:
+                if error.status in runs.TIME_IS_UP:
                     refusal = Unreachable(
                         f"No worker on the task queue {task_queue} answered in time: busy, or gone."
                     )
@@ -147,13 +227,11 @@ class TemporalService:
             raise refusal
 
         answer = await self.connection.ask(ask)
-        return values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
+        return runs.values_of([] if answer is None else [answer.payload], limit=self._config.max_output_bytes)
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        """Deliver a signal, which the service stores until a worker takes it.
-
-        Raises NotFound if the run has ended, OutcomeUnknown if the service may have taken it.
-        """
+        """Deliver a signal, which the service stores until a worker takes it. Raises NotFound if the run has
+        ended, OutcomeUnknown if the service may have taken it."""
         try:
             await self._send_signal(run, name, arguments)
         except NotFound:
@@ -161,7 +239,7 @@ class TemporalService:
             await self._send_signal(run, name, arguments)
 
     async def _send_signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        described = await describe(self.connection, parse_run(run.run_id))
+        described = await runs.describe(self.connection, runs.parse_run(run.run_id))
         inputs, timeout = _inputs(arguments), self.connection.rpc_timeout
         await self.connection.ask(
             lambda client: _handle_of(client, described).signal(name, args=inputs, rpc_timeout=timeout),
@@ -169,7 +247,7 @@ class TemporalService:
         )
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str) -> RunPage:
-        return await list_runs(self.connection, wanted, page_size=page_size, cursor=cursor)
+        return await runs.list_runs(self.connection, wanted, page_size=page_size, cursor=cursor)
 
     async def aclose(self) -> None:
         await self.connection.aclose()
@@ -181,7 +259,6 @@ def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
 
 
 def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
-    """The handle of exactly this run, not of its continuations."""
     execution = described.workflow_execution_info.execution
     return client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
 
@@ -193,4 +270,100 @@ def _handle(client: Client, run: TemporalRun) -> WorkflowHandle[Any, Any]:
 
 def _inputs(arguments: dict[str, Any]) -> list[RawValue]:
     """All arguments as one object; none for handlers without input."""
-    return [RawValue(payload_of(arguments))] if arguments else []
+    return [RawValue(runs.payload_of(arguments))] if arguments else []
+
+
+def _workflow_id(
+    settings: TemporalSettings, workflow: WorkflowRef, arguments: dict[str, Any], key: UUID
+) -> str:
+    values = {**settings.workflow_id_defaults, **arguments, EXECUTION_ID: str(key), WORKFLOW: workflow.id}
+    filled = ""
+    for text, name, _, _ in Formatter().parse(settings.workflow_id):
+        filled += text
+        if name is not None:
+            value = values.get(name)
+            if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+                raise Rejected(
+                    f"The workflow id is made of the argument {name}, which must be a text or a number."
+                )
+            filled += str(value)
+    if len(filled) > runs.WORKFLOW_ID_LIMIT or not filled.isprintable():
+        raise Rejected(
+            f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
+            f"have up to {runs.WORKFLOW_ID_LIMIT} printable characters."
+        )
+    return filled
+
+
+def _request(
+    config: ServiceSettings,
+    settings: TemporalSettings,
+    workflow: WorkflowRef,
+    arguments: dict[str, Any],
+    *,
+    workflow_id: str,
+    key: UUID,
+) -> StartWorkflowExecutionRequest:
+    task_queue = settings.task_queue or config.default_task_queue
+    if not task_queue:
+        raise Rejected(f"The definition of {workflow.id} names no task queue, and neither does the source.")
+    request = StartWorkflowExecutionRequest(
+        namespace=config.namespace,
+        workflow_id=workflow_id,
+        workflow_type=WorkflowType(name=workflow.id),
+        task_queue=TaskQueue(name=task_queue),
+        input=Payloads(payloads=[runs.payload_of(value) for value in _inputs_of(settings, arguments)]),
+        identity=IDENTITY,
+        request_id=str(key),
+        memo=Memo(fields={runs.MEMO_KEY: runs.payload_of(str(key))}),
+        workflow_id_reuse_policy=REUSE[
+            settings.id_reuse_policy or ("reject_duplicate" if settings.id_is_ours else "allow_duplicate")
+        ],
+        workflow_id_conflict_policy=CONFLICT[settings.id_conflict_policy or "fail"],
+    )
+    if settings.id_conflict_policy == "use_existing":
+        # Records this key on the existing run.
+        request.on_conflict_options.CopyFrom(OnConflictOptions(attach_request_id=True))
+    _set_timeouts(request, config, settings, workflow)
+    return request
+
+
+def _set_timeouts(
+    request: StartWorkflowExecutionRequest,
+    config: ServiceSettings,
+    settings: TemporalSettings,
+    workflow: WorkflowRef,
+) -> None:
+    longest = config.default_execution_timeout_seconds
+    if workflow.timeout_seconds is not None:
+        longest = workflow.timeout_seconds + max(LEEWAY_SECONDS, config.cancel_grace_seconds)
+    if settings.execution_timeout is not None:
+        longest = min(longest, settings.execution_timeout)
+    request.workflow_execution_timeout.FromTimedelta(timedelta(seconds=longest))
+    if settings.run_timeout is not None:
+        request.workflow_run_timeout.FromTimedelta(timedelta(seconds=settings.run_timeout))
+    if settings.task_timeout is not None:
+        request.workflow_task_timeout.FromTimedelta(timedelta(seconds=settings.task_timeout))
+
+
+def _inputs_of(settings: TemporalSettings, arguments: dict[str, Any]) -> list[Any]:
+    match settings.input:
+        case "none":
+            return []
+        case "positional":
+            given = [arguments.get(name) for name in settings.input_order]
+            # Omitted trailing arguments take the workflow's defaults.
+            while given and given[-1] is None:
+                given.pop()
+            return given
+    return [arguments]
+
+
+def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUID) -> bool:
+    return info.type.name == workflow.id and runs.memo_key(info) == str(key)
+
+
+def _found(info: WorkflowExecutionInfo) -> Started:
+    execution = info.execution
+    raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
+    return Started(run_id=str(runs.run_of(info)), raw=raw)

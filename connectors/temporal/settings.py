@@ -14,24 +14,14 @@ from pydantic import (
     model_validator,
 )
 
+from connectors import settings
 from connectors.errors import Misconfigured
 from connectors.network.policy import address_objection
-from connectors.settings import (
-    FieldProblem,
-    HeaderSecret,
-    OAuthAudience,
-    OAuthClientId,
-    OAuthClientSecret,
-    OAuthScope,
-    OAuthUrl,
-    SourceConfig,
-    hint,
-)
+from connectors.settings import FieldProblem, SourceConfig, hint
 
 USUAL_PORT = 7233
 TLS = hint(group="TLS")
 TRUST = hint(address=True, group="TLS")
-"""TLS trust decides who receives the key."""
 OAUTH = hint(group="OAuth")
 REQUESTS = hint(group="Requests and retries")
 RUNS = hint(group="Limits of runs")
@@ -84,7 +74,7 @@ class ServiceSettings(SourceConfig):
     environment: Literal["local", "remote"] = Field(
         default="local",
         title="Environment",
-        description="local: TLS only where it is asked for below; remote: TLS unless it is switched off.",
+        description="local: TLS only if a field below requires it; remote: TLS unless it is switched off.",
         json_schema_extra=hint(address=True),
     )
     tls: bool | None = Field(
@@ -97,7 +87,7 @@ class ServiceSettings(SourceConfig):
         default="",
         title="Client certificate file",
         description="PEM file on this server, for services that want mutual TLS. A renewed file is picked "
-        "up by itself.",
+        "up automatically.",
         json_schema_extra=TLS,
     )
     tls_key_file: str = Field(
@@ -127,16 +117,16 @@ class ServiceSettings(SourceConfig):
         "your own making give its authority as the CA file and its name as the server name.",
         json_schema_extra=TLS,
     )
-    api_key: HeaderSecret = Field(
+    api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
         description="Of Temporal Cloud, or of a gateway that asks for one; sent as a bearer token.",
     )
-    oauth_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
-    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=OAUTH)
-    oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
-    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
-    oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
+    oauth_url: settings.OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
+    oauth_client_id: settings.OAuthClientId = Field(default="", json_schema_extra=OAUTH)
+    oauth_client_secret: settings.OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
+    oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=OAUTH)
+    oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=OAUTH)
     timeout_seconds: float = Field(
         default=5.0,
         gt=0,
@@ -266,15 +256,12 @@ class TemporalSettings(BaseModel):
     input: Literal["object", "none", "positional"] = "object"
     """All arguments as one object, nothing, or each separately in `input_order`."""
     input_order: list[str] = Field(default_factory=list)
-    """Names of arguments, for positional input."""
     progress_query: str = Field(default="", max_length=255)
     """Query for the workflow's progress; empty: heartbeats show it."""
     execution_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
     """Seconds for the chain of runs; None: until the execution's deadline."""
     run_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """Seconds for one run of the chain."""
     task_timeout: float | None = Field(default=None, gt=0, le=120)
-    """Seconds for one workflow task."""
 
     @field_validator("workflow_id")
     @classmethod

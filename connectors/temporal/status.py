@@ -9,15 +9,7 @@ from typing import Any
 from cachetools import TTLCache
 from google.protobuf.json_format import MessageToDict
 from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.enums.v1 import (
-    EventType,
-    PendingWorkflowTaskState,
-    QueryRejectCondition,
-    RetryState,
-    TaskQueueType,
-    TimeoutType,
-    WorkflowExecutionStatus,
-)
+from temporalio.api.enums import v1 as enums
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.query.v1 import WorkflowQuery
@@ -35,8 +27,8 @@ from connectors.protocol import RunSnapshot, RunState
 from connectors.temporal.connection import Connection
 from connectors.temporal.runs import attributes_of, is_readable, moment, run_of, values_of
 
-RUNNING = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
-PAUSED = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
+RUNNING = enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+PAUSED = enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
 GOES_ON = (RUNNING, PAUSED)
 DETAILS_BYTES = 100_000
 MESSAGE_LIMIT = 500
@@ -54,14 +46,14 @@ DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
-    TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
-    TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker took it in time",
-    TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, in all its attempts",
-    TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it sent no heartbeat in time",
+    enums.TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
+    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker took it in time",
+    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, in all its attempts",
+    enums.TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it sent no heartbeat in time",
 }
 GAVE_UP = {
-    RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all its attempts",
-    RetryState.RETRY_STATE_TIMEOUT: " until its time was up",
+    enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all its attempts",
+    enums.RetryState.RETRY_STATE_TIMEOUT: " until its time was up",
 }
 
 
@@ -79,24 +71,18 @@ class Pollers:
         self._found: TTLCache[str, bool] = TTLCache(MOST_QUEUES, REMEMBERED_SECONDS)
 
     async def listen(self, task_queue: str) -> bool:
-        if (found := self._found.get(task_queue)) is None:
-            found = self._found[task_queue] = await self._ask(task_queue)
-        return found
-
-    async def _ask(self, task_queue: str) -> bool:
-        connection = self._connection
+        if (found := self._found.get(task_queue)) is not None:
+            return found
         request = DescribeTaskQueueRequest(
-            namespace=connection.namespace,
+            namespace=self._connection.namespace,
             task_queue=TaskQueue(name=task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            task_queue_type=enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
         oldest = datetime.now(UTC) - SEEN_WITHIN
-        answer = await connection.ask(
-            lambda client: client.workflow_service.describe_task_queue(
-                request, retry=True, timeout=connection.rpc_timeout
-            )
-        )
-        return any(poller.last_access_time.ToDatetime(UTC) >= oldest for poller in answer.pollers)
+        answer = await self._connection.read(lambda service: service.describe_task_queue, request)
+        listens = any(poller.last_access_time.ToDatetime(UTC) >= oldest for poller in answer.pollers)
+        self._found[task_queue] = listens
+        return listens
 
 
 def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> RunSnapshot:
@@ -118,24 +104,24 @@ def ended(
     output: Any = None
     error, raw = "", {}
     match event.event_type:
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
             state = RunState.COMPLETED
             output = values_of(attributes.result.payloads, limit=output_bytes)
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
             state, error = RunState.FAILED, words_of_failure(attributes.failure)
             raw = {"failure": failure_as_json(attributes.failure)}
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
             state, error = RunState.FAILED, _timed_out(answer, attributes.retry_state)
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
             state, error = RunState.CANCELLED, "The workflow was cancelled at Temporal."
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
+        case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
             reason, by = printable(attributes.reason), printable(attributes.identity)
             words = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
             state, error = RunState.CANCELLED, shorten_error(f"{words}: {reason}" if reason else f"{words}.")
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case other:
-            raise InvalidAnswer(f"The run's last event is {EventType.Name(other)}, which is no end.")
+            raise InvalidAnswer(f"The run's last event is {enums.EventType.Name(other)}, which is no end.")
     return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
 
 
@@ -147,19 +133,19 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
         if limit.seconds > 0
     ]
     limit = f" of {min(limits):g} s" if limits else ""
-    again = ", in all its attempts" if retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED else ""
+    again = (
+        ", in all its attempts"
+        if retry_state == enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
+        else ""
+    )
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
 
 
 def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
     info = answer.workflow_execution_info
     created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
-    return {
-        "created_at": created,
-        # The start of the first run in the chain.
-        "started_at": created,
-        "finished_at": moment(info.close_time),
-    }
+    # The chain starts with its first run.
+    return {"created_at": created, "started_at": created, "finished_at": moment(info.close_time)}
 
 
 def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
@@ -170,7 +156,7 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
         "first_run_id": run_of(info).first_run_id,
         "type": info.type.name,
         "task_queue": answer.execution_config.task_queue.name,
-        "status": WorkflowExecutionStatus.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_"),
+        "status": enums.WorkflowExecutionStatus.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_"),
         "history_length": info.history_length,
         "pending_activities": [
             {"type": activity.activity_type.name, "attempt": activity.attempt}
@@ -194,12 +180,11 @@ async def progress_of(
 
 
 async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionResponse) -> str | None:
-    """Why the run makes no progress: no worker, or one that fails."""
     task = answer.pending_workflow_task
-    if task.attempt > 1 and not _waits(answer):
-        return f"Its worker failed to continue it; this is attempt {task.attempt}."
-    if not _waits(answer):
-        return None
+    scheduled = enums.PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
+    if not answer.HasField("pending_workflow_task") or task.state != scheduled:
+        failed = f"Its worker failed to continue it; this is attempt {task.attempt}."
+        return failed if task.attempt > 1 else None
     task_queue = answer.execution_config.task_queue.name
     if not await pollers.listen(task_queue):
         return no_worker_on(task_queue)
@@ -208,18 +193,13 @@ async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionRespon
     return None
 
 
-def _waits(answer: DescribeWorkflowExecutionResponse) -> bool:
-    scheduled = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
-    return answer.HasField("pending_workflow_task") and answer.pending_workflow_task.state == scheduled
-
-
 async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse, query: str) -> Any:
     execution = answer.workflow_execution_info.execution
     request = QueryWorkflowRequest(
         namespace=connection.namespace,
         execution=WorkflowExecution(workflow_id=execution.workflow_id, run_id=execution.run_id),
         query=WorkflowQuery(query_type=query),
-        query_reject_condition=QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
+        query_reject_condition=enums.QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
     )
     limit = min(connection.rpc_timeout.total_seconds(), QUERY_SECONDS)
     # The SDK's handle would retry a query that a busy worker did not answer.
@@ -292,12 +272,12 @@ def words_of_failure(failure: Failure) -> str:
 
 
 def failure_as_json(failure: Failure) -> dict[str, Any]:
-    """With stack traces, for the record."""
     whole: dict[str, Any] = MessageToDict(failure, preserving_proto_field_name=True)
     level: Any = whole
     for link in _chain(failure):
         if link.HasField("application_failure_info") and "details" in level["application_failure_info"]:
-            level["application_failure_info"]["details"] = _details(link)
+            payloads = link.application_failure_info.details.payloads
+            level["application_failure_info"]["details"] = values_of(payloads, limit=FAILURE_BYTES)
         if not isinstance(level := level.get("cause"), dict):
             break
     return whole
@@ -348,7 +328,3 @@ def _bracketed(details: Sequence[Payload]) -> str:
         return "(with details that are no JSON)"
     values = values_of(details, limit=FAILURE_BYTES)
     return f"(details: {shorten(json.dumps(values, ensure_ascii=False), DETAILS_LIMIT)})"
-
-
-def _details(link: Failure) -> Any:
-    return values_of(link.application_failure_info.details.payloads, limit=FAILURE_BYTES)

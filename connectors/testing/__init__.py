@@ -1,8 +1,6 @@
-"""The contract of every connector, as tests to subclass, also for other packages.
-
-Write an `EngineHarness` for the engine, and a subclass of `ConnectorContract` with a fixture `harness`. It
-needs pytest with pytest-asyncio in its mode "auto".
-"""
+"""The contract of every connector, as tests to subclass, also for other packages. Write an `EngineHarness`
+for the engine, and a subclass of `ConnectorContract` with a fixture `harness`. It needs pytest with
+pytest-asyncio in its mode "auto"."""
 
 from connectors.testing.contract import ConnectorContract
 from connectors.testing.harness import (

@@ -40,8 +40,6 @@ PORTS = range(
 _turns = itertools.count(os.getpid())
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 _FIELDS = (
     *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
     *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
@@ -132,7 +130,7 @@ async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
             server.close()
         for task, writer in serving.items():
             task.cancel()
-            # A task that is cancelled before its first step does not get to close it.
+            # A task that is cancelled before its first step cannot close it.
             writer.transport.abort()
         await asyncio.gather(*serving, return_exceptions=True)
 
@@ -198,10 +196,8 @@ class Interaction:
 
 
 class EngineHarness(ABC):
-    """A real engine, and connectors to it and to worse ones.
-
-    The defaults suit an engine with one port, credentials and JSON over HTTP.
-    """
+    """A real engine, and connectors to it and to worse ones. The defaults suit an engine with one port,
+    credentials and JSON over HTTP."""
 
     completing: Sample
     """Ends soon, with an output."""
@@ -216,20 +212,16 @@ class EngineHarness(ABC):
     """Not at the engine, with an id of the engine's form."""
     deadline_seconds = DEADLINE_SECONDS
     """The longest time in which the engine ends a run or lists it."""
-
     has_credentials = True
     """False: the engine has no access control, so neither wrong credentials nor secrets exist."""
     secrets: frozenset[str] = frozenset()
     """All credentials of the connectors made here."""
-
     ports = 1
     """How many the engine listens on; with more than one, override `connector_at_ports`."""
     garbage: Mapping[str, bytes] = GARBAGE
-    """HTTP answers that the engine never gives, by their names in failed tests.
-
-    Add answers that are almost right, remove those that the engine may mean. Empty: no engine that answers
-    with garbage can be made, and those tests do not apply.
-    """
+    """HTTP answers that the engine never gives, by their names in failed tests. Add answers that are almost
+    right, remove those that the engine may mean. Empty: no engine that answers with garbage can be made, and
+    those tests do not apply."""
 
     query: Interaction | None = None
     """Needed if runs can be queried."""
@@ -265,9 +257,7 @@ class EngineHarness(ABC):
 
     async def connectors_with_garbage(self) -> AsyncGenerator[tuple[str, Connector]]:
         """The name of each piece of `garbage`, and a connector whose engine answers with it until the next.
-
-        Override this for an engine without HTTP; the names decide what tests expect.
-        """
+        Override this for an engine without HTTP; the names decide what tests expect."""
         answers = [b""]
 
         def answer(asked: Asked) -> bytes:
@@ -362,7 +352,7 @@ async def outcome(
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:
     """The first truthy answer, as engines record some things late."""
     async with asyncio.timeout(seconds):
-        while not (answer := await ask()):  # noqa: ASYNC110 - the engine tells only who asks
+        while not (answer := await ask()):  # noqa: ASYNC110 - engines have to be polled
             await asyncio.sleep(POLL_SECONDS)
         return answer
 

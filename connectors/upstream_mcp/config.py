@@ -4,24 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from connectors.settings import (
-    REQUESTS,
-    CaFile,
-    FieldProblem,
-    HeaderSecret,
-    MaxResponseBytes,
-    OAuthAudience,
-    OAuthClientId,
-    OAuthClientSecret,
-    OAuthScope,
-    OAuthUrl,
-    OptionalEndpoint,
-    OptionalUrl,
-    RequestTimeoutSeconds,
-    SourceConfig,
-    VerifyTls,
-    hint,
-)
+from connectors import settings
+from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 from connectors.simplified.config import HttpWord, KeyHeader, SimplifiedConfig
 
 MAX_SECONDS = 2_592_000
@@ -48,13 +32,13 @@ class McpConfig(SourceConfig):
         title="Transport",
         description="http: a server at a URL (Streamable HTTP). stdio: a program that is started here.",
     )
-    url: OptionalEndpoint = Field(
+    url: settings.OptionalEndpoint = Field(
         default="",
         title="URL",
         description="The server's endpoint, such as https://mcp.example.com/mcp. Needed for http only.",
         json_schema_extra=hint(address=True, only_if=HTTP),
     )
-    bearer_token: HeaderSecret = Field(
+    bearer_token: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Token or API key",
         description="Sent with every request over HTTP. Empty: the header is left out.",
@@ -73,13 +57,15 @@ class McpConfig(SourceConfig):
         description="The header that carries the token, such as X-API-Key.",
         json_schema_extra=hint(group="Authorization", only_if=HTTP),
     )
-    oauth_url: OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth", only_if=HTTP))
-    oauth_client_id: OAuthClientId = Field(default="", json_schema_extra=OAUTH)
-    oauth_client_secret: OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
-    oauth_audience: OAuthAudience = Field(default="", json_schema_extra=OAUTH)
-    oauth_scope: OAuthScope = Field(default="", json_schema_extra=OAUTH)
-    verify_tls: VerifyTls = Field(default=True, json_schema_extra=hint(only_if=HTTP))
-    ca_file: CaFile = Field(default="", json_schema_extra=hint(only_if=HTTP))
+    oauth_url: settings.OAuthUrl = Field(
+        default="", json_schema_extra=hint(address=True, group="OAuth", only_if=HTTP)
+    )
+    oauth_client_id: settings.OAuthClientId = Field(default="", json_schema_extra=OAUTH)
+    oauth_client_secret: settings.OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
+    oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=OAUTH)
+    oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=OAUTH)
+    verify_tls: settings.VerifyTls = Field(default=True, json_schema_extra=hint(only_if=HTTP))
+    ca_file: settings.CaFile = Field(default="", json_schema_extra=hint(only_if=HTTP))
     command: str = Field(
         default="",
         max_length=100,
@@ -108,7 +94,7 @@ class McpConfig(SourceConfig):
         description="The same for secrets, one NAME=value a line.",
         json_schema_extra=hint(only_if=STDIO, multiline=True),
     )
-    request_timeout_seconds: RequestTimeoutSeconds = Field(
+    request_timeout_seconds: settings.RequestTimeoutSeconds = Field(
         default=30.0,
         description="For connecting, listing tools and asking for a run's status.",
     )
@@ -121,7 +107,7 @@ class McpConfig(SourceConfig):
         "progress notification. The workflow's own timeout ends it as well.",
         json_schema_extra=REQUESTS,
     )
-    max_response_bytes: MaxResponseBytes = 10_000_000
+    max_response_bytes: settings.MaxResponseBytes = 10_000_000
 
     @field_validator("secret_environment")
     @classmethod
@@ -148,7 +134,6 @@ class McpConfig(SourceConfig):
 
 
 def variables(config: McpConfig) -> dict[str, str]:
-    """All environment variables of the command."""
     return _as_dict(config.environment) | secret_variables(config)
 
 
@@ -218,17 +203,17 @@ class McpSourceConfig(McpConfig):
         ge=1.0,
         le=3600,
         title="Shortest polling interval (s)",
-        description="A listed workflow's run is never asked for its status more often than this.",
+        description="The status of a listed workflow's run is requested no more often than this.",
         json_schema_extra=LISTED,
     )
-    rest_base_url: OptionalUrl = Field(
+    rest_base_url: settings.OptionalUrl = Field(
         default="",
         title="HTTP API for runs",
         description="Base URL of a simplified workflow API that runs the listed workflows instead of the "
         "start, status and cancel tools. Empty: the tools run them.",
         json_schema_extra=hint(address=True, group=LISTED_GROUP, only_if=LISTS),
     )
-    rest_api_key: HeaderSecret = Field(
+    rest_api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Key of that API",
         description="Sent to it in the Authorization header, after the word Api-Key.",

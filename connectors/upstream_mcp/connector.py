@@ -1,18 +1,19 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unsupported
-from connectors.network.redaction import Redactor, printable, shorten
+from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
+from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -25,14 +26,15 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.simplified.answers import walk_listing
+from connectors.simplified.answers import read_listing, read_snapshot, read_started, run_id_of, walk_listing
+from connectors.simplified.connector import SimplifiedConnector
 from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
 from connectors.upstream_mcp.conversation import OnProgress, TransportFailures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
-from connectors.upstream_mcp.listed_workflows import ListedWorkflows, is_listed
 from connectors.upstream_mcp.session import McpSession, OpenTransport
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
 from connectors.upstream_mcp.tools import (
+    METADATA_KEY,
     ServerTasks,
     argument_headers,
     created_task,
@@ -44,6 +46,16 @@ from connectors.upstream_mcp.tools import (
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
 PROGRESS_CHARACTERS = 500
+PREFIX = "workflow:"
+"""Of listed workflows' ids; tools' ids are their names, which contain no colon."""
+LONGEST_ID = 255
+LISTED = {"offered_as": "workflow"}
+LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
+WORDS_LIMIT = 500
+DEPTH = 250
+"""As in listings over HTTP, so that a deep schema does not fail the listing."""
+UNKNOWN = {"not_found", "notfound", "404"}
+"""Lower-case error codes for an unknown workflow or run."""
 
 
 class McpConnector:
@@ -92,7 +104,7 @@ class McpConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        def tell(progress: float, total: float | None, message: str | None) -> None:
+        def on_progress(progress: float, total: float | None, message: str | None) -> None:
             percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
             words = message or ("" if percent is not None else f"{progress:g}")
             shown = shorten(printable(self._redactor.text(words)), PROGRESS_CHARACTERS)
@@ -103,7 +115,7 @@ class McpConnector:
         answer = await self._call(
             {"name": workflow.id, "arguments": arguments} | as_task,
             headers=argument_headers(workflow, arguments),
-            on_progress=tell,
+            on_progress=on_progress,
         )
         if (task := created_task(answer)) is not None:
             return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)
@@ -131,11 +143,6 @@ class McpConnector:
         if run.run_id == str(run.key):
             raise Rejected("The call of the tool has already ended.")
         await self._tasks.cancel(run.run_id)
-
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        raise Unsupported("An MCP server cannot look a run up by the key of its start.")
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -207,6 +214,175 @@ class McpConnector:
         return tools, following or ""
 
 
+class CallTool(Protocol):
+    def __call__(
+        self, name: str, arguments: dict[str, Any], *, repeatable: bool
+    ) -> Awaitable[dict[str, Any]]:
+        """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
+        after which the server may have acted is OutcomeUnknown."""
+        ...
+
+
+class ListedWorkflows:
+    def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
+        self._config = config
+        self._call = call
+        api = config.runs_api
+        self._runner = RunsByTools(config, call) if api is None else SimplifiedConnector(api)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._runner.capabilities
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """The tools that list and run workflows, which are no workflows themselves."""
+        config = self._config
+        return frozenset({config.list_tool, config.start_tool, config.status_tool, config.cancel_tool})
+
+    async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
+        items = walk_listing(self._page, listing="The list of workflows", of="workflows")
+        async with aclosing(items):
+            async for position, item in items:
+                yield _as_ours(parse_definition(item, position=position), position)
+
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
+        return await self._runner.start(_as_theirs(workflow), arguments, key=key)
+
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        return await self._runner.poll(replace(run, workflow=_as_theirs(run.workflow)))
+
+    async def cancel(self, run: RunRef) -> None:
+        await self._runner.cancel(replace(run, workflow=_as_theirs(run.workflow)))
+
+    async def aclose(self) -> None:
+        await self._runner.aclose()
+
+    async def _page(self, cursor: str) -> tuple[list[Any], str]:
+        tool = self._config.list_tool
+        result = await self._call(tool, {"cursor": cursor} if cursor else {}, repeatable=True)
+        return read_listing(read_answer(result, tool=tool), LISTING_KEYS)
+
+
+def _as_ours(
+    item: WorkflowDefinition | RejectedDefinition, position: int
+) -> WorkflowDefinition | RejectedDefinition:
+    if isinstance(item, RejectedDefinition):
+        return item
+    ours = PREFIX + item.id
+    if len(ours) > LONGEST_ID:
+        reason = f"id: longer than {LONGEST_ID - len(PREFIX)} characters"
+        return RejectedDefinition(position=position, id=item.id, name=item.name, reason=reason)
+    return item.model_copy(update={"id": ours, "metadata": item.metadata | {METADATA_KEY: LISTED}})
+
+
+def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
+    return replace(workflow, id=workflow.id.removeprefix(PREFIX))
+
+
+class RunsByTools:
+    """The simplified workflow API by calls of tools."""
+
+    def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
+        self._config = config
+        self._call = call
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            idempotent_start=self._config.idempotent_starts,
+            can_cancel=bool(self._config.cancel_tool),
+            min_poll_seconds=self._config.min_poll_seconds,
+        )
+
+    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
+        tool, wanted = self._config.start_tool, {"workflow_id": workflow.id, "input": arguments}
+        if self._config.idempotent_starts:
+            wanted["idempotency_key"] = str(key)
+        result = await self._call(tool, wanted, repeatable=False)
+        try:
+            return _read_started(read_answer(result, tool=tool), workflow.id)
+        except InvalidAnswer as error:
+            raise OutcomeUnknown(error.message) from None
+
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        tool = self._config.status_tool
+        return read_snapshot(read_answer(await self._call(tool, _named(run), repeatable=True), tool=tool))
+
+    async def cancel(self, run: RunRef) -> None:
+        if not self._config.cancel_tool:
+            raise Unsupported("This server cannot cancel a run.")
+        result = await self._call(self._config.cancel_tool, _named(run), repeatable=True)
+        if result.get("isError"):
+            read_answer(result, tool=self._config.cancel_tool)
+
+    async def aclose(self) -> None:
+        """The session belongs to the connector."""
+
+
+def _read_started(answer: Any, workflow_id: str) -> Started:
+    """If a tool names the run `run_id`, `workflow_id` is the workflow's own id."""
+    if not isinstance(answer, dict):
+        return read_started(answer)
+    named = answer | {"workflow_id": run_id_of(answer, workflow_id)}
+    return replace(read_started(named), raw=answer)
+
+
+def _named(run: RunRef) -> dict[str, Any]:
+    return {"workflow_id": run.workflow.id, "run_id": run.run_id}
+
+
+def read_answer(result: dict[str, Any], *, tool: str) -> Any:
+    """A result's data. Raises Rejected or NotFound for an error, InvalidAnswer for a result without data."""
+    if result.get("isError"):
+        raise _refusal(result, tool)
+    if (structured := result.get("structuredContent")) is not None:
+        # Some SDKs wrap a function's return value in `result`.
+        is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
+        return structured["result"] if is_wrapped else structured
+    texts = _texts(result)
+    try:
+        # Some SDKs put each item of a list into a separate block.
+        answers = [parse_listing(text.encode("utf-8", "replace"), max_depth=DEPTH) for text in texts]
+    except UnreadableJSON as error:
+        raise InvalidAnswer(f"The tool {tool} answered with text that is not JSON: {error}") from None
+    if not answers:
+        raise InvalidAnswer(f"The tool {tool} answered with neither structured content nor text.")
+    return answers[0] if len(answers) == 1 else answers
+
+
+def _refusal(result: dict[str, Any], tool: str) -> Rejected | NotFound:
+    texts = _texts(result)
+    said: Any = result.get("structuredContent")
+    if said is None and len(texts) == 1:
+        with suppress(UnreadableJSON):
+            said = parse_json(texts[0].encode("utf-8", "replace"))
+    words = words_in(said) or printable(" ".join(texts)) or "it gave no reason"
+    refused = NotFound if _is_unknown(said) else Rejected
+    return refused(f"The tool {tool} answered with an error: {shorten(words, WORDS_LIMIT)}")
+
+
+def _is_unknown(said: Any) -> bool:
+    """By `code` or `status`, in the answer or its `error`."""
+    if not isinstance(said, dict):
+        return False
+    codes = (said.get(key) for key in ("code", "status"))
+    return any(str(code).lower() in UNKNOWN for code in codes) or _is_unknown(said.get("error"))
+
+
+def _texts(result: dict[str, Any]) -> list[str]:
+    blocks = result.get("content") or []
+    texts = (block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text")
+    return [text for text in texts if isinstance(text, str)]
+
+
 class McpSourceConnector:
     """A server's tools, and the workflows that it lists."""
 
@@ -266,11 +442,6 @@ class McpSourceConnector:
     async def cancel(self, run: RunRef) -> None:
         await self._way_of(run.workflow).cancel(run)
 
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        return await self._way_of(workflow).find_run(workflow, arguments, key=key)
-
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._tools.on_listing_changed(listener)
 
@@ -280,10 +451,10 @@ class McpSourceConnector:
         await self._tools.aclose()
 
     def _way_of(self, workflow: WorkflowRef) -> McpConnector | ListedWorkflows:
-        return self._listed if self._listed is not None and is_listed(workflow) else self._tools
+        is_listed = workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
+        return self._listed if self._listed is not None and is_listed else self._tools
 
     async def _discover(self, listed: ListedWorkflows) -> Found:
-        """The listed workflows, then the other tools."""
         others = [] if self._config.offer == "workflows" else [item async for item in self._tools.discover()]
         if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
             async for item in listed.discover():

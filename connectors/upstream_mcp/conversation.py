@@ -7,31 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
 
+import mcp_types
 from anyio.abc import TaskStatus
 from loguru import logger
+from mcp.shared import inbound
 from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    encode_header_value,
-)
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    UNSUPPORTED_PROTOCOL_VERSION,
-)
-from mcp_types.version import (
-    HANDSHAKE_PROTOCOL_VERSIONS,
-    LATEST_HANDSHAKE_VERSION,
-    LATEST_MODERN_VERSION,
-    MODERN_PROTOCOL_VERSIONS,
-)
+from mcp_types import version as versions
 
 from connectors.errors import (
     ConnectorError,
@@ -65,7 +49,7 @@ UNREADABLE = "Failed to parse"
 
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000
-"""Kept for requests whose callers have left."""
+"""Failures that are kept for requests whose callers have left."""
 
 
 class TransportFailure(Protocol):
@@ -78,22 +62,19 @@ class TransportFailure(Protocol):
 
 
 class TransportFailures:
-    """Failures below JSON-RPC, on their way to the request that they concern.
-
-    The SDK's transports know only JSON-RPC errors, and any other failure ends the conversation. So a failure
-    travels as a JSON-RPC error whose data is a key that a server cannot guess.
-    """
+    """Failures below JSON-RPC, on their way to the request that they concern. The SDK's transports know only
+    JSON-RPC errors, and any other failure ends the conversation. So a failure travels as a JSON-RPC error
+    whose data is a key that a server cannot guess."""
 
     def __init__(self) -> None:
         self._passed: dict[str, TransportFailure] = {}
 
     def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
-        """The JSON-RPC error in place of the failure."""
         key = uuid4().hex
         self._passed[key] = failure
         if len(self._passed) > MOST_UNREAD:
             del self._passed[next(iter(self._passed))]
-        error = {"code": INTERNAL_ERROR, "message": "failure", "data": key}
+        error = {"code": mcp_types.INTERNAL_ERROR, "message": "failure", "data": key}
         return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
 
     def read(self, data: Any) -> TransportFailure | None:
@@ -102,17 +83,14 @@ class TransportFailures:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The agreed protocol version and the server's capabilities."""
-
     version: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     server: str = ""
-    """Name and version, for display."""
 
     @property
     def is_modern(self) -> bool:
         """Whether the protocol is stateless, so that each request identifies its client."""
-        return self.version in MODERN_PROTOCOL_VERSIONS
+        return self.version in versions.MODERN_PROTOCOL_VERSIONS
 
 
 class SessionLost(Exception):
@@ -162,18 +140,16 @@ class Conversation:
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """The server's result with secrets masked. Raises ConnectorError and SessionLost.
-
-        `silence`: seconds without an answer or progress before the request fails. `name`, `headers`: headers
-        for stateless servers.
-        """
+        """The server's result with secrets masked. Raises ConnectorError and SessionLost. `silence`: seconds
+        without an answer or progress before the request fails. `name`, `headers`: headers for stateless
+        servers."""
         params = dict(params or {})
-        sent_headers = {MCP_PROTOCOL_VERSION_HEADER: self.era.version}
+        sent_headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
         if self.era.is_modern:
             params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version)
-            sent_headers |= {MCP_METHOD_HEADER: method} | dict(headers or {})
+            sent_headers |= {inbound.MCP_METHOD_HEADER: method} | dict(headers or {})
             if name:
-                sent_headers[MCP_NAME_HEADER] = encode_header_value(name)
+                sent_headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(name)
         return await self._send(
             method,
             params,
@@ -184,13 +160,13 @@ class Conversation:
         )
 
     async def listen(self) -> None:
-        """Subscribe to a stateless server's changes until it ends that. Raises what `request` raises."""
-        wanted = {"notifications": {"toolsListChanged": True}}
-        await self.request("subscriptions/listen", wanted, silence=None)
-
-    @property
-    def can_listen(self) -> bool:
-        return self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True
+        """Wait until the conversation or the subscription to a stateless server's changes ends. Raises
+        what `request` raises."""
+        if self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True:
+            wanted = {"notifications": {"toolsListChanged": True}}
+            await self.request("subscriptions/listen", wanted, silence=None)
+        else:
+            await self.ended.wait()
 
     async def _send(
         self,
@@ -226,19 +202,19 @@ class Conversation:
     def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
         if (failure := self._failures.read(error.data)) is not None:
             return SessionLost() if failure.session_is_gone else failure.error(repeatable=repeatable)
-        if error.code == CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
+        if error.code == mcp_types.CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
             if error.message == CLOSED:
                 # Later requests need another conversation.
                 self.ended.set()
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
-        if error.code == PARSE_ERROR and error.message.startswith(UNREADABLE):
+        if error.code == mcp_types.PARSE_ERROR and error.message.startswith(UNREADABLE):
             return self._unusable(f"{method}: the answer is no MCP message.", repeatable)
-        if error.code == UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
+        if error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
         words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
         reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
         details = {"code": error.code, "answer": words}
-        if error.code == METHOD_NOT_FOUND:
+        if error.code == mcp_types.METHOD_NOT_FOUND:
             return Unsupported(reason, details=details)
         return Rejected(reason, details=details)
 
@@ -254,7 +230,7 @@ class Conversation:
         """The answer as JSON that a database can store, with secrets masked."""
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-            # What its objects are nested too deep for costs a listing these alone.
+            # In a listing, deep nesting costs only the objects that have it.
             parse = parse_listing if method == "tools/list" else parse_json
             checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:
@@ -272,7 +248,7 @@ class Conversation:
         """Refuse sampling, elicitation and the like: this client has no user to ask."""
         if method == "ping":
             return {}
-        raise MCPError(code=METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
+        raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
 
     async def _on_notify(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -285,8 +261,11 @@ class Conversation:
 
     async def _discover(self, seconds: float) -> Era | None:
         """None: a server of the handshake era. Raises ConnectorError if that is unknown."""
-        params = {"_meta": _envelope(LATEST_MODERN_VERSION)}
-        headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
+        params = {"_meta": _envelope(versions.LATEST_MODERN_VERSION)}
+        headers = {
+            inbound.MCP_PROTOCOL_VERSION_HEADER: versions.LATEST_MODERN_VERSION,
+            inbound.MCP_METHOD_HEADER: "server/discover",
+        }
         options: CallOptions = {"headers": headers, "cancel_on_abandon": False}
         try:
             answer = await self._send("server/discover", params, options, silence=seconds)
@@ -301,7 +280,7 @@ class Conversation:
             return None
         offered = answer.get("supportedVersions")
         offered = offered if isinstance(offered, list) else []
-        common = [version for version in MODERN_PROTOCOL_VERSIONS if version in offered]
+        common = [version for version in versions.MODERN_PROTOCOL_VERSIONS if version in offered]
         if not common:
             return None
         info = _dict(answer.get("_meta")).get(f"{ENVELOPE}serverInfo")
@@ -310,21 +289,24 @@ class Conversation:
     async def _initialize(self, seconds: float) -> Era:
         answer = await self._send(
             "initialize",
-            {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO},
+            {
+                "protocolVersion": versions.LATEST_HANDSHAKE_VERSION,
+                "capabilities": {},
+                "clientInfo": CLIENT_INFO,
+            },
             {"cancel_on_abandon": False},
             silence=seconds,
         )
         version = answer.get("protocolVersion")
-        if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        if version not in versions.HANDSHAKE_PROTOCOL_VERSIONS:
             shown = shorten(printable(str(version)), 50)
             raise InvalidAnswer(f"The server speaks MCP {shown}, which is not known here.")
-        headers = {MCP_PROTOCOL_VERSION_HEADER: str(version)}
+        headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: str(version)}
         await self._dispatcher.notify("notifications/initialized", None, {"headers": headers})
         return Era(str(version), _dict(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
 
 
 def _envelope(version: str) -> dict[str, Any]:
-    """The `_meta` of requests to stateless servers."""
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,

@@ -49,7 +49,6 @@ NO_MESSAGE = b"\nevent: cut\n\n"
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-"""Methods that may take long."""
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)
 """Statuses that explain the failure, whatever the body says."""
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
@@ -62,7 +61,6 @@ NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
-"""A stream of this age resets the pauses."""
 
 
 class StreamNews(Enum):
@@ -80,7 +78,6 @@ class HttpFailure:
     problem: str = ""
     session_is_gone: bool = False
     unsent: ConnectorError | None = None
-    """Why the request was not sent."""
 
     def error(self, *, repeatable: bool) -> ConnectorError:
         self.exchange.repeatable = repeatable
@@ -291,7 +288,6 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
-    """One conversation's transport, which ends the session with it."""
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
     return streamable_http_client(
@@ -313,11 +309,9 @@ def _too_large(most: int) -> str:
 
 
 class ServerStreams:
-    """Opens the streams on which servers of the handshake era send notifications.
-
-    The SDK asks for one at the beginning of a conversation, and gives up after two failures. This one retries
-    until the server's answer is final, so that a server may be away for hours.
-    """
+    """Opens the streams on which servers of the handshake era send notifications. The SDK asks for one at the
+    beginning of a conversation, and gives up after two failures. This one retries until the server's answer
+    is final, so that a server may be away for hours."""
 
     def __init__(
         self,
@@ -414,7 +408,12 @@ class Authorization:
         self._scheme = config.authorization_scheme
         self._token = config.bearer_token.get_secret_value()
         self._redactor = redactor
-        self._credentials = _client_credentials(config) if config.oauth_url else None
+        self._credentials: ClientCredentials | None = None
+        if config.oauth_url:
+            limits = HttpLimits.within(config.request_timeout_seconds)
+            self._credentials = ClientCredentials.of(
+                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
+            )
 
     async def add_to(self, request: httpx2.Request) -> None:
         """Raises ConnectorError without a token; the request is not sent then."""
@@ -436,15 +435,3 @@ class Authorization:
     async def aclose(self) -> None:
         if self._credentials is not None:
             await self._credentials.aclose()
-
-
-def _client_credentials(config: McpConfig) -> ClientCredentials:
-    return ClientCredentials(
-        url=config.oauth_url,
-        client_id=config.oauth_client_id,
-        client_secret=config.oauth_client_secret,
-        audience=config.oauth_audience,
-        scope=config.oauth_scope,
-        limits=HttpLimits.within(config.request_timeout_seconds),
-        ca_file=config.ca_file,
-    )

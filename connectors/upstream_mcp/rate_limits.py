@@ -1,8 +1,5 @@
-"""Limits on a server's messages.
-
-Parsing costs far more than receiving: a flood of progress notifications would block the event loop for every
-other request.
-"""
+"""Limits on a server's messages. Parsing costs far more than receiving: a flood of progress notifications
+would block the event loop for every other request."""
 
 import json
 import re
@@ -117,7 +114,6 @@ class Events:
     def __init__(self, fit: Callable[[bytes], bytes]) -> None:
         self._fit = fit
         self.rest = bytearray()
-        """The beginning of an incomplete event."""
         self._gate = FloodGate()
 
     def feed(self, chunk: bytes) -> bytes:

@@ -29,7 +29,6 @@ CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
-"""Between attempts to listen for changes."""
 REFUSED = 100
 """Failures that lead to the longest pause."""
 
@@ -38,7 +37,6 @@ FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
 FREE_ATTEMPTS = 2
-"""Restarts without a pause after early ends."""
 
 
 class McpSession:
@@ -131,19 +129,14 @@ class McpSession:
                     if has_listened:
                         self._on_listing_changed()
                     has_listened, in_a_row = True, 0
-                    conversation = owned.conversation
-                    listening = (
-                        conversation.listen() if conversation.can_listen else conversation.ended.wait()
-                    )
-                    await _first_of(listening, owned.retired.wait())
+                    await _first_of(owned.conversation.listen(), owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
-                logger.debug("An MCP server does not tell of changes: {}", error.message)
+                logger.debug("An MCP server does not announce changes: {}", error.message)
                 in_a_row = REFUSED
             except (ConnectorError, SessionLost):
                 in_a_row += 1
-            await asyncio.sleep(
-                backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-            )
+            pause = backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def _conversation(self) -> AsyncGenerator["_Owned"]:
@@ -199,7 +192,7 @@ class McpSession:
                     owned.open(conversation)
                     await _first_of(owned.end.wait(), conversation.ended.wait())
                     group.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - whatever ends it, those who wait hear of it
+        except Exception as error:  # noqa: BLE001 - waiting callers get the error, whatever it is
             self._era = None
             owned.fail(self._reason(error))
         finally:
@@ -271,7 +264,6 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 
 async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
-    """Wait for the first to end, and raise its error."""
     tasks = [asyncio.create_task(one) for one in awaited]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -35,13 +35,12 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300
-"""Of both ends of an oversized message, to find its request's id."""
+"""Bytes of both ends of an oversized message, to find its request's id."""
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
 EXIT_SECONDS = 2.0
 """After its input closes, and again after SIGTERM."""
 STDERR_SECONDS = 0.5
-"""For the rest of standard error."""
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
 
@@ -177,7 +176,6 @@ async def _read_stderr(
     program_exit: ProgramExit,
     stderr_read: asyncio.Event,
 ) -> None:
-    """Log the program's standard error, and keep its last line."""
     assert process.stderr is not None
     lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
 
@@ -195,7 +193,7 @@ async def _read_stderr(
                     logged += 1
                     logger.debug("MCP server {}: {}", process.pid, readable(line))
         if last:
-            # Of a flood of lines only this one: making all of them readable would keep the loop busy.
+            # Only the last line: making all lines of a flood readable would block the loop.
             program_exit.text = readable(last)
     stderr_read.set()
 
@@ -254,7 +252,6 @@ class _Lines:
     most: int
     _line: bytearray = field(default_factory=bytearray)
     _start: bytes = b""
-    """Of an oversized line; empty otherwise."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | _TooLong]:
         *ended, rest = chunk.split(b"\n")

@@ -50,7 +50,6 @@ def task_parameters(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
 
 
 def created_task(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """The task in a call's answer, if any."""
     task = answer if answer.get("resultType") == "task" else answer.get("task")
     if isinstance(task, dict) and isinstance(task.get("taskId"), str) and "content" not in answer:
         return task
@@ -109,7 +108,9 @@ class ServerTasks:
             raise error
 
     async def _get(self, task_id: str) -> dict[str, Any]:
-        if not _has_tasks(await self._session.era()):
+        era = await self._session.era()
+        offered = era.capabilities.get("extensions" if era.is_modern else "tasks")
+        if not isinstance(offered, dict) or (era.is_modern and TASKS_EXTENSION not in offered):
             raise NotFound("The MCP server keeps no tasks.")
         try:
             return await self._ask("tasks/get", task_id)
@@ -155,13 +156,6 @@ class ServerTasks:
         return read_result(answer)
 
 
-def _has_tasks(era: Era) -> bool:
-    if era.is_modern:
-        extensions = era.capabilities.get("extensions")
-        return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
-    return isinstance(era.capabilities.get("tasks"), dict)
-
-
 def read_tool(
     tool: Any, *, position: int, needs_headers: bool = False
 ) -> WorkflowDefinition | RejectedDefinition:
@@ -201,19 +195,15 @@ def _rejected(tool: dict[str, Any], position: int, reason: str) -> RejectedDefin
 
 def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, Any]:
     """`task`: run calls as tasks; `headers`: arguments to send as headers, too."""
-    needed: dict[str, Any] = {"task": _is_best_as_task(tool)}
+    execution = tool.get("execution")
+    support = execution.get("taskSupport") if isinstance(execution, dict) else None
+    # A task outlives its connection, but callers of a tool with an output schema wait for the result.
+    is_best = support == "optional" and not isinstance(tool.get("outputSchema"), dict)
+    needed: dict[str, Any] = {"task": support == "required" or is_best}
     headers = x_mcp_header_map(tool.get("inputSchema")) if has_headers else {}
     if headers:
         needed["headers"] = sorted([list(path), token] for path, token in headers.items())
     return needed
-
-
-def _is_best_as_task(tool: dict[str, Any]) -> bool:
-    """A task outlives its connection. If it is optional, tools with an output schema are called directly,
-    since their callers wait for the result."""
-    execution = tool.get("execution")
-    support = execution.get("taskSupport") if isinstance(execution, dict) else None
-    return support == "required" or (support == "optional" and not isinstance(tool.get("outputSchema"), dict))
 
 
 def argument_headers(workflow: WorkflowRef, arguments: dict[str, Any]) -> dict[str, str]:
@@ -236,9 +226,11 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
             error=f"The tool ended, but the server's answer cannot be used: {problem}.",
             raw=answer,
         )
-    text = _text_of(blocks)
+    text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
+    kinds = Counter(block["type"] for block in blocks).items()
+    described = ", ".join(f"{count} {kind}" for kind, count in kinds)
     has_structure = "structuredContent" in answer
-    output = answer["structuredContent"] if has_structure else text or _described(blocks)
+    output = answer["structuredContent"] if has_structure else text or described
     failed = answer.get("isError") is True
     return RunSnapshot(
         state=RunState.FAILED if failed else RunState.COMPLETED,
@@ -253,7 +245,6 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
 
 
 def _problem_of(blocks: Any) -> str:
-    """Why the content is unusable, or empty."""
     if not isinstance(blocks, list):
         return "its content is no list"
     for block in blocks:
@@ -262,16 +253,6 @@ def _problem_of(blocks: Any) -> str:
         if block["type"] == "text" and not isinstance(block.get("text"), str):
             return "its content has a text without a text"
     return ""
-
-
-def _text_of(blocks: list[dict[str, Any]]) -> str:
-    return "\n".join(block["text"] for block in blocks if block["type"] == "text")
-
-
-def _described(blocks: list[dict[str, Any]]) -> str:
-    """`2 image, 1 audio`; empty without blocks."""
-    counted = Counter(block["type"] for block in blocks)
-    return ", ".join(f"{count} {kind}" for kind, count in counted.items())
 
 
 def _as_text(output: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How a running workflow tells the engine how far it is, and learns that it should stop."""
+"""How a running workflow reports its progress to the engine, and learns that it should stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

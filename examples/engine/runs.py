@@ -1,4 +1,4 @@
-"""What a run is, from being asked for to having an outcome."""
+"""A run, from its request to its outcome."""
 
 from dataclasses import dataclass
 from enum import StrEnum

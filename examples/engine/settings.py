@@ -1,4 +1,4 @@
-"""What the engine can be told, on the command line or in the environment."""
+"""The engine's settings, on the command line or in the environment."""
 
 import argparse
 import os

@@ -273,7 +273,7 @@ MISTAKES = {
     "version: 1\nworkflows: {orders: {'1': {tool_name: list_workflows}}}": "taken by a built-in tool",
     "version: 1\nworkflows: {orders: {'1': {timeout_seconds: -1}}}": "workflows.orders.1.timeout_seconds",
     "version: 1\nlisted: {orders: {'2': {description: x}}}": "line 2, listed.orders.2: name: Field required.",
-    "version: 1\ntoolsets: {a: {}, a: {}}": "the key stands twice",
+    "version: 1\ntoolsets: {a: {}, a: {}}": "the key occurs twice",
     "version: 1\ntoolsets: [": "is never closed",
     "version: 1\ntoolsets: !!python/object:os.system {}": "'!' begins a tag",
 }  # fmt: skip

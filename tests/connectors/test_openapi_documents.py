@@ -91,7 +91,7 @@ def test_a_key_that_stands_twice_among_very_many_is_found():
     keys = ", ".join(f'"x-{number}": 1' for number in [*range(30_000), 29_999])
     raw = json.dumps(document({"/a": {"get": {"operationId": "a"}}}))
     raw = raw.replace('"get": {', f'"get": {{{keys}, ')
-    assert [one.reason for one in read(raw).refused] == ['The key "x-29999" stands twice in one object.']
+    assert [one.reason for one in read(raw).refused] == ['The key "x-29999" occurs twice in one object.']
 
 
 @pytest.mark.parametrize("lone", ["", r"\ud83d"])
@@ -102,7 +102,7 @@ def test_a_key_that_stands_twice_refuses_what_needs_it_and_nothing_else(lone):
     found = read(raw)
     assert [tool.config.name for tool in found.tools] == ["a"]
     assert [(one.path, one.reason) for one in found.refused] == [
-        ("/b", 'The key "summary" stands twice in one object.')
+        ("/b", 'The key "summary" occurs twice in one object.')
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_component_that_stands_twice_refuses_who_refers_to_it():
     ).replace('"A2"', '"A"')
     found = read(raw)
     assert [tool.config.name for tool in found.tools] == ["b"]
-    assert [one.reason for one in found.refused] == ['The key "A" stands twice in one object.']
+    assert [one.reason for one in found.refused] == ['The key "A" occurs twice in one object.']
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from connectors.errors import Misconfigured
 from connectors.formats.yaml import read_document, write_document
 from connectors.temporal.config import TemporalConfig, list_declared, read_file
 from connectors.temporal.declarations import Block, DefinitionsFile, keys_of
-from connectors.temporal.definitions_file import Declared, read_definitions, write_definitions
+from connectors.temporal.definitions_file import Declared, read_definitions
 from connectors.temporal.settings import settings_of
 from tests.thoroughness import examples
 
@@ -287,7 +287,7 @@ def test_what_is_written_is_read_as_the_same(value: Any):
 def test_workflows_that_are_written_declare_the_same_again():
     """E1: with the cache that the whole file gave them."""
     declared = read(EXAMPLE)
-    assert read(write_definitions(declared.entries)).workflows == declared.workflows
+    assert read(write_document({"workflows": declared.entries})).workflows == declared.workflows
 
 
 # As the settings of a source

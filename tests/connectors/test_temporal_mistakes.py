@@ -91,7 +91,7 @@ def changed(old: str, new: str) -> str:
         ),
         (
             '        - action: "', '        - session_id: "',
-            "line 57, workflows.UpdateXHRWorkflow.input.fields[1].session_id: the field stands twice.",
+            "line 57, workflows.UpdateXHRWorkflow.input.fields[1].session_id: the field occurs twice.",
         ),
         (
             DOC_ID, "        - doc_id: 5",
@@ -155,7 +155,7 @@ def changed(old: str, new: str) -> str:
         ),
         (
             "  ChatWorkflow:", "  IngestWorkflow:",
-            "line 63, workflows.IngestWorkflow: the key stands twice; first in line 40.",
+            "line 63, workflows.IngestWorkflow: the key occurs twice; first in line 40.",
         ),
         ('purpose: "Processes chat', 'purpose: !!str "Processes chat',
          "line 64: '!' begins a tag, which means nothing here; put the text in quotes."),

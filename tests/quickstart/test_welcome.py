@@ -18,8 +18,8 @@ from config.management.commands.quickstart import (
     banner,
     connect_engine,
     is_first_start,
-    make_admin,
     quickstart_token,
+    welcome,
 )
 from mcp_bridge.models import AccessToken
 from tests.factories import make_workflow
@@ -80,9 +80,9 @@ def test_later_start_repairs_credentials_that_another_secret_key_encrypted() -> 
 
 
 @pytest.mark.django_db
-def test_admin_ends_the_first_start_and_can_log_in() -> None:
+def test_admin_ends_the_first_start_and_can_log_in(tmp_path: Path) -> None:
     assert is_first_start()
-    password = make_admin()
+    password = welcome(tmp_path).password
     assert not is_first_start()
     assert authenticate(username="admin", password=password)
 

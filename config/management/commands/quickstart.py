@@ -59,8 +59,6 @@ PROBE_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleEngine:
-    """The example engine's address and key."""
-
     port: int
     api_key: str
 
@@ -101,13 +99,17 @@ def reserved(port: int) -> Iterator[str | None]:
             # Another start holds it, or another user's start has made it.
             problem = "is taken"
         else:
-            problem = _why_not(port)
+            problem = None
+            try:
+                _bind(port)
+            except OSError as error:
+                in_use = error.errno == errno.EADDRINUSE
+                problem = "is taken" if in_use else f"cannot be used ({error.strerror})"
         yield problem
 
 
 @contextmanager
 def claimed_port(port: int) -> Iterator[None]:
-    """Reserve the web server's port. Raises CommandError."""
     with reserved(port) as problem:
         if problem:
             another = port + 1 if port < 65535 else port - 1
@@ -119,10 +121,8 @@ def claimed_port(port: int) -> Iterator[None]:
 
 @contextmanager
 def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, ExampleEngine]]:
-    """The previous start's engine, if any, and this one's.
-
-    The key never changes, the port only when it is taken; it is reserved for the length of the block.
-    """
+    """The previous start's engine, if any, and this one's. The key never changes, the port only when it is
+    taken; it is reserved for the length of the block."""
     path = data_dir / "example-engine.json"
     try:
         before = ExampleEngine(**json.loads(path.read_text(encoding="utf-8")))
@@ -130,7 +130,7 @@ def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, Exampl
         before = None
     api_key = before.api_key if before else secrets.token_urlsafe(24)
     wanted = (before.port if before else USUAL_ENGINE_PORT, USUAL_ENGINE_PORT)
-    for port in chain(wanted, iter(_free_port, None)):
+    for port in chain(wanted, iter(lambda: _bind(0), None)):
         with reserved(port) as problem:
             if problem:
                 continue
@@ -141,25 +141,15 @@ def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, Exampl
             return
 
 
-def _why_not(port: int) -> str | None:
+def _bind(port: int) -> int:
+    """The port, or a free one for 0. Raises OSError if it cannot be used."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            return "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-    return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.bind((HOST, port))
         return int(probe.getsockname()[1])
 
 
 class Supervisor:
-    """The running programs and their output."""
-
     def __init__(self, variables: dict[str, str]) -> None:
         self._printing = Lock()
         self.process = subprocess.Popen(
@@ -178,9 +168,6 @@ class Supervisor:
         """Print between lines of the programs."""
         with self._printing:
             print(text, flush=True)
-
-    def wait(self) -> int:
-        return self.process.wait()
 
     def stop(self) -> None:
         self.process.terminate()
@@ -223,8 +210,6 @@ def _supervisord_command() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The banner's content."""
-
     address: str
     """Base URL without a trailing slash."""
     password: str | None
@@ -246,13 +231,6 @@ def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first
         _add_source(engine)
     elif source and before and source.config.get("base_url") == before.base_url:
         _follow(source, engine)
-
-
-def make_admin() -> str:
-    """The new admin's password, which is not stored."""
-    password = secrets.token_urlsafe(12)
-    get_user_model().objects.create_superuser(username=ADMIN_NAME, email="", password=password)
-    return password
 
 
 def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
@@ -315,7 +293,7 @@ def _add_source(engine: ExampleEngine) -> None:
     source = create_source(
         name=SOURCE_NAME,
         kind="simplified",
-        config=_config(engine),
+        config={"base_url": engine.base_url, "idempotency_header": "Idempotency-Key"},
         credentials={"api_key": engine.api_key},
         # Enabled as they are found, by this start or by the worker.
         new_workflows=Source.NewWorkflows.EXPOSED,
@@ -339,43 +317,29 @@ def _follow(source: Source, engine: ExampleEngine) -> None:
         configure_source(source, config=config, credentials=credentials)
 
 
-def _config(engine: ExampleEngine) -> dict[str, str]:
-    return {"base_url": engine.base_url, "idempotency_header": "Idempotency-Key"}
-
-
 def run_everything(*, data_dir: Path, port: int) -> None:
     """Runs until interrupted. Raises CommandError if it cannot start or ends by itself."""
     with claimed(data_dir, port=port), claimed_port(port), chosen_engine(data_dir) as (before, engine):
         print(f"Starting on port {port}, with the data in {data_dir} ...", flush=True)
-        migrate()
+        try:
+            bring_up_to_date(partial(print, flush=True))
+        except OperationalError as error:
+            raise CommandError(f"The database cannot be used: {error}") from None
         with supervised(_variables(data_dir, port, engine)) as supervisor:
-            first = is_first_start()
             wait_for(supervisor, f"{engine.base_url}/healthz", "the example engine")
-            connect_engine(engine, before=before, first=first)
+            connect_engine(engine, before=before, first=is_first_start())
             wait_for(supervisor, f"http://{HOST}:{port}/admin/login/", "the web server")
-            supervisor.say(banner(_welcome(data_dir, first=first)))
-            disconnect()
-            code = supervisor.wait()
+            supervisor.say(banner(welcome(data_dir)))
+            # Waiting needs no database.
+            for database in connections.all(initialized_only=True):
+                database.close()
+                if close_pool := getattr(database, "close_pool", None):
+                    close_pool()
+            code = supervisor.process.wait()
         raise CommandError(f"The supervisor ended by itself, with code {code}.")
 
 
-def migrate() -> None:
-    try:
-        bring_up_to_date(partial(print, flush=True))
-    except OperationalError as error:
-        raise CommandError(f"The database cannot be used: {error}") from None
-
-
-def disconnect() -> None:
-    """Waiting needs no database."""
-    for database in connections.all(initialized_only=True):
-        database.close()
-        if close_pool := getattr(database, "close_pool", None):
-            close_pool()
-
-
 def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
-    """Returns once it answers."""
     deadline = time.monotonic() + START_SECONDS
     with httpx2.Client(timeout=5, trust_env=False) as client:
         while time.monotonic() < deadline and supervisor.process.poll() is None:
@@ -397,14 +361,15 @@ def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, st
     }
 
 
-def _welcome(data_dir: Path, *, first: bool) -> Welcome:
-    return Welcome(
-        address=settings.PUBLIC_URL,
-        token=quickstart_token(data_dir, first=first),
-        # Last, because its existence says that the first start got this far.
-        password=make_admin() if first else None,
-        tools=len(load_exposed_catalogue().workflows),
-    )
+def welcome(data_dir: Path) -> Welcome:
+    """Makes the admin at the first start."""
+    first = is_first_start()
+    token = quickstart_token(data_dir, first=first)
+    password = secrets.token_urlsafe(12) if first else None
+    if password:
+        get_user_model().objects.create_superuser(username=ADMIN_NAME, email="", password=password)
+    tools = len(load_exposed_catalogue().workflows)
+    return Welcome(address=settings.PUBLIC_URL, token=token, password=password, tools=tools)
 
 
 class Command(CatalogueCommand):
@@ -412,7 +377,6 @@ class Command(CatalogueCommand):
         "Run the web server, the worker, its schedule and an example engine until Ctrl-C. The first start "
         "also makes the database, an admin, a token, and connects the example engine."
     )
-
     makes_database = False
 
     def handle(self, *args: Any, **options: Any) -> None:

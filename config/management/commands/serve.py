@@ -24,5 +24,5 @@ class Command(CatalogueCommand):
         try:
             serve(host=options["host"], port=options["port"], graceful_seconds=options["graceful_seconds"])
         except KeyboardInterrupt:
-            # How uvicorn says that a signal ended it, once everything is closed.
+            # uvicorn raises this after a signal, once everything is closed.
             return

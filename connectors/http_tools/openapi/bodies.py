@@ -41,7 +41,6 @@ CHOICES = ("oneOf", "anyOf")
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 WHOLE = "body"
 DEEP = "deepObject"
-"""The style with brackets."""
 ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
 HOW_TO_GIVE = (
     "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
@@ -129,7 +128,7 @@ class _Gathered:
 
     def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
         if isinstance(properties, Ambiguous):
-            raise NoTool(f"The key {quoted(properties.key)} stands twice in one object.", pointer)
+            raise NoTool(f"The key {quoted(properties.key)} occurs twice in one object.", pointer)
         for name, raw in properties.items():
             at = f"{pointer}{pointer_of([name])}"
             if is_left_out(self.document, raw, at, "request"):
@@ -162,7 +161,6 @@ def _required_by(schema: dict[str, Any]) -> frozenset[str]:
 
 
 def _only_requires(choices: Any) -> bool:
-    """Whether they say only which fields go together."""
     return choices is None or (
         isinstance(choices, list)
         and all(
@@ -182,8 +180,10 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
         if (pointer, is_inner) in seen:
             continue
         seen.add((pointer, is_inner))
-        # What is too much to look at may have some.
-        if len(seen) > MAX_LOOKED_AT or (is_inner and _holds_texts(document, raw, pointer)):
+        # A schema that is too large to search may have some.
+        is_list = is_inner and "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
+        items = item_types_of(raw, document.object_at, pointer) if is_list else frozenset()
+        if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
             return True
         for word in COMPOSITIONS:
             waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
@@ -193,25 +193,16 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
     return False
 
 
-def _holds_texts(document: Document, raw: dict[str, Any], pointer: str) -> bool:
-    is_list = "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
-    items = item_types_of(raw, document.object_at, pointer)
-    return is_list and not (items and items <= NESTED)
-
-
 @dataclass(frozen=True, slots=True)
 class Body:
     arguments: list[Argument] = field(default_factory=list)
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
-    """Which fields are needed, beyond the required ones."""
 
 
 @dataclass(slots=True)
 class Bodies:
-    """Reads one operation's body."""
-
     document: Document
     schemas: Schemas
     notes: list[str] = field(default_factory=list)
@@ -238,7 +229,7 @@ class Bodies:
             if is_multipart(media_type):
                 return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
             return Body(self._form(given, encoding), body_format="form", demands=demands)
-        # A body that may be left out, but not in part, can only be said as a whole.
+        # A body that may be omitted, but only as a whole, has to be one argument.
         needed = bool(demands) or any(one.required for one in (fields or {}).values())
         if not fields or (needed and described.get("required") is False):
             return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
@@ -268,7 +259,6 @@ class Bodies:
         )
 
     def _says_nothing(self, raw: Any, pointer: str) -> bool:
-        """Whether it is an object that is known to have no fields."""
         if not isinstance(raw, dict):
             return False
         schema, _ = self.document.object_at(raw, pointer)
@@ -286,11 +276,15 @@ class Bodies:
         )
 
     def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
-        return [
-            self._field(one, form_name=self._form_name(one, encoding))
-            for one in fields
-            if not self._is_left_out(one, self._form_objection(one, encoding))
-        ]
+        arguments = []
+        for one in fields:
+            if self._is_left_out(one, self._form_objection(one, encoding)):
+                continue
+            types, items = self._types_of(one)
+            # A list that needs brackets: `expand[]=a&expand[]=b`.
+            is_list = _said(encoding, one).get("style") == DEEP and types == {"array"} and not items & NESTED
+            arguments.append(self._field(one, form_name=f"{one.name}[]" if is_list else one.name))
+        return arguments
 
     def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
         return [
@@ -323,7 +317,7 @@ class Bodies:
         is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
         is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
         if is_file or (is_other and types | items <= {"string", "array"}):
-            # The schema of bytes says nothing of the text that stands for them.
+            # The schema of the bytes does not describe the text that represents them.
             schema = self._file_schema(one, is_list="array" in types)
             known = "" if "*" in media_type else media_type
             place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True, media_type=known)
@@ -393,13 +387,6 @@ class Bodies:
             found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
         }
         return types, items
-
-    def _form_name(self, one: Field, encoding: Any) -> str:
-        """With brackets for a list that needs them: `expand[]=a&expand[]=b`."""
-        if _said(encoding, one).get("style") != DEEP:
-            return one.name
-        types, items = self._types_of(one)
-        return f"{one.name}[]" if types == {"array"} and not items & NESTED else one.name
 
     def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
         as_text = bool(form_name) and not as_json

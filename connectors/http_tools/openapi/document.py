@@ -14,7 +14,7 @@ from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
 LONGEST_DESCRIPTION = 2_000
-"""Every agent that sees the tool pays for it."""
+"""Each agent that sees the tool pays for it."""
 LONGEST_ARGUMENT_DESCRIPTION = 600
 LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
@@ -29,9 +29,9 @@ MAX_DEPTH = 100
 MAX_VALUES = 2_000_000
 """With YAML aliases expanded."""
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
+TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the most that is read."
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
 LONGEST_CHAIN = 20
-"""References to references."""
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 FORM = "application/x-www-form-urlencoded"
@@ -61,11 +61,9 @@ class RefusedOperation:
     """In capitals."""
     path: str
     operation_id: str
-    """May be empty."""
     pointer: str
     """JSON Pointer to the unsupported part."""
     reason: str
-    """A sentence."""
 
 
 def quoted(text: object) -> str:
@@ -78,7 +76,7 @@ def plain_text(value: Any, longest: int) -> str:
     """Without links, tags and comments, cut at a word; other Markdown is plain enough."""
     if not isinstance(value, str):
         return ""
-    # What comes after can only be cut away.
+    # The rest would be cut off anyway.
     text = COMMENT.sub(" ", value[: 20 * longest])
     text = TAG.sub(" ", LINK.sub(r"\1", text))
     text = BLANK_LINES.sub("\n\n", SPACES.sub(" ", text)).strip()
@@ -106,7 +104,6 @@ class Ambiguous(dict[str, Any]):
 
     @property
     def key(self) -> str:
-        """The first duplicate one."""
         return next(key for key in self if self.repeats(key))
 
     def repeats(self, key: str) -> bool:
@@ -127,9 +124,9 @@ def read_text(content: bytes) -> Any:
 
 
 def _read_json(content: bytes) -> Any:
-    # Never less than there are, since every value but the first follows one of these.
+    # An upper bound: every value but the first follows one of these.
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise _too_many()
+        raise UnusableDocument(TOO_MANY)
     try:
         return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
     except UnreadableJSON as error:
@@ -144,7 +141,7 @@ def _read_yaml(content: bytes) -> Any:
     try:
         return read_values(content, limits=YAML_LIMITS, object_of=_object_of)
     except TooManyValues:
-        raise _too_many() from None
+        raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document is no YAML that can be read: {error}") from None
 
@@ -152,10 +149,6 @@ def _read_yaml(content: bytes) -> Any:
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     plain = dict(pairs)
     return plain if len(plain) == len(pairs) else Ambiguous(pairs)
-
-
-def _too_many() -> UnusableDocument:
-    return UnusableDocument(f"The document has more than {MAX_VALUES:,} values, the most that is read.")
 
 
 class Document:
@@ -188,7 +181,7 @@ class Document:
             if not isinstance(value, dict):
                 raise NoTool("There is something else where an object has to be.", pointer)
             if isinstance(value, Ambiguous):
-                raise NoTool(f"The key {quoted(value.key)} stands twice in one object.", pointer)
+                raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
             if "$ref" not in value:
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
@@ -216,11 +209,10 @@ class Document:
             raise NoTool(f"It refers to {quoted(reference)}, where there is nothing.", where) from None
 
     def _value_at(self, steps: Iterable[str]) -> Any:
-        """Raises LookupError."""
         value: Any = self.value
         for step in steps:
             if isinstance(value, Ambiguous) and value.repeats(step):
-                raise NoTool(f"The key {quoted(step)} stands twice in one object.")
+                raise NoTool(f"The key {quoted(step)} occurs twice in one object.")
             value = child_of(value, step)
         return value
 
@@ -255,7 +247,6 @@ def base_url_of(document: Document, given: str) -> str:
 
 
 def note_on_servers(document: Document, base_url: str) -> str:
-    """A note on other servers, or empty."""
     urls = [url.rstrip("/") for url in _urls(document.value.get("servers"))]
     others = [url for url in urls if url and url != base_url]
     if not others or (base_url in urls and len(urls) == 1):
@@ -269,15 +260,13 @@ def note_on_servers(document: Document, base_url: str) -> str:
 
 
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
-    """Raises NoTool for an operation with another server.
-
-    `levels`: the operation, then its path item, each with its pointer.
-    """
+    """Raises NoTool for an operation with another server. `levels`: the operation, then its path item, each
+    with its pointer."""
     for raw, pointer in levels:
         if "servers" not in raw:
             continue
         own, usual = list(_urls(raw["servers"])), list(_urls(document.value.get("servers")))
-        # With a base URL of the user's, an operation on the document's own server is on that one.
+        # A base URL of the user's replaces the document's own server.
         if not own or base_url in {url.rstrip("/") for url in own} or own[0] in usual[:1]:
             return
         reason = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."
@@ -288,17 +277,13 @@ def _urls(servers: Any) -> Iterator[str]:
     """With the variables' defaults."""
     for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
-            variables = server.get("variables")
-            yield _with_defaults(url.strip(), variables if isinstance(variables, dict) else {})
-
-
-def _with_defaults(url: str, variables: dict[str, Any]) -> str:
-    def default_of(found: re.Match[str]) -> str:
-        variable = variables.get(found[1])
-        default = variable.get("default") if isinstance(variable, dict) else None
-        return str(default) if isinstance(default, str | int) else found[0]
-
-    return VARIABLE.sub(default_of, url[:2_000])
+            variables, url = server.get("variables"), url.strip()[:2_000]
+            for name in VARIABLE.findall(url):
+                variable = variables.get(name) if isinstance(variables, dict) else None
+                default = variable.get("default") if isinstance(variable, dict) else None
+                if isinstance(default, str | int):
+                    url = url.replace(f"{{{name}}}", str(default))
+            yield url
 
 
 def _normalised(url: str) -> str:

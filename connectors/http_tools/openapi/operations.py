@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -38,10 +39,9 @@ LONGEST = 255
 UNFIT = re.compile(r"[^A-Za-z0-9]+")
 MAX_FIELDS = 20
 MAX_BYTES = 8_192
-"""Of an output schema: every agent that sees the tool pays for it."""
+"""Of an output schema: each agent that sees the tool pays for it."""
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
-"""Characters of an API's name."""
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
@@ -61,7 +61,6 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """May be empty."""
         given = self.raw.get("operationId")
         return " ".join(given.split()) if isinstance(given, str) else ""
 
@@ -81,7 +80,6 @@ class Selection:
     """Patterns for ids, paths, or methods and paths: `issues/*`, `/repos/*`, `GET /repos/*`."""
     tags: tuple[str, ...] = ()
     deprecated: bool = False
-    """Include deprecated operations."""
 
     def names(self, operation: Operation) -> bool:
         """Whether it is chosen, deprecated or not."""
@@ -107,8 +105,8 @@ def operations_of(document: Document) -> Iterator[Operation]:
             continue
         try:
             if isinstance(paths, Ambiguous) and paths.repeats(path):
-                raise NoTool(f"The path {quoted(path)} stands twice.", "/paths")
-            # With duplicate methods, the other ones are still usable.
+                raise NoTool(f"The path {quoted(path)} occurs twice.", "/paths")
+            # If methods are duplicated, the others are still usable.
             is_usable = isinstance(raw, Ambiguous) and "$ref" not in raw
             item, pointer = (raw, pointer) if is_usable else document.object_at(raw, pointer)
         except NoTool as refusal:
@@ -124,7 +122,7 @@ def _operation(document: Document, method: str, path: str, item: dict[str, Any],
     raw, objection = item[method], None
     try:
         if isinstance(item, Ambiguous) and item.repeats(method):
-            raise NoTool(f"The key {quoted(method)} stands twice in one object.", pointer)
+            raise NoTool(f"The key {quoted(method)} occurs twice in one object.", pointer)
         raw, at = document.object_at(raw, at)
         if method in OTHERS:
             raise NoTool(f"Requests with the method {method.upper()} are not made.", at)
@@ -157,22 +155,18 @@ class Names:
         candidates.append(f"{given or of_path}_{of_path}")
         for candidate in candidates:
             if (name := candidate[:LONGEST].strip()) and name not in self._taken:
-                return self._take(name)
-        number = 2
-        while (name := f"{candidates[0][: LONGEST - 8]}_{number}") in self._taken:
-            number += 1
-        return self._take(name)
-
-    def _take(self, name: str) -> str:
+                break
+        else:
+            number = 2
+            while (name := f"{candidates[0][: LONGEST - 8]}_{number}") in self._taken:
+                number += 1
         self._taken.add(name)
         return name
 
 
 def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
-    """The path, and the constants in its query. Raises NoTool.
-
-    A fragment distinguishes operations of one address and is never sent.
-    """
+    """The path, and the constants in its query. Raises NoTool. A fragment distinguishes operations of one
+    address and is never sent."""
     plain, mark, query = path.partition("#")[0].partition("?")
     if "{" in query:
         raise NoTool(f"Its path {quoted(path)} has a parameter after the '?'.", pointer)
@@ -204,7 +198,6 @@ def output_schema_of(
 
 
 def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | None:
-    """None for an answer without JSON."""
     answer, pointer = document.object_at(raw, pointer)
     content = answer.get("content")
     for name, media in content.items() if isinstance(content, dict) else ():
@@ -244,7 +237,6 @@ class ReadTools:
     deprecated: int = 0
     not_chosen: int = 0
     idle: list[str] = field(default_factory=list)
-    """Patterns and tags of the selection without an operation."""
 
 
 def read_tools(
@@ -322,7 +314,7 @@ class _Reader:
     def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
         raw, at = operation.raw, operation.pointer
         path, constants = split_query(operation.path, operation.item_pointer)
-        # The operation's own override those of all operations of its path.
+        # The operation's parameters override those of its path.
         levels = ((operation.item, operation.item_pointer), (raw, at))
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
         key = key_place(self.settings)
@@ -376,18 +368,12 @@ class _Reader:
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
         if operation.method not in WITHOUT_BODY:
             return bodies.body(raw, at)
-        if not _is_empty(bodies, raw, at):
-            notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
+        with suppress(NoTool):
+            if bodies.is_empty(raw, at):
+                return Body()
+        notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
         return Body()
 
 
 def _words_of(operation: Operation) -> tuple[str, str]:
     return str(operation.raw.get("summary")), str(operation.raw.get("description"))
-
-
-def _is_empty(bodies: Bodies, raw: object, pointer: str) -> bool:
-    """An unreadable one is not."""
-    try:
-        return bodies.is_empty(raw, pointer)
-    except NoTool:
-        return False

@@ -20,7 +20,7 @@ from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 LONGEST_NAME = 64
-"""Of an argument; model APIs allow no longer ones and no other characters."""
+"""Characters of an argument's name; model APIs allow no more, and no others."""
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
@@ -35,7 +35,6 @@ class Argument:
 
     place: ArgumentPlace
     wanted: str
-    """The preferred name."""
     converted: Converted
     description: str = ""
     """Replaces the schema's."""
@@ -55,7 +54,6 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Arguments:
     schema: dict[str, Any]
-    """JSON Schema of an object."""
     places: dict[str, ArgumentPlace]
 
 
@@ -81,10 +79,8 @@ def collect_arguments(
 
 
 def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
-    """A schema that enforces the demands.
-
-    It uses `not`, since some model APIs refuse tools with `anyOf` at their root.
-    """
+    """A schema that enforces the demands. It uses `not`, since some model APIs refuse tools with `anyOf` at
+    their root."""
     argument_of = {
         steps[0]: name
         for name, place in places.items()
@@ -109,17 +105,14 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
 
 
 def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
-    """The schema of a value that is not written as JSON. Raises NoTool.
-
-    `needed` lists have items, as an empty list would be an omitted one.
-    """
+    """The schema of a value that is not written as JSON. Raises NoTool. `needed` lists have items, as an
+    empty list would be an omitted one."""
     converted = schemas.convert_text(raw, pointer)
     is_list = needed and "array" in types_of(raw, schemas.document.object_at, pointer)
     return with_an_item(converted) if is_list else converted
 
 
 def with_an_item(converted: Converted) -> Converted:
-    """The same, without empty lists."""
     schema = {} if converted.schema is True else converted.schema
     fewest = schema.get("minItems")
     if isinstance(fewest, int) and fewest > 0:
@@ -153,8 +146,6 @@ def _described(argument: Argument) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter object and its pointer."""
-
     raw: dict[str, Any]
     pointer: str
 
@@ -173,18 +164,15 @@ class Parameter:
 
 @dataclass(slots=True)
 class Parameters:
-    """Reads one operation's parameters."""
-
     document: Document
     schemas: Schemas
     key: tuple[str, str] | None = None
-    """Where the product puts the API key, which is no argument then."""
+    """Where the product puts the API key, which is therefore no argument."""
     notes: list[str] = field(default_factory=list)
     """What is left out, in sentences."""
     known: dict[str, Argument] = field(default_factory=dict)
     """By pointer: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)
-    """Sent with every call."""
 
     def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
         """Of the path item's list and the operation's, which wins. Raises NoTool."""
@@ -192,8 +180,14 @@ class Parameters:
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
         named = parameters_in(path)
-        undeclared = [name for name in named if ("path", name) not in found]
-        arguments = [self._undeclared(name) for name in undeclared]
+        arguments = []
+        for name in (name for name in named if ("path", name) not in found):
+            self.notes.append(
+                f"The document does not describe {{{name}}} of the path; it is taken as a text."
+            )
+            place = ArgumentPlace(place="path", name=name)
+            converted = self.schemas.convert({"type": "string"}, "")
+            arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
         for one in found.values():
             if one.where == "path" and one.name not in named:
                 note = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
@@ -212,14 +206,6 @@ class Parameters:
             if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
                 raise NoTool("A parameter has no name, or does not say where it goes.", at)
             yield Parameter(value, at)
-
-    def _undeclared(self, name: str) -> Argument:
-        self.notes.append(f"The document does not describe {{{name}}} of the path; it is taken as a text.")
-        place, converted = (
-            ArgumentPlace(place="path", name=name),
-            self.schemas.convert({"type": "string"}, ""),
-        )
-        return Argument(place=place, wanted=name, converted=converted, required=True)
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""

@@ -16,7 +16,7 @@ SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
 MAX_PARTS = 5_000
-"""Of a schema with all its definitions; the catalogue's limit."""
+"""Subschemas of a schema with all its definitions; the catalogue's limit."""
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
 MAX_LOOKED_AT = 50
@@ -25,11 +25,8 @@ ONE = frozenset(
     {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
 )
-"""Keywords with a schema."""
 SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-"""Keywords with a list of schemas."""
 NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Keywords with schemas by name."""
 BOUNDS = frozenset(
     {"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minContains", "maxContains"}
@@ -63,11 +60,9 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """An answer's names and types of fields, each of which may be missing or null.
-
-    To MCP clients an answer that breaks its output schema is a failure, and hardly any API answers exactly as
-    documented: fields are missing or null, choices have new members.
-    """
+    """An answer's names and types of fields, each of which may be missing or null. To MCP clients an answer
+    that breaks its output schema is a failure, and hardly any API answers exactly as documented: fields are
+    missing or null, choices have new members."""
     loose = {key: value for key, value in schema.items() if key in KEPT_IN_RESPONSES}
     if isinstance(extra := schema.get("additionalProperties"), dict):
         loose["additionalProperties"] = extra
@@ -118,7 +113,7 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
     if not left:
         return schema
     beside = {key: value for key, value in schema.items() if key != word}
-    # One choice is none, and models read a plain schema better.
+    # Models read a plain schema better than a single choice.
     if len(left) == 1 and isinstance(left[0], dict) and beside.keys() <= {"title", "description", "examples"}:
         return left[0] | beside
     return beside | {word: left}
@@ -126,15 +121,12 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Conversion:
-    """State of the conversion of one schema."""
-
     document: Document
     direction: str
     usable_pattern: Callable[[str], bool]
     name_of: Callable[[str], str]
     """Of the definition at a pointer."""
     needs: set[str] = field(default_factory=set)
-    """Pointers of definitions."""
     anchors: dict[str, str] = field(default_factory=dict)
     """Pointers of possible targets of dynamic references, by anchor; in 2019-09 without a name."""
     parts: int = 0
@@ -152,7 +144,7 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
     if not isinstance(raw, dict):
         raise NoTool("There is something else where a schema has to be.", pointer)
     if isinstance(raw, Ambiguous):
-        raise NoTool(f"The key {quoted(raw.key)} stands twice in one object.", pointer)
+        raise NoTool(f"The key {quoted(raw.key)} occurs twice in one object.", pointer)
     _note_anchors(raw, pointer, reading)
     if "$ref" in raw:
         _, target = reading.document.follow(raw["$ref"], pointer)
@@ -163,7 +155,6 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
 
 
 def _note_anchors(raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
-    """The outermost schema of an anchor counts."""
     if raw.get("$recursiveAnchor") is True:
         reading.anchors.setdefault("", pointer)
     if isinstance(name := raw.get("$dynamicAnchor"), str):
@@ -183,7 +174,7 @@ def _reference(raw: dict[str, Any], target: str, pointer: str, reading: Conversi
     reading.needs.add(target)
     reference = {"$ref": f"#/$defs/{reading.name_of(target)}"}
     if reading.document.minor == 0:
-        # 3.0 ignores what stands beside a reference; a description does no harm, and many write one.
+        # 3.0 ignores everything beside a reference; a description does no harm, and is common.
         said = raw.get("description")
         return reference | ({"description": said} if isinstance(said, str) else {})
     beside = {key: value for key, value in raw.items() if key not in REFERENCES}
@@ -197,7 +188,7 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
         if key in NAMED:
             schema[key] = _named(value, at, reading, depth, leave_out=key == "properties")
         elif key in SEVERAL or (key == "items" and isinstance(value, list)):
-            # Lists of items were said by `items` before 2020-12.
+            # Before 2020-12, `items` also held lists.
             schema["prefixItems" if key == "items" else key] = _several(value, at, reading, depth)
         elif key in ONE:
             schema[key] = convert_schema(value, at, reading, depth + 1)
@@ -220,7 +211,7 @@ def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out
     if not isinstance(raw, dict):
         raise NoTool("There is something else where schemas by their names have to be.", pointer)
     if isinstance(raw, Ambiguous):
-        raise NoTool(f"The key {quoted(raw.key)} stands twice in one object.", pointer)
+        raise NoTool(f"The key {quoted(raw.key)} occurs twice in one object.", pointer)
     return {
         name: convert_schema(value, f"{pointer}{pointer_of([name])}", reading, depth + 1)
         for name, value in raw.items()
@@ -256,7 +247,10 @@ def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Co
                 schema[exclusive] = schema.pop(bound)
     if isinstance(pattern := schema.get("pattern"), str) and not reading.usable_pattern(pattern):
         del schema["pattern"]
-    if (example := _example(raw)) is not None:
+    examples = raw.get("examples")
+    example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
+    fits = isinstance(example, str | int | float) and not isinstance(example, bool)
+    if fits and len(str(example)) <= LONGEST_EXAMPLE:
         schema["examples"] = [example]
 
 
@@ -277,14 +271,6 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
         schema["required"] = [name for name in dict.fromkeys(map(str, required)) if name not in left_out]
     if not schema["required"]:
         del schema["required"]
-
-
-def _example(raw: dict[str, Any]) -> Any:
-    """A short example, which helps more than a format."""
-    examples = raw.get("examples")
-    example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
-    fits = isinstance(example, str | int | float) and not isinstance(example, bool)
-    return example if fits and len(str(example)) <= LONGEST_EXAMPLE else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ SECRETS = {
     "api_key": "api_key",
     "oauth_client_secret": "oauth_client_credentials",
 }
-"""The authentication of each secret."""
 NAMES = {
     "none": "no authentication",
     "api_key": "an API key",
@@ -33,7 +32,6 @@ class Scheme:
     name: str
     fulfilled_by: list[Settings]
     objection: str = ""
-    """Why there are none."""
 
     def accepts(self, settings: Settings) -> bool:
         return any(_alike(wanted, settings) for wanted in self.fulfilled_by)
@@ -109,19 +107,16 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
 
 
 def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> bool:
-    """Whether the operation is called without the source's credentials.
-
-    True if the document requires none, or allows none besides credentials that the source lacks. Without any
-    statement of the document they are sent. Raises NoTool if the source has nothing that the operation
-    accepts.
-    """
+    """Whether the operation is called without the source's credentials. True if the document requires none,
+    or allows none besides credentials that the source lacks. Without any statement of the document they are
+    sent. Raises NoTool if the source has nothing that the operation accepts."""
     own, usual = "security" in operation, document.value.get("security")
     where = f"{pointer}/security" if own else "/security"
     requirements = operation["security"] if own else usual
     if not isinstance(requirements, list):
         return False
     if not requirements:
-        # An empty list takes back what the whole document wants; many write one where that is nothing.
+        # An empty list revokes the document's requirement; many write one even if there is none.
         return own and bool(usual)
     wanted = [requirement for requirement in requirements if requirement != {}]
     objections = []
@@ -144,7 +139,6 @@ def key_place(settings: Settings) -> tuple[str, str] | None:
 
 
 def _objection(document: Document, requirement: Any, settings: Settings) -> str:
-    """What is required and missing, or empty."""
     if not isinstance(requirement, dict):
         return "something that is no security requirement"
     schemes = [scheme_of(document, name) for name in requirement]

@@ -1,4 +1,4 @@
-"""Takes as long as it is told to."""
+"""Takes as long as its input says."""
 
 import asyncio
 import math

@@ -17,7 +17,7 @@ LONGEST_MESSAGE = 300
 
 
 class WorkflowError(Exception):
-    """A workflow cannot do what its input asks for; the message tells the person who asked what to change."""
+    """A workflow cannot do what its input asks for; the message says what to change."""
 
 
 class ExecutionType(StrEnum):

@@ -21,8 +21,7 @@ from connectors.testing import (
     http_answer,
 )
 from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import McpSourceConnector
-from connectors.upstream_mcp.listed_workflows import LISTED, PREFIX
+from connectors.upstream_mcp.connector import LISTED, PREFIX, McpSourceConnector
 from connectors.upstream_mcp.tools import METADATA_KEY
 from tests.engines.mute_mcp import answer_after_handshake
 from tests.engines.workflow_server import CANCEL, START, STATUS, WorkflowServer, workflow

@@ -39,7 +39,7 @@ class RqConfig(BaseModel):
     functions: Annotated[dict[str, str], AfterValidator(_functions)] = Field(
         min_length=1,
         title="Functions",
-        description="What workers may be asked to run, as reports.tasks.monthly=What it does, for agents. "
+        description="The functions that workers may run, as reports.tasks.monthly=What it does, for agents. "
         "Nothing else can be started.",
     )
     queue: str = Field(default="default", min_length=1, title="Queue", description="Which workers listen to.")

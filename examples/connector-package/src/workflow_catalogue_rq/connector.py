@@ -65,7 +65,7 @@ class RqConnector:
             socket_timeout=config.request_timeout_seconds,
             retry=Retry(NoBackoff(), 0),
         )
-        # Never pickle: reading a result would run what somebody has written into Redis.
+        # Never pickle: reading a result would run code from Redis.
         self._queue = Queue(config.queue, connection=self._redis, serializer=JSONSerializer)
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class RqConnector:
     def _errors(
         self, *, unanswered: type[ConnectorError], unreadable: type[ConnectorError]
     ) -> Iterator[None]:
-        """Tell what went wrong in the protocol's own terms; Redis quotes no password in its errors."""
+        """Raise Redis's errors as the protocol's; they quote no password."""
         try:
             yield
         except NoSuchJobError:
