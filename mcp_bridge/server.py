@@ -41,8 +41,7 @@ from mcp_bridge.declarations import (
     wants_fresh,
     wants_progress,
 )
-from mcp_bridge.notifications.list_snapshots import ListSnapshots
-from mcp_bridge.notifications.notifier import OpenStreams
+from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
 from mcp_bridge.prompts import PromptMethods
 from mcp_bridge.resources import ResourceMethods

@@ -19,15 +19,7 @@ from catalogue.scopes import Scope
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
 from executions.rest.parameters import caller_of
-from executions.statistics import (
-    COLUMN_OF,
-    DAY,
-    HOUR,
-    Figures,
-    Period,
-    Subject,
-    figures_since,
-)
+from executions.statistics import COLUMN_OF, DAY, HOUR, Figures, Period, Subject, figures_since
 
 LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}
 """The longest time of one answer, by the bucket."""

@@ -29,12 +29,7 @@ from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
-from mcp_bridge.toolset_costs import (
-    ToolsetCost,
-    cost_of_catalogue,
-    cost_of_proposal,
-    cost_of_toolset,
-)
+from mcp_bridge.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_proposal, cost_of_toolset
 
 if TYPE_CHECKING:
     RuleInline = admin.TabularInline[ToolsetRule, Toolset]

@@ -14,9 +14,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from mcp_bridge.notifications.list_snapshots import ListSnapshots
 from mcp_bridge.notifications.notifier import (
     Interests,
+    ListSnapshots,
     Notifier,
     OpenStreams,
     TaskChanged,

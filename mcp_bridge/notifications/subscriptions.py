@@ -33,9 +33,9 @@ from mcp_types import (
 
 from catalogue.database import run_in_database
 from mcp_bridge.declarations import TASKS, Context, is_modern
-from mcp_bridge.notifications.list_snapshots import ListSnapshots
 from mcp_bridge.notifications.notifier import (
     Interests,
+    ListSnapshots,
     Notifier,
     OpenStreams,
     TaskChanged,

@@ -16,8 +16,7 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
 from catalogue.scopes import Scope
 from executions.models import Execution, State
-from mcp_bridge.resources import find_kind
-from mcp_bridge.resources.resource import Reading
+from mcp_bridge.resources import Reading, find_kind
 from mcp_bridge.tokens import Access, create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_workflow, make_workflows

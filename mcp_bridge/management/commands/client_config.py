@@ -8,13 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.management.base import CatalogueCommand
-from mcp_bridge.client_configuration import (
-    TOKEN_HERE,
-    HttpServer,
-    McpClient,
-    StdioServer,
-    configurations_of,
-)
+from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient, StdioServer, configurations_of
 from mcp_bridge.management import add_toolset_option, chosen_toolset
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
