@@ -3,16 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    INVALID_PARAMS,
-    CompleteRequestParams,
-    CompleteResult,
-    Completion,
-    CompletionArgument,
-    PromptReference,
-)
 
 from catalogue.database import run_in_database
 from catalogue.inputs import describe_inputs
@@ -31,33 +24,35 @@ class CompletionMethod:
         self._access_of = access_of
 
     def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("completion/complete", CompleteRequestParams, self.complete)
+        server.add_request_handler("completion/complete", types.CompleteRequestParams, self.complete)
 
-    async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
-        return CompleteResult(completion=await run_in_database(_complete, params, self._access_of(context)))
+    async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        return types.CompleteResult(
+            completion=await run_in_database(_complete, params, self._access_of(context))
+        )
 
 
-def _complete(params: CompleteRequestParams, access: Access) -> Completion:
+def _complete(params: types.CompleteRequestParams, access: Access) -> types.Completion:
     """Raises MCPError for what there is not to be completed."""
-    if isinstance(params.ref, PromptReference):
+    if isinstance(params.ref, types.PromptReference):
         values = _values_for_prompt(params.ref.name, params.argument, access)
     else:
         values = _values_for_resource(params.ref.uri, params.argument, access)
     return _choose(values, params.argument.value)
 
 
-def _values_for_prompt(name: str, argument: CompletionArgument, access: Access) -> Iterable[str]:
+def _values_for_prompt(name: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:
     workflow = find_offered(access, name)
     if argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
         raise _unknown_argument(argument, name, inputs)
     return values_of_argument(workflow, argument.name)
 
 
-def _values_for_resource(uri: str, argument: CompletionArgument, access: Access) -> Iterable[str]:
+def _values_for_resource(uri: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:
     kind = next((kind for kind in RESOURCES if str(kind.template) == uri), None)
     if kind is None:
         known = ", ".join(str(kind.template) for kind in RESOURCES)
-        raise MCPError(INVALID_PARAMS, f"Unknown template: {uri[:SHOWN]!r}. Those here are {known}.")
+        raise MCPError(types.INVALID_PARAMS, f"Unknown template: {uri[:SHOWN]!r}. Those here are {known}.")
     if argument.name not in (names := kind.template.variable_names):
         raise _unknown_argument(argument, uri, names)
     suggest = kind.suggestions.get(argument.name)
@@ -66,16 +61,16 @@ def _values_for_resource(uri: str, argument: CompletionArgument, access: Access)
     return suggest(access, argument.value)
 
 
-def _choose(values: Iterable[str], typed: str) -> Completion:
+def _choose(values: Iterable[str], typed: str) -> types.Completion:
     """Those that begin with what was typed, then those that contain it."""
     wanted = typed.casefold()
     containing = [value for value in values if wanted in value.casefold()]
     found = sorted(containing, key=lambda value: not value.casefold().startswith(wanted))
-    return Completion(values=found[:MOST_VALUES], total=len(found), has_more=len(found) > MOST_VALUES)
+    return types.Completion(values=found[:MOST_VALUES], total=len(found), has_more=len(found) > MOST_VALUES)
 
 
-def _unknown_argument(argument: CompletionArgument, of: str, known: Iterable[str]) -> MCPError:
+def _unknown_argument(argument: types.CompletionArgument, of: str, known: Iterable[str]) -> MCPError:
     listed = ", ".join(known) or "none"
     return MCPError(
-        INVALID_PARAMS, f"{of} has no argument {argument.name[:SHOWN]!r}. Known: {listed[:1000]}."
+        types.INVALID_PARAMS, f"{of} has no argument {argument.name[:SHOWN]!r}. Known: {listed[:1000]}."
     )

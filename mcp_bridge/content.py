@@ -11,17 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import mcp_types as types
 from django.conf import settings
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-)
 from mcp_types.version import is_version_at_least
 from pydantic import TypeAdapter, ValidationError
 
@@ -125,14 +116,14 @@ def what_was_cut(execution: Execution) -> str:
     return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""
 
 
-Pictured = ImageContent | AudioContent
+Pictured = types.ImageContent | types.AudioContent
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
 """The protocol versions that brought a type of block; clients of older ones refuse a whole result for it."""
 OLDEST_VERSION = "2024-11-05"
 DISPENSABLE = ("annotations", "_meta")
 """A block is shown without them rather than not at all."""
 SHOWN_NAME = 200
-BLOCKS: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
+BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 
 
 class Block:
@@ -147,7 +138,7 @@ class Block:
         return str(self.raw.get("type"))[:SHOWN_NAME]
 
     @property
-    def model(self) -> ContentBlock | None:
+    def model(self) -> types.ContentBlock | None:
         """As MCP has it; None for what no client could read."""
         return self._read[0]
 
@@ -157,7 +148,7 @@ class Block:
         return self._read[1]
 
     @cached_property
-    def _read(self) -> tuple[ContentBlock | None, bytes | None]:
+    def _read(self) -> tuple[types.ContentBlock | None, bytes | None]:
         without = {name: value for name, value in self.raw.items() if name not in DISPENSABLE}
         for raw in (self.raw, without):
             try:
@@ -189,7 +180,7 @@ class Block:
     @property
     def mime_type(self) -> str:
         """Empty where the engine does not tell."""
-        held = self.model.resource if isinstance(self.model, EmbeddedResource) else self.model
+        held = self.model.resource if isinstance(self.model, types.EmbeddedResource) else self.model
         return (getattr(held, "mime_type", None) or "")[:SHOWN_NAME]
 
     @property
@@ -220,29 +211,29 @@ def content_address(execution: Execution, number: int, *, offset: int = 0) -> st
     return f"{result_address(execution)}/content/{number}" + (f"?offset={offset}" if offset else "")
 
 
-def text_of(block: ContentBlock) -> str | None:
-    if isinstance(block, EmbeddedResource):
-        return block.resource.text if isinstance(block.resource, TextResourceContents) else None
-    return block.text if isinstance(block, TextContent) else None
+def text_of(block: types.ContentBlock) -> str | None:
+    if isinstance(block, types.EmbeddedResource):
+        return block.resource.text if isinstance(block.resource, types.TextResourceContents) else None
+    return block.text if isinstance(block, types.TextContent) else None
 
 
-def is_note(block: ContentBlock) -> bool:
+def is_note(block: types.ContentBlock) -> bool:
     """Whether it is a text of ours that tells of the result and is no part of it."""
     return bool((block.meta or {}).get(NOTE))
 
 
-def encoded_data(block: ContentBlock) -> str | None:
+def encoded_data(block: types.ContentBlock) -> str | None:
     """What of it is bytes, in base64."""
-    if isinstance(block, EmbeddedResource):
-        return block.resource.blob if isinstance(block.resource, BlobResourceContents) else None
+    if isinstance(block, types.EmbeddedResource):
+        return block.resource.blob if isinstance(block.resource, types.BlobResourceContents) else None
     return block.data if isinstance(block, Pictured) else None
 
 
-def describe(block: ContentBlock) -> str:
+def describe(block: types.ContentBlock) -> str:
     """What a block is that is no text, in a few words."""
-    if isinstance(block, ResourceLink):
+    if isinstance(block, types.ResourceLink):
         return f"Link to {(block.title or block.name)[:SHOWN_NAME]}: {block.uri[:SHOWN_NAME]}"
-    held = block.resource if isinstance(block, EmbeddedResource) else block
+    held = block.resource if isinstance(block, types.EmbeddedResource) else block
     kind = (getattr(held, "mime_type", None) or block.type)[:SHOWN_NAME]
     return f"{kind}, {len(decode_base64(encoded_data(block) or '') or b''):,} bytes"
 
@@ -296,21 +287,21 @@ class Room:
 
 def show_blocks(
     execution: Execution, blocks: list[Block], *, protocol_version: str, room: Room
-) -> list[ContentBlock]:
+) -> list[types.ContentBlock]:
     """The blocks as they came. Those that are too large, or that this version's clients do not know, are told
     of in words, with where they are."""
-    shown: list[ContentBlock] = []
+    shown: list[types.ContentBlock] = []
     told = 0
     for block, fits in room.share_out(blocks):
         told += 1
         if block.model is None or not block.is_known_to(protocol_version):
-            shown.append(TextContent(text=block.words))
+            shown.append(types.TextContent(text=block.words))
         elif fits:
             shown.append(block.model)
         else:
             shown += _stand_in(execution, block, protocol_version)
     if told < len(blocks):
-        shown.append(TextContent(text=_left_out(execution, blocks[told:])))
+        shown.append(types.TextContent(text=_left_out(execution, blocks[told:])))
     return shown
 
 
@@ -350,19 +341,19 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
     }
 
 
-def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[ContentBlock]:
+def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
     """For a block that is too large: how much it is, how it begins and where it is."""
     if block.text is None:
-        yield TextContent(text=f"Too large to be shown here: {block.words}")
+        yield types.TextContent(text=f"Too large to be shown here: {block.words}")
     else:
         rest = json.dumps(rest_of_block(execution, block.number, BEGINNING))
-        yield TextContent(
+        yield types.TextContent(
             text=f"This part of the result has {len(block.text):,} characters, too many to show at once; its "
             f"first {BEGINNING:,} follow. For the rest call get_execution_status with {rest}, or read the "
             f"resource {block.address}.\n\n{block.text[:BEGINNING]}"
         )
     if is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
-        yield ResourceLink(
+        yield types.ResourceLink(
             uri=block.address,
             name=f"{execution.tool_name}_content_{block.number}",
             title=f"Part {block.number} of the result of {execution.tool_name}",

@@ -7,15 +7,8 @@ from typing import Any
 
 from mcp_types import Tool
 
+from catalogue import exposure
 from catalogue.database import run_in_database
-from catalogue.exposure import (
-    ExposedCatalogue,
-    ExposedToolset,
-    current_catalogue,
-    find_named,
-    fresh_catalogue,
-    shown_by,
-)
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
@@ -31,7 +24,7 @@ Arguments = dict[str, Any]
 class PortableView:
     """What callers who come through a portable toolset see, and what they mean."""
 
-    entry: ExposedToolset
+    entry: exposure.ExposedToolset
 
     def shown_name(self, name: str) -> str:
         return self.entry.aliases.get(name, name)
@@ -64,7 +57,7 @@ class PortableView:
         return read.arguments
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
-        workflow = find_named(self.entry.workflows, name)
+        workflow = exposure.find_named(self.entry.workflows, name)
         return None if workflow is None else workflow.offered_input_schema
 
     def tell_invalid(
@@ -86,20 +79,20 @@ class PortableView:
         return UnknownTool(called, renamed=renamed, similar=find_similar_names(called, shown))
 
 
-def portable_view(catalogue: ExposedCatalogue, toolset: str | None) -> PortableView | None:
+def portable_view(catalogue: exposure.ExposedCatalogue, toolset: str | None) -> PortableView | None:
     """None where tools are shown as they are."""
     entry = catalogue.toolsets.get(toolset or "")
     return PortableView(entry) if entry is not None and entry.toolset.portable else None
 
 
-def find_refused(toolset: Toolset, catalogue: ExposedCatalogue) -> dict[str, list[str]]:
+def find_refused(toolset: Toolset, catalogue: exposure.ExposedCatalogue) -> dict[str, list[str]]:
     """What some provider of models refuses of a toolset's tools, by name; nothing in portable mode."""
     if toolset.portable:
         return {}
     limit = limit_for_tools(toolset.slug)
     refused = {
         name: find_refusals(name, workflow.offered_input_schema, limit=limit)
-        for name, workflow in shown_by(toolset, catalogue).items()
+        for name, workflow in exposure.shown_by(toolset, catalogue).items()
     }
     return {name: problems for name, problems in refused.items() if problems}
 
@@ -108,6 +101,6 @@ async def find_portable_view(access: Access) -> PortableView | None:
     """The same; may ask the database, though hardly ever."""
     if access.caller.toolset is None:
         return None
-    if (catalogue := fresh_catalogue()) is None:
-        catalogue = await run_in_database(current_catalogue)
+    if (catalogue := exposure.fresh_catalogue()) is None:
+        catalogue = await run_in_database(exposure.current_catalogue)
     return portable_view(catalogue, access.toolset)

@@ -4,20 +4,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import mcp_types as types
 from django.conf import settings
 from mcp import MCPError
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    INVALID_PARAMS,
-    GetPromptRequestParams,
-    GetPromptResult,
-    ListPromptsResult,
-    PaginatedRequestParams,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-    TextContent,
-)
 from pydantic_core import from_json
 
 from catalogue.database import run_in_database
@@ -44,13 +34,17 @@ class PromptMethods:
         self._access_of = access_of
 
     def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("prompts/list", PaginatedRequestParams, self.list_prompts)
-        server.add_request_handler("prompts/get", GetPromptRequestParams, self.get_prompt)
+        server.add_request_handler("prompts/list", types.PaginatedRequestParams, self.list_prompts)
+        server.add_request_handler("prompts/get", types.GetPromptRequestParams, self.get_prompt)
 
-    async def list_prompts(self, context: Context, params: PaginatedRequestParams) -> ListPromptsResult:
+    async def list_prompts(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListPromptsResult:
         return await run_in_database(_list, self._access_of(context), params.cursor)
 
-    async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+    async def get_prompt(
+        self, context: Context, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
         return await run_in_database(_get, self._access_of(context), params.name, params.arguments or {})
 
 
@@ -68,17 +62,19 @@ def find_offered(access: Access, name: str) -> Workflow:
     """Raises MCPError."""
     if not access.allows(Scope.RUN):
         raise MCPError(
-            INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
+            types.INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
         )
     offered = offered_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
     if (workflow := find_named(offered, name)) is None:
-        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are.")
+        raise MCPError(
+            types.INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are."
+        )
     return workflow
 
 
-def workflow_prompt(workflow: Workflow) -> Prompt:
+def workflow_prompt(workflow: Workflow) -> types.Prompt:
     inputs = describe_inputs(workflow.offered_input_schema)
-    return Prompt(
+    return types.Prompt(
         name=workflow.tool_name,
         title=workflow.title,
         description=workflow.shown_description or None,
@@ -102,20 +98,20 @@ def values_of_argument(workflow: Workflow, name: str) -> list[str]:
     return []
 
 
-def _list(access: Access, cursor: str | None) -> ListPromptsResult:
+def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     catalogue = current_catalogue()
     offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
     names = list(offered)
     begin, end, following = page_bounds(names, cursor, settings.CATALOGUE["page_size"])
     page = [offered[name] for name in names[begin:end]]
-    return ListPromptsResult(
+    return types.ListPromptsResult(
         prompts=[prompt for _, prompt in make_of_each(workflow_prompt, page, catalogue)],
         next_cursor=following,
         ttl_ms=round(settings.CATALOGUE["list_ttl"] * 1000),
     )
 
 
-def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResult:
+def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetPromptResult:
     """Raises MCPError."""
     workflow = find_offered(access, name)
     arguments = _read_arguments(workflow, written)
@@ -125,18 +121,18 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResu
     if portable is not None:
         arguments = make_portable(workflow.offered_input_schema).plan.write(arguments)
     message = _ask_to_run(workflow, shown, arguments, has_own_tool=workflow.tool_name in tools)
-    return GetPromptResult(
+    return types.GetPromptResult(
         description=workflow.shown_description or None,
-        messages=[PromptMessage(role="user", content=TextContent(text=message))],
+        messages=[types.PromptMessage(role="user", content=types.TextContent(text=message))],
     )
 
 
-def _argument(name: str, told: Mapping[str, Any]) -> PromptArgument:
+def _argument(name: str, told: Mapping[str, Any]) -> types.PromptArgument:
     """Clients show one field of text for each, so that other types are told in the description."""
     kind = told["type"]
     sort = "" if kind in WRITTEN_AS_THEY_ARE else f"({'JSON ' if kind in ('object', 'array') else ''}{kind})"
     description = " ".join(part for part in (told["description"], sort) if part)
-    return PromptArgument(name=name, description=description or None, required=told["required"])
+    return types.PromptArgument(name=name, description=description or None, required=told["required"])
 
 
 def _in_order(workflow: Workflow, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -159,7 +155,9 @@ def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str,
             arguments[name] = _read(text, told["type"])
     if problems := find_argument_problems(workflow.offered_input_schema, arguments):
         listed = "\n".join(f"- {problem}" for problem in problems)
-        raise MCPError(INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}")
+        raise MCPError(
+            types.INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}"
+        )
     return arguments
 
 

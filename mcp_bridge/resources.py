@@ -7,22 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import mcp_types as types
 from django.conf import settings
 from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.shared.uri_template import UriTemplate
-from mcp_types import (
-    INVALID_PARAMS,
-    BlobResourceContents,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    PaginatedRequestParams,
-    ReadResourceRequestParams,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-    TextResourceContents,
-)
 
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow, shorten, unavailable_sources
@@ -34,18 +23,7 @@ from catalogue.search import WorkflowQuery, select_workflows, tagged
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
-from mcp_bridge.content import (
-    Block,
-    NoSuchPart,
-    Part,
-    Room,
-    blocks_of,
-    content_address,
-    result_address,
-    take_part,
-    why_no_output,
-    write_output,
-)
+from mcp_bridge import content
 from mcp_bridge.declarations import Context, is_modern, page_bounds
 from mcp_bridge.results import describe_within_bounds, result_text
 from mcp_bridge.tokens import Access
@@ -67,10 +45,10 @@ class Reading:
     """Those of the template, decoded. One of the query may be missing."""
 
     def holds(self, text: str, *, mime_type: str = JSON) -> "Found":
-        return Found([TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
+        return Found([types.TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
 
 
-Contents = TextResourceContents | BlobResourceContents
+Contents = types.TextResourceContents | types.BlobResourceContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +80,8 @@ class ResourceKind:
         return not self.scopes.isdisjoint(scopes)
 
     @property
-    def as_template(self) -> ResourceTemplate:
-        return ResourceTemplate(
+    def as_template(self) -> types.ResourceTemplate:
+        return types.ResourceTemplate(
             uri_template=str(self.template),
             name=self.name,
             title=self.title,
@@ -133,7 +111,7 @@ def _read_list(reading: Reading) -> Found:
     }
     if selection.hint:
         document |= {"hint": selection.hint, "known_tags": list(selection.known_tags)}
-    return reading.holds(write_output(document))
+    return reading.holds(content.write_output(document))
 
 
 def _read_metadata(reading: Reading) -> Found:
@@ -143,7 +121,7 @@ def _read_metadata(reading: Reading) -> Found:
     }
     document["input_summary"] = summarise_inputs(workflow.offered_input_schema)
     document["schema"] = f"workflow://schema/{workflow.tool_name}"
-    return reading.holds(write_output(document))
+    return reading.holds(content.write_output(document))
 
 
 def _read_schema(reading: Reading) -> Found:
@@ -153,7 +131,7 @@ def _read_schema(reading: Reading) -> Found:
         "input_schema": workflow.served_input_schema,
         "output_schema": workflow.served_output_schema,
     }
-    return reading.holds(write_output(document))
+    return reading.holds(content.write_output(document))
 
 
 def _find_workflow(reading: Reading) -> Workflow:
@@ -236,7 +214,7 @@ def _read_execution(reading: Reading) -> Found:
         execution = find_fresh_execution(_id(reading), caller=reading.access.caller)
     except UnknownExecution as error:
         raise UnknownResource(str(error)) from None
-    found = reading.holds(write_output(describe_within_bounds(execution)))
+    found = reading.holds(content.write_output(describe_within_bounds(execution)))
     return Found(found.contents, changes=not execution.is_settled)
 
 
@@ -247,13 +225,13 @@ def _read_result(reading: Reading) -> Found:
     text, mime_type = result_text(execution)
     offset = read_offset(reading)
     try:
-        part = take_part(text, offset=offset)
-    except NoSuchPart as error:
+        part = content.take_part(text, offset=offset)
+    except content.NoSuchPart as error:
         raise UnknownResource(str(error)) from None
     if part.is_whole:
         contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
     else:
-        contents = [*tell_part(reading, part, address=partial(result_address, execution))]
+        contents = [*tell_part(reading, part, address=partial(content.result_address, execution))]
     return Found(contents if offset else [*contents, *binary_contents(execution)])
 
 
@@ -276,7 +254,7 @@ def _check_has_result(execution: Execution) -> None:
         raise UnknownResource(
             f"{execution.tool_name} {execution.get_state_display()}, so it has no result. {address} says why."
         )
-    if problem := why_no_output(execution):
+    if problem := content.why_no_output(execution):
         raise UnknownResource(problem)
 
 
@@ -361,16 +339,16 @@ def read_block(reading: Reading, execution: Execution) -> Found:
     block, offset = _find_block(reading, execution), read_offset(reading)
 
     def address(*, offset: int) -> str:
-        return content_address(execution, block.number, offset=offset)
+        return content.content_address(execution, block.number, offset=offset)
 
     if block.data is not None:
         return Found([*_tell_bytes(reading, block.data, offset, block.mime_type or BINARY, address)])
     text, mime_type = block.text, block.mime_type or TEXT
     if text is None:
-        text, mime_type = write_output(block.raw), JSON
+        text, mime_type = content.write_output(block.raw), JSON
     try:
-        part = take_part(text, offset=offset)
-    except NoSuchPart as error:
+        part = content.take_part(text, offset=offset)
+    except content.NoSuchPart as error:
         raise UnknownResource(str(error)) from None
     if part.is_whole:
         return reading.holds(part.text, mime_type=mime_type)
@@ -379,27 +357,29 @@ def read_block(reading: Reading, execution: Execution) -> Found:
 
 def binary_contents(execution: Execution) -> Iterator[Contents]:
     """What of a result is no text, as much as one answer carries; of the rest, where it is."""
-    without_text = [block for block in blocks_of(execution) if block.data]
-    for block, fits in Room.usual().share_out(without_text):
+    without_text = [block for block in content.blocks_of(execution) if block.data]
+    for block, fits in content.Room.usual().share_out(without_text):
         if fits and block.data is not None:
             yield _blob(block.address, block.data, block.mime_type or BINARY)
         else:
-            yield TextResourceContents(uri=block.address, mime_type=TEXT, text=block.words)
+            yield types.TextResourceContents(uri=block.address, mime_type=TEXT, text=block.words)
 
 
-def tell_part(reading: Reading, part: Part, *, address: Callable[..., str]) -> Iterator[TextResourceContents]:
+def tell_part(
+    reading: Reading, part: content.Part, *, address: Callable[..., str]
+) -> Iterator[types.TextResourceContents]:
     """Some of a text, and where the next part is; `address` knows that by its offset."""
     told: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
     following = None if part.next_offset is None else address(offset=part.next_offset)
     if following is not None:
         told[f"{META}next"] = following
-    yield TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=told)
+    yield types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=told)
     if following is not None:
         # Models do not get to see `_meta`.
         note = (
             f"Characters {part.offset + 1:,} to {part.end:,} of {part.total:,}. The next part is {following}"
         )
-        yield TextResourceContents(uri=following, mime_type=TEXT, text=note)
+        yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
 
 
 def read_offset(reading: Reading) -> int:
@@ -424,22 +404,25 @@ def _tell_bytes(
     yield _blob(reading.uri, data[offset:end], BINARY, meta=told)
     if following is not None:
         note = f"Bytes {offset + 1:,} to {end:,} of {len(data):,}. The next part is {following}"
-        yield TextResourceContents(uri=following, mime_type=TEXT, text=note)
+        yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
 
 
 def _blob(
     uri: str, data: bytes, mime_type: str, *, meta: dict[str, Any] | None = None
-) -> BlobResourceContents:
-    return BlobResourceContents(
+) -> types.BlobResourceContents:
+    return types.BlobResourceContents(
         uri=uri, mime_type=mime_type, blob=base64.b64encode(data).decode(), _meta=meta
     )
 
 
-def _find_block(reading: Reading, execution: Execution) -> Block:
-    number, blocks = _number(reading.variables["number"], "The number of a block"), blocks_of(execution)
+def _find_block(reading: Reading, execution: Execution) -> content.Block:
+    number, blocks = (
+        _number(reading.variables["number"], "The number of a block"),
+        content.blocks_of(execution),
+    )
     if number < len(blocks):
         return blocks[number]
-    if execution.state == State.COMPLETED and (problem := why_no_output(execution)):
+    if execution.state == State.COMPLETED and (problem := content.why_no_output(execution)):
         raise UnknownResource(problem)
     raise UnknownResource(
         f"There is no block {number}: the result has {len(blocks)} of them, counted from 0. "
@@ -463,32 +446,40 @@ class ResourceMethods:
         self._access_of = access_of
 
     def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("resources/list", PaginatedRequestParams, self.list_resources)
-        server.add_request_handler("resources/templates/list", PaginatedRequestParams, self.list_templates)
-        server.add_request_handler("resources/read", ReadResourceRequestParams, self.read_resource)
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, self.list_resources)
+        server.add_request_handler(
+            "resources/templates/list", types.PaginatedRequestParams, self.list_templates
+        )
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, self.read_resource)
 
-    async def list_resources(self, context: Context, params: PaginatedRequestParams) -> ListResourcesResult:
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListResourcesResult:
         access = self._access_of(context)
         return await run_in_database(_list, access.toolset, access.scopes, params.cursor)
 
     async def list_templates(
-        self, context: Context, params: PaginatedRequestParams
-    ) -> ListResourceTemplatesResult:
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListResourceTemplatesResult:
         scopes = self._access_of(context).scopes
         shown = [kind.as_template for kind in RESOURCES if kind.is_open_to(scopes)]
         positions = [f"{number:03}" for number in range(len(shown))]
         begin, end, following = page_bounds(positions, params.cursor, settings.CATALOGUE["page_size"])
-        return ListResourceTemplatesResult(
+        return types.ListResourceTemplatesResult(
             resource_templates=shown[begin:end], next_cursor=following, ttl_ms=list_ttl_ms()
         )
 
-    async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
         try:
             found = await run_in_database(_read, params.uri, self._access_of(context))
         except UnknownResource as error:
-            code = INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
+            code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
             raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
-        return ReadResourceResult(contents=[*found.contents], ttl_ms=0 if found.changes else list_ttl_ms())
+        return types.ReadResourceResult(
+            contents=[*found.contents], ttl_ms=0 if found.changes else list_ttl_ms()
+        )
 
 
 def listed_resources(
@@ -509,21 +500,21 @@ def list_ttl_ms() -> int:
     return round(settings.CATALOGUE["list_ttl"] * 1000)
 
 
-def _list(toolset: str | None, scopes: frozenset[str], cursor: str | None) -> ListResourcesResult:
+def _list(toolset: str | None, scopes: frozenset[str], cursor: str | None) -> types.ListResourcesResult:
     listed = list(listed_resources(current_catalogue(), toolset=toolset, scopes=scopes).items())
     positions = ["0" if workflow is None else f"1{workflow.tool_name}" for _, workflow in listed]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
     resources = [_resource(uri, workflow) for uri, workflow in listed[begin:end]]
-    return ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
+    return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
 
 
-def _resource(uri: str, workflow: Workflow | None) -> Resource:
+def _resource(uri: str, workflow: Workflow | None) -> types.Resource:
     if workflow is None:
         whole = RESOURCES[0]
-        return Resource(
+        return types.Resource(
             uri=uri, name=whole.name, title=whole.title, description=whole.description, mime_type=JSON
         )
-    return Resource(
+    return types.Resource(
         uri=uri,
         name=workflow.tool_name,
         title=workflow.title,
@@ -539,7 +530,7 @@ def _read(uri: str, access: Access) -> Found:
     if not kind.is_open_to(access.scopes):
         needed = " or ".join(sorted(kind.scopes))
         raise MCPError(
-            INVALID_PARAMS, f"This token may not read {kind.template}: it lacks the scope {needed}."
+            types.INVALID_PARAMS, f"This token may not read {kind.template}: it lacks the scope {needed}."
         )
     return kind.read(Reading(access, uri, variables))
 

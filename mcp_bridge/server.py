@@ -7,18 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
+import mcp_types as types
 from django.conf import settings
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CancelledNotificationParams,
-    PaginatedRequestParams,
-    ServerCapabilities,
-    SetLevelRequestParams,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_background_connectors, close_connectors
@@ -29,18 +22,11 @@ from catalogue.models import Toolset
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
+from mcp_bridge import declarations
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall
 from mcp_bridge.completions import CompletionMethod
-from mcp_bridge.declarations import (
-    Context,
-    describe_client,
-    idempotency_key,
-    is_modern,
-    takes_tasks,
-    wants_fresh,
-    wants_progress,
-)
+from mcp_bridge.declarations import Context
 from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
 from mcp_bridge.prompts import PromptMethods
@@ -70,10 +56,10 @@ class CatalogueServer(Server[None]):
             get_tool_input_schema=lambda name: {},
         )
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
-        self.add_request_handler("tools/list", PaginatedRequestParams, bridge.list_tools)
-        self.add_request_handler("tools/call", CallToolRequestParams, bridge.call_tool)
+        self.add_request_handler("tools/list", types.PaginatedRequestParams, bridge.list_tools)
+        self.add_request_handler("tools/call", types.CallToolRequestParams, bridge.call_tool)
         self.add_notification_handler(
-            "notifications/cancelled", CancelledNotificationParams, bridge.note_cancelled
+            "notifications/cancelled", types.CancelledNotificationParams, bridge.note_cancelled
         )
         TaskMethods(bridge.access_of).register(self)
         self.streams, self.snapshots = OpenStreams(), ListSnapshots(self.tool_lists)
@@ -88,7 +74,7 @@ class CatalogueServer(Server[None]):
 
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
-    ) -> ServerCapabilities:
+    ) -> types.ServerCapabilities:
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
@@ -125,7 +111,9 @@ class _Bridge:
                 # Uvicorn ends itself by the signal that it got, and so does nothing at exit.
                 await asyncio.to_thread(close_background_connectors)
 
-    async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> dict[str, Any]:
+    async def list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> dict[str, Any]:
         """For what comes here; over HTTP nearly all is answered before it does, from the same bytes."""
         cursor = None if params is None else params.cursor
         closed_page = await self._server.tool_lists.closed_page(
@@ -134,38 +122,38 @@ class _Bridge:
         listed: dict[str, Any] = json.loads(closed_page[:-1])
         return listed
 
-    async def call_tool(self, context: Context, params: CallToolRequestParams) -> ToolAnswer:
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
         call, arguments = self._call(context), params.arguments or {}
         if (needed := missing_scope(params.name, call.access.scopes)) is not None:
-            raise MCPError(INVALID_PARAMS, describe_missing_scope(params.name, needed))
+            raise MCPError(types.INVALID_PARAMS, describe_missing_scope(params.name, needed))
         with self._open_calls.interruptible(context, call.access):
             try:
                 return await call_tool(call, params.name, arguments)
             except UnknownTool as error:
-                raise MCPError(INVALID_PARAMS, str(error)) from None
+                raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
-    async def note_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
+    async def note_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         self._open_calls.interrupt(context, params, self.access_of(context))
 
     def access_of(self, context: Context) -> Access:
         if context.request is None:
             if self._local_access is None:
-                raise MCPError(INVALID_PARAMS, "This request carries no credentials.")
+                raise MCPError(types.INVALID_PARAMS, "This request carries no credentials.")
             return self._local_access
         access: Access = context.request.scope["state"]["access"]
         return access
 
     def _call(self, context: Context) -> ToolCall:
-        reports = wants_progress(context)
+        reports = declarations.wants_progress(context)
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,
-            idempotency_key=idempotency_key(context),
-            fresh=wants_fresh(context),
-            client=describe_client(context),
-            takes_tasks=takes_tasks(context),
+            idempotency_key=declarations.idempotency_key(context),
+            fresh=declarations.wants_fresh(context),
+            client=declarations.describe_client(context),
+            takes_tasks=declarations.takes_tasks(context),
             report=context.session.report_progress if reports else None,
-            stays_for_progress=reports and is_modern(context),
+            stays_for_progress=reports and declarations.is_modern(context),
         )
 
 
@@ -266,7 +254,7 @@ class LogLevels:
     """Takes any level and keeps to it: without sessions there is nowhere to send log messages."""
 
     def register(self, server: Server[None]) -> None:
-        server.add_request_handler("logging/setLevel", SetLevelRequestParams, self.set_level)
+        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self.set_level)
 
-    async def set_level(self, context: Context, params: SetLevelRequestParams) -> dict[str, Any]:
+    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
         return {}

@@ -21,15 +21,8 @@ from mcp_types import SERVER_INFO_META_KEY, Icon, ListToolsResult, Tool, ToolAnn
 from mcp_types.methods import serialize_server_result
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
+from catalogue import exposure
 from catalogue.database import run_in_database
-from catalogue.exposure import (
-    MAX_AGE_SECONDS,
-    NOTHING,
-    ExposedCatalogue,
-    Workflows,
-    current_catalogue,
-    fresh_catalogue,
-)
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.scopes import Scope
@@ -42,7 +35,7 @@ from mcp_bridge.tokens import Access
 Made = TypeVar("Made")
 
 
-def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
+def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[Tool]:
     """What `tools/list` shows, in a stable order."""
     workflows = listed_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
     portable = portable_view(catalogue, access.toolset)
@@ -52,7 +45,7 @@ def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
-def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
+def built_in_tools(seen: exposure.Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
     """Those that these scopes allow, by name; those that talk to runs only where a workflow declares how."""
     kinds = set()
     if any(workflow.queries for workflow in seen.values()):
@@ -73,17 +66,17 @@ def _built_in_tools(scopes: frozenset[str], kinds: frozenset[InteractionKind]) -
 
 
 def listed_workflows(
-    catalogue: ExposedCatalogue, *, toolset: str | None, scopes: frozenset[str]
-) -> Workflows:
+    catalogue: exposure.ExposedCatalogue, *, toolset: str | None, scopes: frozenset[str]
+) -> exposure.Workflows:
     """The workflows that are tools of their own; a compact toolset has none."""
     entry = catalogue.toolsets.get(toolset or "")
     if Scope.RUN not in scopes or (entry is not None and entry.toolset.mode == Toolset.Mode.COMPACT):
-        return NOTHING
+        return exposure.NOTHING
     return catalogue.seen_through(toolset)
 
 
 def make_of_each(
-    make: Callable[[Workflow], Made], workflows: Iterable[Workflow], catalogue: ExposedCatalogue
+    make: Callable[[Workflow], Made], workflows: Iterable[Workflow], catalogue: exposure.ExposedCatalogue
 ) -> Iterator[tuple[Workflow, Made]]:
     """What is made of each workflow, without those of which nothing can be made.
 
@@ -151,7 +144,7 @@ class SerialisedTools:
                 self._by_version[key][workflow.pk] = known
         return known
 
-    def forget_gone(self, catalogue: ExposedCatalogue) -> None:
+    def forget_gone(self, catalogue: exposure.ExposedCatalogue) -> None:
         present = {workflow.pk for workflow in catalogue.workflows.values()}
         with self._changing:
             for tools in self._by_version.values():
@@ -197,7 +190,7 @@ def write_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
+STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS
 """How long a list is still served while the next one is made; agents see a change at most 1 s later."""
 MOST_VIEWS = 64
 """Lists kept in a process; the least recently asked for goes first."""
@@ -223,7 +216,7 @@ class ToolList:
     """One view's tools at one revision, each serialised, and its pages as far as they were asked for."""
 
     view: View
-    catalogue: ExposedCatalogue
+    catalogue: exposure.ExposedCatalogue
     positions: list[str]
     """Sorted, by which cursors go on."""
     tools: list[bytes]
@@ -267,7 +260,7 @@ class ToolLists:
     def __init__(
         self,
         server_info: dict[str, Any],
-        on_new_catalogue: Callable[[ExposedCatalogue], None] = lambda _: None,
+        on_new_catalogue: Callable[[exposure.ExposedCatalogue], None] = lambda _: None,
     ) -> None:
         self._server_info = server_info
         self._on_new_catalogue = on_new_catalogue
@@ -295,7 +288,7 @@ class ToolLists:
         """The list of the present revision; may ask the database."""
         # Before anything is loaded and made of it, which may take longer than a list may be stale.
         asked_at = time.monotonic()
-        catalogue = current_catalogue()
+        catalogue = exposure.current_catalogue()
         with self._making:
             known = self._lists.get(view)
             if known is None or known.catalogue is not catalogue:
@@ -312,7 +305,7 @@ class ToolLists:
             self._lists.clear()
 
     def _is_usable(self, known: ToolList) -> bool:
-        if fresh_catalogue() is known.catalogue:
+        if exposure.fresh_catalogue() is known.catalogue:
             known.current_at = time.monotonic()
             return True
         if time.monotonic() - known.current_at >= STALE_SECONDS:
@@ -330,12 +323,12 @@ class ToolLists:
 
     def _refresh_recent(self) -> None:
         """Those that somebody has just asked for; the others wait until somebody does."""
-        since = time.monotonic() - STALE_SECONDS - MAX_AGE_SECONDS
+        since = time.monotonic() - STALE_SECONDS - exposure.MAX_AGE_SECONDS
         for view, known in list(self._lists.items()):
             if known.current_at > since:
                 self.current(view)
 
-    def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
+    def _made(self, view: View, catalogue: exposure.ExposedCatalogue) -> ToolList:
         built_in = [*built_in_tools(catalogue.seen_through(view.toolset), view.scopes).values()]
         workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
         portable = portable_view(catalogue, view.toolset)

@@ -36,14 +36,8 @@ from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.filters import caller_pages
 from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
+from mcp_bridge import authentication
 from mcp_bridge.admin.toolsets import over_budget
-from mcp_bridge.authentication import (
-    SignInAttempt,
-    TooBusy,
-    TooManyFailures,
-    checking_password,
-    client_address,
-)
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
@@ -312,15 +306,17 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
         request, username = self.request, self.cleaned_data.get("username")
         if not (username and self.cleaned_data.get("password")):
             return super().clean()
-        address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+        address = authentication.client_address(
+            request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", "")
+        )
         try:
-            attempt = SignInAttempt(username=username, address=address)
-        except TooManyFailures as problem:
+            attempt = authentication.SignInAttempt(username=username, address=address)
+        except authentication.TooManyFailures as problem:
             raise ValidationError(str(problem), code="throttled") from None
         try:
-            with checking_password():
+            with authentication.checking_password():
                 cleaned = super().clean()
-        except TooBusy:
+        except authentication.TooBusy:
             attempt.withdraw()
             raise ValidationError("Too many people sign in at this moment: try again.", code="busy") from None
         except ValidationError:

@@ -12,13 +12,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
+from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
-from unfold.widgets import (
-    BASE_INPUT_CLASSES,
-    CHECKBOX_CLASSES,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminTextareaWidget,
-)
 
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
 from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
@@ -51,7 +46,7 @@ class RuleForm(RuleModelForm):
     position = forms.IntegerField(
         required=False,
         min_value=0,
-        widget=UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
+        widget=widgets.UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
         help_text="Lower comes first; the first match decides. Empty: after all others.",
     )
 
@@ -219,7 +214,7 @@ class ToolsetAdmin(ButtonsMixin):
             # Without the links that Django puts beside fields of other objects.
             return db_field.formfield(widget=WorkflowPicker())
         if db_field.name == "description":
-            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": 3})
+            kwargs["widget"] = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_urls(self) -> list[URLPattern]:
@@ -395,8 +390,8 @@ class WorkflowPicker(forms.SelectMultiple):
             "widget": {"name": name, "attrs": attrs or {}},
             "name": name,
             "choices": _choices_of(list(picked.select_related("source").for_lists()), are_picked=True),
-            "input_classes": " ".join(BASE_INPUT_CLASSES),
-            "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+            "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
+            "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "choices_template": CHOICES,
         }
 
@@ -413,7 +408,7 @@ def find_choices(text: str) -> dict[str, Any]:
     return {
         "choices": _choices_of(list(found[:MOST_SHOWN]), are_picked=False),
         "name": "picked",
-        "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+        "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
         "total": total,
         "more": max(0, total - MOST_SHOWN),
     }

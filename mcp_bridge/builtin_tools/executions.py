@@ -15,22 +15,9 @@ from executions.models import Execution, State
 from executions.reading import MOST_AT_A_TIME, describe_execution, list_own_executions, summarise_execution
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
+from mcp_bridge import content
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
 from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
-from mcp_bridge.content import (
-    BEGINNING,
-    Block,
-    NoSuchPart,
-    Part,
-    Room,
-    blocks_of,
-    fits_inline,
-    rest_of_block,
-    show_blocks,
-    take_part,
-    why_no_output,
-    write_output,
-)
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
 
 LONGEST_WAIT_SECONDS = 50
@@ -56,9 +43,9 @@ def _status(
     execution: Execution, arguments: Arguments, protocol_version: str, patience: int | None
 ) -> CallToolResult:
     """The document, then what of the result is no text."""
-    blocks: list[Block] = []
+    blocks: list[content.Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
-        blocks = blocks_of(execution)
+        blocks = content.blocks_of(execution)
     if blocks and (number := arguments.get("content_block")) is not None:
         blocks = [_block(blocks, int(number))]
         document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
@@ -68,8 +55,8 @@ def _status(
         document = _describe_execution(execution, patience)
     result = document_result(document)
     without_text = [block for block in blocks if block.size]
-    result.content += show_blocks(
-        execution, without_text, protocol_version=protocol_version, room=Room.usual()
+    result.content += content.show_blocks(
+        execution, without_text, protocol_version=protocol_version, room=content.Room.usual()
     )
     return result
 
@@ -77,7 +64,7 @@ def _status(
 def _describe_execution(execution: Execution, patience: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
-        return described | _rest(execution, BEGINNING)
+        return described | _rest(execution, content.BEGINNING)
     if execution.state == State.UNCONFIRMED:
         described["note"] = (
             "It may be running at the engine; an administrator has to find out. Do not start it again."
@@ -85,33 +72,33 @@ def _describe_execution(execution: Execution, patience: int | None) -> dict[str,
     return described if execution.is_settled else described | next_step(execution, patience=patience)
 
 
-def _block(blocks: list[Block], number: int) -> Block:
+def _block(blocks: list[content.Block], number: int) -> content.Block:
     """Raises NoSuchPart."""
     if number >= len(blocks):
-        raise NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
+        raise content.NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
     return blocks[number]
 
 
-def _describe_block(execution: Execution, block: Block, offset: int) -> dict[str, Any]:
+def _describe_block(execution: Execution, block: content.Block, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
-    part = take_part(block.words, offset=offset)
+    part = content.take_part(block.words, offset=offset)
     document = _describe_part(execution, part) | {"content_block": block.number}
     if part.next_offset is None:
         return document
-    return document | _asking_for(rest_of_block(execution, block.number, part.next_offset))
+    return document | _asking_for(content.rest_of_block(execution, block.number, part.next_offset))
 
 
 def _part_of_output(execution: Execution, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
-    if problem := why_no_output(execution):
-        raise NoSuchPart(problem)
+    if problem := content.why_no_output(execution):
+        raise content.NoSuchPart(problem)
     text, _ = result_text(execution)
-    part = take_part(text, offset=offset)
+    part = content.take_part(text, offset=offset)
     document = _describe_part(execution, part)
     return document if part.next_offset is None else document | _rest(execution, part.next_offset)
 
 
-def _describe_part(execution: Execution, part: Part) -> dict[str, Any]:
+def _describe_part(execution: Execution, part: content.Part) -> dict[str, Any]:
     return {
         "execution_id": str(execution.pk),
         "state": execution.state,
@@ -247,9 +234,9 @@ async def _query_execution(call: ToolCall, arguments: Arguments) -> CallToolResu
 def _describe_answer(answer: Answer) -> dict[str, Any]:
     """Of an answer that would flood a model's context only the beginning, with its size."""
     described = {"execution_id": str(answer.execution.pk), "query": answer.query}
-    if fits_inline(text := write_output(answer.value)):
+    if content.fits_inline(text := content.write_output(answer.value)):
         return described | {"answer": answer.value}
-    return described | {"answer_beginning": text[:BEGINNING], "answer_characters": len(text)}
+    return described | {"answer_beginning": text[: content.BEGINNING], "answer_characters": len(text)}
 
 
 async def _signal_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:

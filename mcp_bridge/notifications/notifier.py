@@ -20,15 +20,8 @@ from mcp.shared.subscriptions import (
     ToolsListChanged,
 )
 
+from catalogue import exposure
 from catalogue.database import run_in_database
-from catalogue.exposure import (
-    MAX_AGE_SECONDS,
-    ExposedCatalogue,
-    RevisionWatch,
-    current_catalogue,
-    fresh_catalogue,
-    watching_revisions,
-)
 from catalogue.scopes import Scope
 from executions.change_feed import Watch, watching
 from executions.models import Execution
@@ -155,14 +148,14 @@ def _execution_key(text: str) -> uuid.UUID | None:
 
 @dataclass(frozen=True, slots=True)
 class ListSnapshot:
-    catalogue: ExposedCatalogue
+    catalogue: exposure.ExposedCatalogue
     seen: Mapping[ServerEvent, Any]
     """By the event that tells of its change: something that differs when what is served differs."""
 
 
 @dataclass(slots=True)
 class _AtRevision:
-    catalogue: ExposedCatalogue
+    catalogue: exposure.ExposedCatalogue
     seen: dict[tuple[View, ServerEvent], Any] = field(default_factory=dict)
 
 
@@ -187,21 +180,23 @@ class ListSnapshots:
 
     def _known(self, view: View, events: Collection[ServerEvent]) -> ListSnapshot | None:
         remembered = self._remembered
-        if remembered is None or remembered.catalogue is not fresh_catalogue():
+        if remembered is None or remembered.catalogue is not exposure.fresh_catalogue():
             return None
         if any((view, event) not in remembered.seen for event in events):
             return None
         return ListSnapshot(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
 
     def _look(self, access: Access, view: View, events: Collection[ServerEvent]) -> ListSnapshot:
-        catalogue = current_catalogue()
+        catalogue = exposure.current_catalogue()
         if self._remembered is None or self._remembered.catalogue is not catalogue:
             self._remembered = _AtRevision(catalogue)
         seen = {event: self._see(event, access, view, catalogue) for event in events}
         self._remembered.seen |= {(view, event): what for event, what in seen.items()}
         return ListSnapshot(catalogue, seen)
 
-    def _see(self, event: ServerEvent, access: Access, view: View, catalogue: ExposedCatalogue) -> Any:
+    def _see(
+        self, event: ServerEvent, access: Access, view: View, catalogue: exposure.ExposedCatalogue
+    ) -> Any:
         match event:
             case ToolsListChanged():
                 return self._tool_lists.current(view).tools
@@ -213,12 +208,12 @@ class ListSnapshots:
                 return _read(event.uri, access)
 
 
-def _see_prompts(access: Access, catalogue: ExposedCatalogue) -> Any:
+def _see_prompts(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
     offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
     return [workflow_prompt(workflow) for workflow in offered.values()]
 
 
-def _see_resources(access: Access, catalogue: ExposedCatalogue) -> Any:
+def _see_resources(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
     listed = listed_resources(catalogue, toolset=access.toolset, scopes=access.scopes)
     return [
         (uri, workflow and (workflow.title, workflow.shown_description, workflow.shown_icons))
@@ -235,7 +230,7 @@ def _read(uri: str, access: Access) -> Any:
         return None
 
 
-SETTLING_SECONDS = MAX_AGE_SECONDS + STALE_SECONDS
+SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
 """From noticing a revision to telling of it. The listener asks for the list at once, perhaps another process:
 by then each of them serves the new one."""
 MOST_STREAMS = 20
@@ -380,12 +375,12 @@ class Notifier:
                     await self._send_settled(send)
 
     @contextlib.contextmanager
-    def _watching(self) -> Iterator[tuple[RevisionWatch, Watch]]:
+    def _watching(self) -> Iterator[tuple[exposure.RevisionWatch, Watch]]:
         """Of executions only if there are some: looking at none costs something too."""
         stirred, executions = self._stream.stirred, self._interests.executions
         idle = contextlib.nullcontext(Watch((), stirred=stirred))
         with (
-            watching_revisions(stirred) as revisions,
+            exposure.watching_revisions(stirred) as revisions,
             watching(executions, stirred=stirred) if executions else idle as watch,
         ):
             yield revisions, watch
@@ -411,7 +406,7 @@ class Notifier:
         self._toolset_is_gone |= has_gone
         self._stream.stirred.set()
 
-    def _has_toolset(self, catalogue: ExposedCatalogue) -> bool:
+    def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
         """Whether there is what the listener sees the catalogue through, as far as that matters to it."""
         toolset = self._stream.access.toolset
         return toolset is None or toolset in catalogue.toolsets or not self._ends_with_toolset

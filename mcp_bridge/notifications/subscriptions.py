@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Literal
 
+import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import require_client_extension
@@ -14,21 +15,6 @@ from mcp.shared.subscriptions import (
     ServerEvent,
     ToolsListChanged,
     event_to_notification,
-)
-from mcp_types import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    EmptyResult,
-    Notification,
-    NotificationParams,
-    RequestId,
-    SubscribeRequestParams,
-    SubscriptionFilter,
-    SubscriptionsAcknowledgedNotification,
-    SubscriptionsAcknowledgedNotificationParams,
-    SubscriptionsListenRequestParams,
-    SubscriptionsListenResult,
-    UnsubscribeRequestParams,
 )
 
 from catalogue.database import run_in_database
@@ -51,7 +37,7 @@ MOST_RESOURCES = 100
 """Of one subscription."""
 
 
-class TaskNotification(Notification[dict[str, Any], Literal["notifications/tasks"]]):
+class TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):
     """A dictionary, because a model would leave out what is null."""
 
     method: Literal["notifications/tasks"] = "notifications/tasks"
@@ -69,14 +55,16 @@ class Subscriptions:
         self._snapshots = snapshots
 
     def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
+        server.add_request_handler(
+            "subscriptions/listen", types.SubscriptionsListenRequestParams, self.listen
+        )
 
     async def listen(
-        self, context: Context, params: SubscriptionsListenRequestParams
-    ) -> SubscriptionsListenResult:
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         """Acknowledge what is honoured, tell of it until nothing more can come, then end gracefully."""
         if (subscription_id := context.request_id) is None:
-            raise MCPError(INVALID_REQUEST, "subscriptions/listen needs a request id.")
+            raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
         access, requested = self._access_of(context), params.notifications
         tasks, uris = _wanted_tasks(context, requested), _wanted_resources(requested)
         try:
@@ -93,12 +81,14 @@ class Subscriptions:
                 )
                 await notifier.go_on(listener.tell, begin=listener.acknowledge)
         except TooManyStreams as error:
-            raise MCPError(INVALID_REQUEST, str(error)) from None
-        return SubscriptionsListenResult(_meta=listener.tag)
+            raise MCPError(types.INVALID_REQUEST, str(error)) from None
+        return types.SubscriptionsListenResult(_meta=listener.tag)
 
 
 class _Listener:
-    def __init__(self, context: Context, subscription_id: RequestId, honoured: SubscriptionFilter) -> None:
+    def __init__(
+        self, context: Context, subscription_id: types.RequestId, honoured: types.SubscriptionFilter
+    ) -> None:
         self._context = context
         self._id = subscription_id
         self._honoured = honoured
@@ -108,8 +98,10 @@ class _Listener:
         return {SUBSCRIPTION_ID_META_KEY: self._id}
 
     async def acknowledge(self) -> None:
-        params = SubscriptionsAcknowledgedNotificationParams(notifications=self._honoured, _meta=self.tag)
-        await self._send(SubscriptionsAcknowledgedNotification(params=params))
+        params = types.SubscriptionsAcknowledgedNotificationParams(
+            notifications=self._honoured, _meta=self.tag
+        )
+        await self._send(types.SubscriptionsAcknowledgedNotification(params=params))
 
     async def tell(self, news: ServerEvent | TaskChanged) -> None:
         if isinstance(news, TaskChanged):
@@ -121,11 +113,11 @@ class _Listener:
         await self._context.session.send_notification(notification, self._id)
 
 
-def _honoured(interests: Interests, uris: list[str]) -> SubscriptionFilter:
+def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
     """What the acknowledgement names; nothing that is not honoured is in it, not even as false."""
     addresses = interests.addresses
     extra: dict[str, Any] = {"taskIds": [str(key) for key in interests.tasks]} if interests.tasks else {}
-    return SubscriptionFilter(
+    return types.SubscriptionFilter(
         tools_list_changed=ToolsListChanged() in interests.events or None,
         prompts_list_changed=PromptsListChanged() in interests.events or None,
         resources_list_changed=ResourcesListChanged() in interests.events or None,
@@ -134,7 +126,7 @@ def _honoured(interests: Interests, uris: list[str]) -> SubscriptionFilter:
     )
 
 
-def _wanted_lists(requested: SubscriptionFilter) -> list[ServerEvent]:
+def _wanted_lists(requested: types.SubscriptionFilter) -> list[ServerEvent]:
     wanted: dict[ServerEvent, bool | None] = {
         ToolsListChanged(): requested.tools_list_changed,
         PromptsListChanged(): requested.prompts_list_changed,
@@ -143,20 +135,20 @@ def _wanted_lists(requested: SubscriptionFilter) -> list[ServerEvent]:
     return [event for event, is_wanted in wanted.items() if is_wanted]
 
 
-def _wanted_resources(requested: SubscriptionFilter) -> list[str]:
+def _wanted_resources(requested: types.SubscriptionFilter) -> list[str]:
     uris = requested.resource_subscriptions or []
     if len(uris) > MOST_RESOURCES:
         raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
     return list(dict.fromkeys(uris))
 
 
-def _wanted_tasks(context: Context, requested: SubscriptionFilter) -> list[str]:
+def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list[str]:
     wanted = (requested.model_extra or {}).get("taskIds")
     if wanted is None:
         return []
     require_client_extension(context, TASKS)
     if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in wanted):
-        raise MCPError(INVALID_PARAMS, "taskIds has to be a list of strings.")
+        raise MCPError(types.INVALID_PARAMS, "taskIds has to be a list of strings.")
     if len(wanted) > MOST_TASKS:
         raise _too_many("taskIds", len(wanted), MOST_TASKS)
     return wanted
@@ -164,7 +156,7 @@ def _wanted_tasks(context: Context, requested: SubscriptionFilter) -> list[str]:
 
 def _too_many(name: str, count: int, most: int) -> MCPError:
     return MCPError(
-        INVALID_PARAMS, f"{count} {name} are too many: one subscription takes {most}, so open several."
+        types.INVALID_PARAMS, f"{count} {name} are too many: one subscription takes {most}, so open several."
     )
 
 
@@ -180,11 +172,13 @@ class PushedChanges:
         """By address; each is a stream of its own."""
 
     def register(self, server: Server[None]) -> None:
-        server.add_notification_handler("notifications/initialized", NotificationParams, self.push_lists)
-        server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
-        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
+        server.add_notification_handler(
+            "notifications/initialized", types.NotificationParams, self.push_lists
+        )
+        server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self.subscribe)
+        server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self.unsubscribe)
 
-    async def push_lists(self, context: Context, params: NotificationParams) -> None:
+    async def push_lists(self, context: Context, params: types.NotificationParams) -> None:
         """As long as the connection lasts, whose end cancels it."""
         if self._is_pushing or is_modern(context):
             return
@@ -192,7 +186,7 @@ class PushedChanges:
         interests = Interests(events=admissible_lists(self._access_of(context)))
         await self._push(context, interests, asyncio.Event())
 
-    async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Answered when no change can be missed any more."""
         interests = await run_in_database(admit_interests, self._access_of(context), addresses=[params.uri])
         if not interests.addresses:
@@ -205,12 +199,14 @@ class PushedChanges:
             await begun.wait()
             if notifier.done():
                 notifier.result()
-        return EmptyResult()
+        return types.EmptyResult()
 
-    async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+    async def unsubscribe(
+        self, context: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
         if (notifier := self._subscribed.pop(params.uri, None)) is not None:
             notifier.cancel()
-        return EmptyResult()
+        return types.EmptyResult()
 
     def _forget(self, uri: str, notifier: asyncio.Task[None]) -> None:
         """Unless it has been subscribed to anew since."""
@@ -238,6 +234,6 @@ class PushedChanges:
                 )
                 await notifier.go_on(tell, begin=begin)
         except TooManyStreams as error:
-            raise MCPError(INVALID_REQUEST, str(error)) from None
+            raise MCPError(types.INVALID_REQUEST, str(error)) from None
         finally:
             begun.set()
