@@ -1,4 +1,4 @@
-"""`completion/complete`: what can be filled in, in the addresses of resources and for prompts."""
+"""`completion/complete`, for variables of resource templates and arguments of prompts."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,7 +15,7 @@ from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access
 
 MOST_VALUES = 100
-"""MCP's own bound."""
+"""MCP's own limit."""
 SHOWN = 100
 
 
@@ -33,19 +33,15 @@ class CompletionMethod:
 
 
 def _complete(params: types.CompleteRequestParams, access: Access) -> types.Completion:
-    """Raises MCPError for what there is not to be completed."""
+    """Raises MCPError for unknown references and arguments."""
     if isinstance(params.ref, types.PromptReference):
-        values = _values_for_prompt(params.ref.name, params.argument, access)
+        name, workflow = params.ref.name, find_offered(access, params.ref.name)
+        if params.argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
+            raise _unknown_argument(params.argument, name, inputs)
+        values: Iterable[str] = values_of_argument(workflow, params.argument.name)
     else:
         values = _values_for_resource(params.ref.uri, params.argument, access)
     return _choose(values, params.argument.value)
-
-
-def _values_for_prompt(name: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:
-    workflow = find_offered(access, name)
-    if argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
-        raise _unknown_argument(argument, name, inputs)
-    return values_of_argument(workflow, argument.name)
 
 
 def _values_for_resource(uri: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:
@@ -62,7 +58,7 @@ def _values_for_resource(uri: str, argument: types.CompletionArgument, access: A
 
 
 def _choose(values: Iterable[str], typed: str) -> types.Completion:
-    """Those that begin with what was typed, then those that contain it."""
+    """Prefix matches first, then other matches."""
     wanted = typed.casefold()
     containing = [value for value in values if wanted in value.casefold()]
     found = sorted(containing, key=lambda value: not value.casefold().startswith(wanted))

@@ -1,7 +1,7 @@
-"""A run's output as text, and no more of it at once than a model's context can take.
+"""A run's output as text and content blocks, within the limits of a model's context.
 
-What is longer than `CATALOGUE_INLINE_RESULT_CHARACTERS` is told by its beginning and its size; the rest is
-read part by part, from `get_execution_status` or from the resource `execution://{id}/result`.
+Of an output longer than `CATALOGUE_INLINE_RESULT_CHARACTERS`, results have the beginning; clients read the
+rest in parts, by `get_execution_status` or the resource `execution://{id}/result`.
 """
 
 import json
@@ -25,12 +25,12 @@ BEGINNING = 2_000
 
 
 class NoSuchPart(Exception):
-    """The output has no such place; the message says where it ends."""
+    """The offset is behind the end of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of an output's text, which counts in characters."""
+    """Offsets and sizes are in characters."""
 
     text: str
     offset: int
@@ -42,7 +42,6 @@ class Part:
 
     @property
     def next_offset(self) -> int | None:
-        """Where the next part begins; None after the last one."""
         return self.end if self.end < self.total else None
 
     @property
@@ -51,7 +50,7 @@ class Part:
 
 
 def write_output(output: Any) -> str:
-    # Without indentation, which costs a model tokens and, of large outputs, us seconds.
+    # Indentation costs models tokens, and takes seconds for large outputs.
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
 
@@ -60,7 +59,7 @@ def fits_inline(text: str) -> bool:
 
 
 def take_part(text: str, *, offset: int = 0) -> Part:
-    """As much as one answer carries. Raises NoSuchPart for an offset behind the end."""
+    """As much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"There is nothing at {offset:,}: the output has {len(text):,} characters.")
     return Part(text[offset : offset + settings.CATALOGUE["inline_result_characters"]], offset, len(text))
@@ -71,21 +70,19 @@ def media_type(output: Any) -> str:
 
 
 def result_address(execution: Execution, *, offset: int = 0) -> str:
-    """The resource that holds the output, or its part from `offset` on."""
     return f"execution://{execution.pk}/result" + (f"?offset={offset}" if offset else "")
 
 
 def promises_output(workflow: Workflow) -> bool:
-    """Whether the workflow's tool has an output schema. Only synchronous ones can: others may answer with a
-    handle, which breaks it."""
+    """Whether its tool has an output schema: not if it may answer with a handle, which would break it."""
     is_synchronous = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     return is_synchronous and workflow.promised_output_schema is not None
 
 
 def has_structure(execution: Execution) -> bool:
-    """Whether the output is data, and not just what engines that answer with blocks repeat of their texts.
+    """Whether the output is data rather than a copy of the text of the engine's content blocks.
 
-    Only where the workflow promises an output can such a text be meant as one.
+    Text can be data only if the workflow has an output schema.
     """
     output, workflow = execution.payload.output, execution.workflow
     if execution.payload.content is None or (output is not None and not isinstance(output, str)):
@@ -94,7 +91,7 @@ def has_structure(execution: Execution) -> bool:
 
 
 def why_no_output(execution: Execution) -> str:
-    """Why a completed run has nothing to show; empty where it has something."""
+    """Why a completed run has no output to show; empty if it has one."""
     if execution.payload_pruned_at is not None:
         return (
             f"The run completed, but its output is kept no longer: the retention removed it on "
@@ -107,21 +104,21 @@ def why_no_output(execution: Execution) -> str:
 
 
 def what_was_cut(execution: Execution) -> str:
-    """In a sentence, what of a result was too large to keep; empty where all of it is there."""
+    """A sentence on what was too large to keep; empty if nothing was."""
     if not execution.payload.cut:
         return ""
-    told = {"output": "structured content", "content": "content blocks"}
+    names = {"output": "structured content", "content": "content blocks"}
     cut = {entry["payload"]: entry["bytes"] for entry in execution.payload.cut}
-    lost = [f"{words} ({cut[name]:,} bytes)" for name, words in told.items() if name in cut]
+    lost = [f"{words} ({cut[name]:,} bytes)" for name, words in names.items() if name in cut]
     return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""
 
 
 Pictured = types.ImageContent | types.AudioContent
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
-"""The protocol versions that brought a type of block; clients of older ones refuse a whole result for it."""
+"""Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
 OLDEST_VERSION = "2024-11-05"
 DISPENSABLE = ("annotations", "_meta")
-"""A block is shown without them rather than not at all."""
+"""A block is shown without them if they are invalid."""
 SHOWN_NAME = 200
 BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 
@@ -134,17 +131,15 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """As the engine calls its type."""
         return str(self.raw.get("type"))[:SHOWN_NAME]
 
     @property
     def model(self) -> types.ContentBlock | None:
-        """As MCP has it; None for what no client could read."""
+        """None if it is not valid MCP."""
         return self._read[0]
 
     @property
     def data(self) -> bytes | None:
-        """What of it is no text."""
         return self._read[1]
 
     @cached_property
@@ -171,7 +166,7 @@ class Block:
 
     @cached_property
     def characters(self) -> int:
-        """Of its text, and of everything else but its data."""
+        """Of everything but its data."""
         text = self.text or ""
         if self.raw.keys() == {"type", "text"}:
             return len(text)
@@ -179,26 +174,21 @@ class Block:
 
     @property
     def mime_type(self) -> str:
-        """Empty where the engine does not tell."""
         held = self.model.resource if isinstance(self.model, types.EmbeddedResource) else self.model
         return (getattr(held, "mime_type", None) or "")[:SHOWN_NAME]
 
     @property
     def words(self) -> str:
-        """Its text, or what it is and where."""
+        """Its text, or a description with its address."""
         if self.text is not None:
             return self.text
         if self.model is None:
             return f"[Content of the type {self.kind!r}, which no client could show: {self.address}]"
         return f"[{describe(self.model)}: {self.address}]" if self.size else f"[{describe(self.model)}]"
 
-    def is_known_to(self, protocol_version: str) -> bool:
-        first = FIRST_VERSIONS.get(self.kind, OLDEST_VERSION)
-        return self.model is not None and is_version_at_least(protocol_version, first)
-
 
 def blocks_of(execution: Execution) -> list[Block]:
-    """The blocks that the record has; none for engines that answer with JSON."""
+    """Empty for engines that answer with JSON."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
     return [
         Block(raw, number=number, address=content_address(execution, number))
@@ -207,7 +197,6 @@ def blocks_of(execution: Execution) -> list[Block]:
 
 
 def content_address(execution: Execution, number: int, *, offset: int = 0) -> str:
-    """The resource that holds one block, or its part from `offset` on."""
     return f"{result_address(execution)}/content/{number}" + (f"?offset={offset}" if offset else "")
 
 
@@ -218,19 +207,19 @@ def text_of(block: types.ContentBlock) -> str | None:
 
 
 def is_note(block: types.ContentBlock) -> bool:
-    """Whether it is a text of ours that tells of the result and is no part of it."""
+    """Whether it is a note about the result, added by the product."""
     return bool((block.meta or {}).get(NOTE))
 
 
 def encoded_data(block: types.ContentBlock) -> str | None:
-    """What of it is bytes, in base64."""
+    """Base64."""
     if isinstance(block, types.EmbeddedResource):
         return block.resource.blob if isinstance(block.resource, types.BlobResourceContents) else None
     return block.data if isinstance(block, Pictured) else None
 
 
 def describe(block: types.ContentBlock) -> str:
-    """What a block is that is no text, in a few words."""
+    """A block that is not text, in a few words."""
     if isinstance(block, types.ResourceLink):
         return f"Link to {(block.title or block.name)[:SHOWN_NAME]}: {block.uri[:SHOWN_NAME]}"
     held = block.resource if isinstance(block, types.EmbeddedResource) else block
@@ -247,7 +236,7 @@ def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
 
 MOST_BLOCKS = 500
 MOST_STAND_INS = 20
-"""Blocks that are too large and are told of one by one."""
+"""Blocks that are too large, each replaced by its beginning or address."""
 
 
 @dataclass
@@ -264,13 +253,13 @@ class Room:
 
     @classmethod
     def boundless(cls) -> "Room":
-        """For terminals, and the files behind them."""
+        """For terminals and pipes."""
         return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-        """The blocks in their order, each with whether there is room for all of it.
+        """The blocks in order, each with whether all of it fits.
 
-        It ends before the blocks do where there is none left even to tell of them.
+        Ends early if not even a stand-in for the next one fits.
         """
         for block in blocks:
             fits = block.characters <= self.characters and block.size <= self.bytes
@@ -288,25 +277,25 @@ class Room:
 def show_blocks(
     execution: Execution, blocks: list[Block], *, protocol_version: str, room: Room
 ) -> list[types.ContentBlock]:
-    """The blocks as they came. Those that are too large, or that this version's clients do not know, are told
-    of in words, with where they are."""
+    """Unchanged; too large ones, and those unknown to this version, as text with their address."""
     shown: list[types.ContentBlock] = []
-    told = 0
+    count = 0
     for block, fits in room.share_out(blocks):
-        told += 1
-        if block.model is None or not block.is_known_to(protocol_version):
+        count += 1
+        first = FIRST_VERSIONS.get(block.kind, OLDEST_VERSION)
+        if block.model is None or not is_version_at_least(protocol_version, first):
             shown.append(types.TextContent(text=block.words))
         elif fits:
             shown.append(block.model)
         else:
             shown += _stand_in(execution, block, protocol_version)
-    if told < len(blocks):
-        shown.append(types.TextContent(text=_left_out(execution, blocks[told:])))
+    if count < len(blocks):
+        shown.append(types.TextContent(text=_left_out(execution, blocks[count:])))
     return shown
 
 
 def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
-    """The same for documents: texts as far as there is room, of other blocks what they are and where."""
+    """As `show_blocks`, for JSON: text as far as it fits, type and address of other blocks."""
     room = Room.usual()
     room.bytes = sys.maxsize
     outlines = [_outline(execution, block, fits) for block, fits in room.share_out(blocks)]
@@ -317,7 +306,7 @@ def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
 
 
 def rest_of_block(execution: Execution, number: int, offset: int = 0) -> dict[str, Any]:
-    """The arguments of `get_execution_status` for a block, or its text from `offset` on."""
+    """Arguments of `get_execution_status`."""
     arguments = {"execution_id": str(execution.pk), "content_block": number}
     return arguments | {"output_offset": offset} if offset else arguments
 
@@ -342,7 +331,7 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
 
 
 def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
-    """For a block that is too large: how much it is, how it begins and where it is."""
+    """Size, beginning and address of a block that is too large."""
     if block.text is None:
         yield types.TextContent(text=f"Too large to be shown here: {block.words}")
     else:
@@ -357,7 +346,7 @@ def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iter
             uri=block.address,
             name=f"{execution.tool_name}_content_{block.number}",
             title=f"Part {block.number} of the result of {execution.tool_name}",
-            description="The whole of it. Large ones are read in parts; each tells the address of the next.",
+            description="The whole of it. Large ones are read in parts; each has the address of the next.",
             mime_type=block.mime_type or None,
             size=block.size or len((block.text or "").encode()),
         )

@@ -1,4 +1,4 @@
-"""Prompts: workflows that people start by a command of their client, where a curator offers them so."""
+"""Prompts: workflows that people start by a command of their client."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -24,12 +24,10 @@ from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
-"""Types of arguments whose text is the value itself; that of others is JSON."""
+"""Types whose text is the value itself; other arguments are JSON."""
 
 
 class PromptMethods:
-    """The handlers, for callers that the transport has let in."""
-
     def __init__(self, access_of: Callable[[Context], Access]) -> None:
         self._access_of = access_of
 
@@ -51,7 +49,6 @@ class PromptMethods:
 def offered_workflows(
     catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
 ) -> Workflows:
-    """Those that are prompts for such a caller: whoever may not run them has no use for any."""
     if Scope.RUN not in scopes:
         return {}
     seen = catalogue.seen_through(toolset)
@@ -84,7 +81,7 @@ def workflow_prompt(workflow: Workflow) -> types.Prompt:
 
 
 def values_of_argument(workflow: Workflow, name: str) -> list[str]:
-    """What the argument can be, as a person would write it, where the schema counts it up."""
+    """Possible values as a person would write them, if the schema lists them."""
     root = workflow.offered_input_schema
     properties = root.get("properties")
     place = Place(properties.get(name) if isinstance(properties, dict) else None, root)
@@ -127,32 +124,29 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetProm
     )
 
 
-def _argument(name: str, told: Mapping[str, Any]) -> types.PromptArgument:
-    """Clients show one field of text for each, so that other types are told in the description."""
-    kind = told["type"]
+def _argument(name: str, described: Mapping[str, Any]) -> types.PromptArgument:
+    """Clients show a text field for each, so the description has the type."""
+    kind = described["type"]
     sort = "" if kind in WRITTEN_AS_THEY_ARE else f"({'JSON ' if kind in ('object', 'array') else ''}{kind})"
-    description = " ".join(part for part in (told["description"], sort) if part)
-    return types.PromptArgument(name=name, description=description or None, required=told["required"])
+    description = " ".join(part for part in (described["description"], sort) if part)
+    return types.PromptArgument(name=name, description=description or None, required=described["required"])
 
 
 def _in_order(workflow: Workflow, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What has to be given first, otherwise as the engine has it."""
+    """Required ones first, else in the engine's order."""
     properties = workflow.offered_input_schema.get("properties")
     order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
     return sorted(inputs, key=lambda name: (not inputs[name]["required"], order.get(name, len(order))))
 
 
 def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str, Any]:
-    """The values that are meant. An optional field left empty is left out, as forms cannot leave it out.
-
-    Raises MCPError that names each argument which is missing or does not fit.
-    """
+    """Without empty optional ones: forms cannot omit a field. Raises MCPError that names all problems."""
     inputs = describe_inputs(workflow.offered_input_schema)
     arguments: dict[str, Any] = {}
     for name, text in written.items():
-        told = inputs.get(name, {"type": "any", "required": False})
-        if text or told["required"]:
-            arguments[name] = _read(text, told["type"])
+        described = inputs.get(name, {"type": "any", "required": False})
+        if text or described["required"]:
+            arguments[name] = _read(text, described["type"])
     if problems := find_argument_problems(workflow.offered_input_schema, arguments):
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise MCPError(
@@ -162,7 +156,7 @@ def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str,
 
 
 def _read(text: str, kind: str) -> Any:
-    """The text itself where it can be meant, or where it is not JSON: the schema will have its say."""
+    """The text itself if the type allows it or it is not JSON, which the schema then rejects."""
     if WRITTEN_AS_THEY_ARE & set(kind.split(" or ")):
         return text
     try:
@@ -176,7 +170,6 @@ def _written(value: Any) -> str:
 
 
 def _ask_to_run(workflow: Workflow, name: str, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:
-    """Toolsets in compact mode have no tool for it."""
     tool, sent = (
         (name, arguments) if has_own_tool else ("execute_workflow", {"name": name, "arguments": arguments})
     )

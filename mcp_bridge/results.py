@@ -1,4 +1,4 @@
-"""A run as a document: how it does and what came of it, within bounds."""
+"""Executions as JSON and as results of tool calls, within the limits of a model's context."""
 
 import json
 from datetime import datetime
@@ -32,10 +32,7 @@ from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED, R
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
-    """As `describe_execution` does, with the content blocks of engines that answer with such.
-
-    Of a large output only the beginning, the size and where the rest is.
-    """
+    """As `describe_execution`, with content blocks; of a large output beginning, size and address."""
     described = describe_execution(execution)
     if execution.state not in (State.COMPLETED, State.FAILED):
         return described
@@ -57,10 +54,7 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
-    """All that is text of a completed run's result, and its media type.
-
-    That is the output, and for engines that gave nothing but content blocks these in words.
-    """
+    """A completed run's output, or its content blocks as text, and the media type."""
     if not has_structure(execution):
         return "\n\n".join(block.words for block in blocks_of(execution)), "text/plain"
     output = execution.payload.output
@@ -68,7 +62,7 @@ def result_text(execution: Execution) -> tuple[str, str]:
 
 
 def _says_the_same(blocks: list[Block], output: Any) -> bool:
-    """Whether the blocks are nothing but the output as text, as servers are advised to send it."""
+    """Whether the only block is the output as text, as MCP advises servers to send it."""
     if output is None or len(blocks) != 1 or blocks[0].text is None:
         return False
     if blocks[0].text == output:
@@ -80,9 +74,9 @@ def _says_the_same(blocks: list[Block], output: Any) -> bool:
 
 
 ToolAnswer = CallToolResult | dict[str, Any]
-"""A tool's result, or the task that stands for it."""
+"""A result or a task."""
 PROPOSED_WAIT_SECONDS = 25
-"""For `get_execution_status`; the clients with the least patience by default that get so far wait for 30."""
+"""For `get_execution_status`; the least patient of the common clients wait for 30 s."""
 
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
@@ -102,10 +96,9 @@ def execution_result(
     may_be_large: bool = False,
     patience: int | None = None,
 ) -> CallToolResult:
-    """The workflow's output; or what went wrong and what to do; or how to ask for a run that goes on.
+    """The output, or the error with advice, or the handle of an unfinished run.
 
-    Of an output that would flood a model's context only its beginning, unless it `may_be_large`.
-    `patience`: see `next_step`.
+    Only the beginning of a large output, unless it `may_be_large`. `patience`: see `next_step`.
     """
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
@@ -125,15 +118,14 @@ def execution_result(
 
 
 def tell_renamed(result: CallToolResult, called: str, present: str) -> CallToolResult:
-    """For a call by a former name that still works."""
-    told = f"({called} is now called {present}; the former name will stop working.)"
-    result.content.append(TextContent(text=told, _meta={NOTE: True}))
+    note = f"({called} is now called {present}; the former name will stop working.)"
+    result.content.append(TextContent(text=note, _meta={NOTE: True}))
     result.meta = {**(result.meta or {}), RENAMED_TO: present}
     return result
 
 
 def _origin(execution: Execution) -> str:
-    """When it ran, for what did not run for this call."""
+    """For a result of a run that this call did not start."""
     if execution.cached_at is not None:
         return f"(From the result cache: the workflow ran before, until {_moment(execution.cached_at)}.)"
     ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
@@ -162,7 +154,7 @@ def _output_result(execution: Execution, protocol_version: str, may_be_large: bo
         content.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
         return CallToolResult(content=_preceded(words, content, execution), is_error=True)
-    # Clients that validate demand structured content where the tool has an output schema, large or not.
+    # Clients may require structured content if the tool has an output schema, however large.
     shows = fits or (execution.workflow is not None and promises_output(execution.workflow))
     structured = _structured(execution, protocol_version) if shows else None
     return CallToolResult(content=content, structured_content=structured)
@@ -174,7 +166,7 @@ def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bo
 
 
 def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
-    """The words first: apart from blocks that have to stay as they came, within a text of ours."""
+    """A block of its own before those of an engine, which stay unchanged; else part of the first text."""
     first, *others = content or [TextContent(text="")]
     if execution.payload.content is not None or not isinstance(first, TextContent):
         return [TextContent(text=words), *content]
@@ -182,7 +174,7 @@ def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> 
 
 
 def _broken_promise(execution: Execution) -> str:
-    """How the output breaks the schema that its workflow has; empty where it does not."""
+    """How the output violates its schema; empty if it does not."""
     promised = execution.workflow.promised_output_schema if execution.workflow else None
     if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
         return ""
@@ -195,7 +187,6 @@ def _broken_promise(execution: Execution) -> str:
 
 
 def _beginning(execution: Execution, text: str) -> str:
-    """Of a large output, with what a model has to do for the rest."""
     rest = {"execution_id": str(execution.pk), "output_offset": BEGINNING}
     return (
         f"The output has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} "
@@ -205,7 +196,7 @@ def _beginning(execution: Execution, text: str) -> str:
 
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
-    """For clients; older ones know no such block and would refuse the whole result."""
+    """Empty for older clients, which would refuse the whole result."""
     if not is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
         return []
     return [
@@ -221,7 +212,7 @@ def _links(execution: Execution, text: str, protocol_version: str) -> list[Resou
 
 
 def _structured(execution: Execution, protocol_version: str) -> Any:
-    """None where the engine gave nothing but blocks."""
+    """None if the engine sent only content blocks."""
     output = execution.payload.output
     if not has_structure(execution):
         return None
@@ -231,7 +222,7 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
-    """What the engine said of it in blocks of its own comes as it came; then our part."""
+    """The engine's content blocks unchanged, then our own text."""
     if execution.state != State.FAILED or not execution.payload.content:
         return text_result(_failure_text(execution, execution.error), is_error=True)
     content = _engine_blocks(execution, protocol_version, may_be_large)
@@ -239,29 +230,25 @@ def _failure_result(execution: Execution, protocol_version: str, may_be_large: b
         content.append(TextContent(text=f"{missing} {_reference(execution)}"))
     has_words = any(block.text for block in blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
-    told = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
+    text = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
     structured = None if execution.payload.output is None else _structured(execution, protocol_version)
     return CallToolResult(
-        content=[*content, TextContent(text=told)], structured_content=structured, is_error=True
+        content=[*content, TextContent(text=text)], structured_content=structured, is_error=True
     )
 
 
 def _failure_text(execution: Execution, why: str) -> str:
+    last = ""
+    if execution.state == State.TIMED_OUT and execution.progress_message:
+        last = f" Its last message: {_closed(execution.progress_message)}"
     return (
-        f"{execution.tool_name} {execution.get_state_display()}: {why}{_last_word(execution)}\n"
+        f"{execution.tool_name} {execution.get_state_display()}: {why}{last}\n"
         f"{_advice(execution)} {_reference(execution)}"
     )
 
 
-def _last_word(execution: Execution) -> str:
-    """What a run that took too long was waiting for, where it said so."""
-    if execution.state != State.TIMED_OUT or not execution.progress_message:
-        return ""
-    return f" The last that it told: {_closed(execution.progress_message)}"
-
-
 def _advice(execution: Execution) -> str:
-    """What to do about it, for a model that would otherwise just call again."""
+    """For models, which would otherwise just call again."""
     if execution.state == State.FAILED:
         return _advice_on_failure(execution)
     return {
@@ -295,26 +282,23 @@ def _handle_result(execution: Execution, patience: int | None) -> CallToolResult
     asking = json.dumps(document["next"]["arguments"])
     progress = "" if execution.told_progress is None else f", {execution.told_progress:g} % done"
     doubt = f"{_closed(execution.doubt)} " if execution.doubt else ""
-    told = f": {execution.progress_message}" if execution.progress_message else ""
+    message = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
-        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{told}')} {doubt}"
+        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{message}')} {doubt}"
         "It goes on and its result is kept: do not start it again. "
         f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
-        "or tells how far it is."
+        "or reports how far it is."
     )
     return text_result(text, structured=document)
 
 
 def _closed(words: str) -> str:
-    """With a full stop, unless they have an end of their own."""
+    """With a full stop, unless they end with punctuation."""
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
 def next_step(execution: Execution, *, patience: int | None) -> dict[str, Any]:
-    """How to go on with a run that goes on, for programs, by a call that its client survives.
-
-    `patience`: the seconds that the client waits, where they are known.
-    """
+    """The call by which programs await a run. `patience`: seconds that the client waits, if known."""
     seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}
