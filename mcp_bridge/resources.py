@@ -34,7 +34,7 @@ TEXT = "text/plain"
 
 
 class UnknownResource(Exception):
-    """There is nothing at the address, or nothing that the caller may see; the message says what to do."""
+    """Nothing at the address that the caller may see; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Reading:
     access: Access
     uri: str
     variables: Mapping[str, str]
-    """Those of the template, decoded. One of the query may be missing."""
+    """Of the template, decoded; those of the query are optional."""
 
     def holds(self, text: str, *, mime_type: str = JSON) -> "Found":
         return Found([types.TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
@@ -55,11 +55,11 @@ Contents = types.TextResourceContents | types.BlobResourceContents
 class Found:
     contents: Sequence[Contents]
     changes: bool = False
-    """Whether it is about to change, so that no client should keep it."""
+    """Whether clients must not cache it."""
 
 
 Suggest = Callable[[Access, str], Iterable[str]]
-"""Values that a template's variable can have, the best first, for a caller who has typed this much."""
+"""Values of a template's variable, best first, for a caller and what they have typed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +70,11 @@ class ResourceKind:
     description: str
     mime_type: str | None = JSON
     scopes: frozenset[Scope]
-    """Any of them is enough."""
+    """Any of them suffices."""
     read: Callable[[Reading], Found]
-    """Synchronous, as it may ask the database. Raises UnknownResource."""
+    """May query the database. Raises UnknownResource."""
     suggestions: Mapping[str, Suggest] = field(default_factory=dict)
-    """By variable; likewise synchronous."""
+    """By variable; may query the database."""
 
     def is_open_to(self, scopes: Iterable[str]) -> bool:
         return not self.scopes.isdisjoint(scopes)
@@ -95,12 +95,12 @@ SCHEMAS = ("input_schema", "output_schema")
 
 
 def metadata_address(workflow: Workflow) -> str:
-    # Names consist of characters that no address has to encode.
+    # Names need no URL encoding.
     return f"workflow://metadata/{workflow.tool_name}"
 
 
 def _read_list(reading: Reading) -> Found:
-    """Names only (D8): whoever wants to know more of one reads its metadata."""
+    """Names only (D8)."""
     catalogue, toolset = current_catalogue(), reading.access.toolset
     wish = WorkflowQuery(tags=_split(reading.variables.get("tags", "")))
     selection = select_workflows(catalogue, wish, toolset=toolset)
@@ -117,7 +117,7 @@ def _read_list(reading: Reading) -> Found:
 def _read_metadata(reading: Reading) -> Found:
     workflow = _find_workflow(reading)
     document: dict[str, Any] = {
-        name: told for name, told in describe_workflow(workflow).items() if name not in SCHEMAS
+        name: value for name, value in describe_workflow(workflow).items() if name not in SCHEMAS
     }
     document["input_summary"] = summarise_inputs(workflow.offered_input_schema)
     document["schema"] = f"workflow://schema/{workflow.tool_name}"
@@ -153,20 +153,20 @@ def _split(text: str) -> list[str]:
 
 
 def _suggest_names(access: Access, typed: str) -> Iterable[str]:
-    """Former names that still work only where somebody types one: they are on their way out."""
+    """Former names only if they match: they are deprecated."""
     seen = _seen_by(access)
     former = (name for workflow in seen.values() for name in workflow.live_aliases if typed)
     return [*seen, *(name for name in former if name.casefold().startswith(typed.casefold()))]
 
 
 def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
-    """After a comma, only tags that are found together with those before it."""
+    """After a comma, only tags of workflows that have those before it."""
     before, comma, _ = typed.rpartition(",")
     chosen = _split(before)
     shown = tagged(_seen_by(access).values(), chosen)
     used = set(map(str.casefold, chosen))
     tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}
-    # One with a comma could not be told from two.
+    # A tag with a comma would be read as two.
     return [f"{before}{comma}{tag}" for tag in sorted(tags) if "," not in tag]
 
 
@@ -206,7 +206,7 @@ WORKFLOW_RESOURCES = (
 
 
 SUGGESTED = 200
-"""Of a caller's executions, the newest that completion knows."""
+"""Newest executions of a caller."""
 
 
 def _read_execution(reading: Reading) -> Found:
@@ -219,7 +219,7 @@ def _read_execution(reading: Reading) -> Found:
 
 
 def _read_result(reading: Reading) -> Found:
-    """The whole output, or a part of it and where the next one is; with the first, what is no text."""
+    """The output, or a part of it and the next address; the first part comes with binary content."""
     execution = _find_execution(reading)
     _check_has_result(execution)
     text, mime_type = result_text(execution)
@@ -231,7 +231,7 @@ def _read_result(reading: Reading) -> Found:
     if part.is_whole:
         contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
     else:
-        contents = [*tell_part(reading, part, address=partial(content.result_address, execution))]
+        contents = [*_part_contents(reading, part, address=partial(content.result_address, execution))]
     return Found(contents if offset else [*contents, *binary_contents(execution)])
 
 
@@ -243,12 +243,12 @@ def _find_execution(reading: Reading) -> Execution:
 
 
 def _check_has_result(execution: Execution) -> None:
-    """Raises UnknownResource, saying how the run is."""
+    """Raises UnknownResource."""
     address = f"execution://{execution.pk}"
     if not execution.is_settled:
         raise UnknownResource(
             f"{execution.tool_name} is still {execution.told_state}, so it has no result yet. "
-            f"{address} tells how far it is."
+            f"{address} says how far it is."
         )
     if execution.state != State.COMPLETED:
         raise UnknownResource(
@@ -258,13 +258,8 @@ def _check_has_result(execution: Execution) -> None:
         raise UnknownResource(problem)
 
 
-def _read_block(reading: Reading) -> Found:
-    """Also of a run that failed: engines may say in blocks why."""
-    return read_block(reading, _find_execution(reading))
-
-
 def _id(reading: Reading) -> str:
-    """Raises UnknownExecution for what is not written as ids are."""
+    """Raises UnknownExecution."""
     text = reading.variables["id"]
     try:
         is_ours = str(uuid.UUID(text)) == text.lower()
@@ -275,74 +270,26 @@ def _id(reading: Reading) -> str:
     return text
 
 
-def _suggest_executions(access: Access, typed: str) -> Iterable[str]:
-    return _newest(access)
-
-
-def _suggest_completed(access: Access, typed: str) -> Iterable[str]:
-    return _newest(access, state=State.COMPLETED)
-
-
-def _newest(access: Access, *, state: str = "") -> Iterable[str]:
+def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
     page = list_own_executions(access.caller, state=state, limit=SUGGESTED)
     return [str(execution.pk) for execution in page.executions]
-
-
-EXECUTION_RESOURCES = (
-    ResourceKind(
-        template=UriTemplate.parse("execution://{id}"),
-        name="execution",
-        title="An execution",
-        description="How far a run is that you started; in the end also its output, unless that is large.",
-        scopes=frozenset({Scope.READ, Scope.RUN}),
-        read=_read_execution,
-        suggestions={"id": _suggest_executions},
-    ),
-    ResourceKind(
-        template=UriTemplate.parse("execution://{id}/result{?offset}"),
-        name="execution_result",
-        title="The result of an execution",
-        description=(
-            "The output of a completed run. A large one comes in parts: `offset` is the character to begin "
-            "at, and each part tells the address of the next."
-        ),
-        mime_type=None,
-        # Also for whoever may only run: a call's own large result is found here.
-        scopes=frozenset({Scope.READ, Scope.RUN}),
-        read=_read_result,
-        suggestions={"id": _suggest_completed},
-    ),
-    ResourceKind(
-        template=UriTemplate.parse("execution://{id}/result/content/{number}{?offset}"),
-        name="execution_content",
-        title="A content block of a result",
-        description=(
-            "A picture, a sound, a file or a text of a result that consists of such, counted from 0. Large "
-            "ones come in parts: `offset` is the byte to begin at, of texts the character."
-        ),
-        mime_type=None,
-        scopes=frozenset({Scope.READ, Scope.RUN}),
-        read=_read_block,
-        suggestions={"id": _suggest_completed},
-    ),
-)
 
 
 META = "workflow-catalogue/"
 BINARY = "application/octet-stream"
 LONGEST_NUMBER = 15
-"""Digits."""
 
 
-def read_block(reading: Reading, execution: Execution) -> Found:
-    """One content block of a result. Raises UnknownResource."""
+def _read_block(reading: Reading) -> Found:
+    """Also of a failed run, whose engine may give the reason in blocks."""
+    execution = _find_execution(reading)
     block, offset = _find_block(reading, execution), read_offset(reading)
 
     def address(*, offset: int) -> str:
         return content.content_address(execution, block.number, offset=offset)
 
     if block.data is not None:
-        return Found([*_tell_bytes(reading, block.data, offset, block.mime_type or BINARY, address)])
+        return Found([*_binary_contents(reading, block.data, offset, block.mime_type or BINARY, address)])
     text, mime_type = block.text, block.mime_type or TEXT
     if text is None:
         text, mime_type = content.write_output(block.raw), JSON
@@ -352,11 +299,11 @@ def read_block(reading: Reading, execution: Execution) -> Found:
         raise UnknownResource(str(error)) from None
     if part.is_whole:
         return reading.holds(part.text, mime_type=mime_type)
-    return Found([*tell_part(reading, part, address=address)])
+    return Found([*_part_contents(reading, part, address=address)])
 
 
 def binary_contents(execution: Execution) -> Iterator[Contents]:
-    """What of a result is no text, as much as one answer carries; of the rest, where it is."""
+    """Binary blocks of a result, or their addresses where they do not fit."""
     without_text = [block for block in content.blocks_of(execution) if block.data]
     for block, fits in content.Room.usual().share_out(without_text):
         if fits and block.data is not None:
@@ -365,17 +312,17 @@ def binary_contents(execution: Execution) -> Iterator[Contents]:
             yield types.TextResourceContents(uri=block.address, mime_type=TEXT, text=block.words)
 
 
-def tell_part(
+def _part_contents(
     reading: Reading, part: content.Part, *, address: Callable[..., str]
 ) -> Iterator[types.TextResourceContents]:
-    """Some of a text, and where the next part is; `address` knows that by its offset."""
-    told: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
+    """A part of a text and the next address, which `address` makes of an offset."""
+    meta: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
     following = None if part.next_offset is None else address(offset=part.next_offset)
     if following is not None:
-        told[f"{META}next"] = following
-    yield types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=told)
+        meta[f"{META}next"] = following
+    yield types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=meta)
     if following is not None:
-        # Models do not get to see `_meta`.
+        # Models do not see `_meta`.
         note = (
             f"Characters {part.offset + 1:,} to {part.end:,} of {part.total:,}. The next part is {following}"
         )
@@ -383,11 +330,10 @@ def tell_part(
 
 
 def read_offset(reading: Reading) -> int:
-    """Raises UnknownResource."""
     return _number(reading.variables.get("offset") or "0", "offset")
 
 
-def _tell_bytes(
+def _binary_contents(
     reading: Reading, data: bytes, offset: int, mime_type: str, address: Callable[..., str]
 ) -> Iterator[Contents]:
     if offset and offset >= len(data):
@@ -396,12 +342,12 @@ def _tell_bytes(
     if offset == 0 and end == len(data):
         yield _blob(reading.uri, data, mime_type)
         return
-    told: dict[str, Any] = {f"{META}offset": offset, f"{META}bytes": len(data)}
+    meta: dict[str, Any] = {f"{META}offset": offset, f"{META}bytes": len(data)}
     following = address(offset=end) if end < len(data) else None
     if following is not None:
-        told[f"{META}next"] = following
-    # A part alone is no picture.
-    yield _blob(reading.uri, data[offset:end], BINARY, meta=told)
+        meta[f"{META}next"] = following
+    # Part of a picture is not a picture.
+    yield _blob(reading.uri, data[offset:end], BINARY, meta=meta)
     if following is not None:
         note = f"Bytes {offset + 1:,} to {end:,} of {len(data):,}. The next part is {following}"
         yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
@@ -426,7 +372,7 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
         raise UnknownResource(problem)
     raise UnknownResource(
         f"There is no block {number}: the result has {len(blocks)} of them, counted from 0. "
-        f"execution://{execution.pk} tells how the run is."
+        f"execution://{execution.pk} says how the run is."
     )
 
 
@@ -437,8 +383,48 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
+EXECUTION_RESOURCES = (
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}"),
+        name="execution",
+        title="An execution",
+        description="How far a run is that you started; in the end also its output, unless that is large.",
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_execution,
+        suggestions={"id": _suggest_newest},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}/result{?offset}"),
+        name="execution_result",
+        title="The result of an execution",
+        description=(
+            "The output of a completed run. A large one comes in parts: `offset` is the character to begin "
+            "at, and each part tells the address of the next."
+        ),
+        mime_type=None,
+        # Callers who may only run read the large results of their calls here.
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_result,
+        suggestions={"id": partial(_suggest_newest, state=State.COMPLETED)},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}/result/content/{number}{?offset}"),
+        name="execution_content",
+        title="A content block of a result",
+        description=(
+            "A picture, a sound, a file or a text of a result that consists of such, counted from 0. Large "
+            "ones come in parts: `offset` is the byte to begin at, of texts the character."
+        ),
+        mime_type=None,
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_block,
+        suggestions={"id": partial(_suggest_newest, state=State.COMPLETED)},
+    ),
+)
+
+
 RESOURCE_NOT_FOUND = -32002
-"""Of the handshake versions; later ones retired the number and say -32602."""
+"""Of handshake versions; later ones use -32602."""
 
 
 class ResourceMethods:
@@ -485,9 +471,9 @@ class ResourceMethods:
 def listed_resources(
     catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
 ) -> dict[str, Workflow | None]:
-    """What `resources/list` shows, in its order: the list of workflows (None), then each by its address.
+    """By address, in order; None: the list of workflows.
 
-    Schemas and executions are found by their templates: a picker with all of them would be of no use.
+    Schemas and executions have templates only: there are too many to pick from.
     """
     if Scope.READ not in scopes:
         return {}
@@ -496,7 +482,6 @@ def listed_resources(
 
 
 def list_ttl_ms() -> int:
-    """How long clients may keep what they were told of the catalogue."""
     return round(settings.CATALOGUE["list_ttl"] * 1000)
 
 
@@ -525,7 +510,7 @@ def _resource(uri: str, workflow: Workflow | None) -> types.Resource:
 
 
 def _read(uri: str, access: Access) -> Found:
-    """Raises UnknownResource, or MCPError where the token does not allow it."""
+    """Raises UnknownResource, MCPError for a missing scope."""
     kind, variables = find_kind(uri)
     if not kind.is_open_to(access.scopes):
         needed = " or ".join(sorted(kind.scopes))
@@ -547,7 +532,7 @@ def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
             f"The address has {len(uri):,} characters; none of ours has more than {LONGEST_ADDRESS:,}."
         )
     scheme, _, rest = uri.partition(":")
-    # Of an address only the scheme is the same in capitals (RFC 3986).
+    # Only the scheme ignores case (RFC 3986).
     address = f"{scheme.lower()}:{rest}"
     for kind in RESOURCES:
         found = kind.template.match(address)
@@ -559,7 +544,7 @@ def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
 
 
 def _check_query(kind: ResourceKind, address: str) -> None:
-    """The template's own matching passes over what it does not know."""
+    """Templates ignore unknown parameters when they match."""
     _, _, query = address.partition("?")
     names = [pair.partition("=")[0] for pair in query.split("&") if pair]
     known = kind.template.query_variable_names

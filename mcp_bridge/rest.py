@@ -1,4 +1,4 @@
-"""Toolsets and tokens at the REST door."""
+"""REST endpoints of toolsets and access tokens."""
 
 from typing import Any
 
@@ -77,20 +77,9 @@ class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
     class Meta:
         model = Toolset
         fields: tuple[str, ...] = (
-            "slug",
-            "title",
-            "description",
-            "enabled",
-            "mode",
-            "portable",
-            "token_budget",
-            "inline_wait_seconds",
-            "url",
-            "workflow_count",
-            "cost",
-            "created_at",
-            "updated_at",
-        )
+            "slug", "title", "description", "enabled", "mode", "portable", "token_budget",
+            "inline_wait_seconds", "url", "workflow_count", "cost", "created_at", "updated_at",
+        )  # fmt: skip
         read_only_fields = fields
 
     def get_url(self, toolset: Toolset) -> str:
@@ -266,7 +255,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     def create(self, request: Request) -> Response:
         asked = NewToolsetSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED, told="Added.")
+        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED, change="Added.")
 
     @extend_schema(
         summary="Change a toolset",
@@ -279,8 +268,8 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         toolset = self.get_object()
         asked = ToolsetChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        told = changed_fields(asked.validated_data)
-        return self._written(toolset, asked.validated_data, status.HTTP_200_OK, told=told)
+        change = changed_fields(asked.validated_data)
+        return self._written(toolset, asked.validated_data, status.HTTP_200_OK, change=change)
 
     @extend_schema(
         summary="Delete a toolset",
@@ -301,7 +290,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @transaction.atomic
-    def _written(self, toolset: Toolset, asked: dict[str, Any], code: int, *, told: str) -> Response:
+    def _written(self, toolset: Toolset, asked: dict[str, Any], code: int, *, change: str) -> Response:
         try:
             written = write_toolset(toolset, **asked)
         except UnknownPicks as unknown:
@@ -310,7 +299,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
                 for name in unknown.names
             ]
             raise Refusal(400, NOT_VALID, kind="validation", errors=problems) from None
-        self.record(told, written)
+        self.record(change, written)
         shown = self.get_serializer(self.get_queryset().get(pk=written.pk))
         return Response(shown.data, code)
 

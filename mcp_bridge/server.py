@@ -1,4 +1,4 @@
-"""The MCP server: what it answers to each method. Transports are elsewhere."""
+"""The MCP server, without its transports."""
 
 import asyncio
 import contextlib
@@ -39,10 +39,7 @@ from mcp_bridge.toolset_costs import BudgetWatch
 
 
 class CatalogueServer(Server[None]):
-    """The server of one transport; `local_access` is the caller where requests carry none (stdio).
-
-    `worker` ends with it.
-    """
+    """`local_access`: the caller of requests without credentials (stdio). `worker` ends with the server."""
 
     def __init__(self, *, local_access: Access | None = None, worker: LocalWorker | None = None) -> None:
         bridge = _Bridge(self, local_access, worker)
@@ -52,7 +49,7 @@ class CatalogueServer(Server[None]):
             title="Workflow Catalogue",
             description="Workflows of the company's engines, curated, as tools.",
             lifespan=bridge.lifespan,
-            # No tool of ours maps arguments to headers. Without an answer the SDK lists all at every call.
+            # No tool maps arguments to headers; by default the SDK would list all tools at every call.
             get_tool_input_schema=lambda name: {},
         )
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
@@ -70,7 +67,7 @@ class CatalogueServer(Server[None]):
         PromptMethods(bridge.access_of).register(self)
         CompletionMethod(bridge.access_of).register(self)
         Instructions(bridge.access_of).register(self)
-        LogLevels().register(self)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
@@ -78,12 +75,12 @@ class CatalogueServer(Server[None]):
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
-            # Over HTTP by the stream that GET opens, over stdio without asking.
+            # Notified over the GET stream of HTTP, and unasked over stdio.
             for listed in (capabilities.tools, capabilities.prompts, capabilities.resources):
                 if listed is not None:
                     listed.list_changed = True
         else:
-            # Its method belongs to the handshake versions.
+            # logging/setLevel belongs to the handshake versions.
             capabilities.logging = None
         return capabilities
 
@@ -108,13 +105,13 @@ class _Bridge:
                 if self._worker is not None:
                     await asyncio.to_thread(self._worker.end)
                 await close_connectors()
-                # Uvicorn ends itself by the signal that it got, and so does nothing at exit.
+                # Uvicorn re-raises the signal, so exit handlers do not run.
                 await asyncio.to_thread(close_background_connectors)
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> dict[str, Any]:
-        """For what comes here; over HTTP nearly all is answered before it does, from the same bytes."""
+        """Over HTTP, `DirectAnswers` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
         closed_page = await self._server.tool_lists.closed_page(
             self.access_of(context), context.protocol_version, cursor
@@ -134,6 +131,10 @@ class _Bridge:
 
     async def note_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         self._open_calls.interrupt(context, params, self.access_of(context))
+
+    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
+        """Without effect: without sessions there is nowhere to send log messages."""
+        return {}
 
     def access_of(self, context: Context) -> Access:
         if context.request is None:
@@ -177,11 +178,11 @@ DESCRIBED_CHARACTERS = 2_000
 """Of a toolset's description."""
 NAMED_OUTAGES = 5
 REASON_CHARACTERS = 200
-TELLING = ("initialize", "server/discover")
+WITH_INSTRUCTIONS = ("initialize", "server/discover")
 
 
 async def instructions_for(access: Access) -> str:
-    """At most one hop to the database, none when what is known is fresh."""
+    """Queries the database only if the cached catalogue or outages are stale."""
     catalogue, outages = fresh_catalogue(), fresh_outages()
     if catalogue is None or outages is None:
         asked = await run_in_database(_look)
@@ -212,12 +213,12 @@ def _about_toolset(catalogue: ExposedCatalogue, slug: str | None) -> list[str]:
         )
         return [COMPACT, f"{off} An administrator can switch it on again."]
     fixed = COMPACT if entry.toolset.mode == Toolset.Mode.COMPACT else FULL
-    told = entry.toolset.description.strip()[:DESCRIBED_CHARACTERS]
-    return [fixed, f"{entry.toolset.title or slug}: {told}"] if told else [fixed]
+    purpose = entry.toolset.description.strip()[:DESCRIBED_CHARACTERS]
+    return [fixed, f"{entry.toolset.title or slug}: {purpose}"] if purpose else [fixed]
 
 
 def _about_outage(outage: Outage) -> str:
-    """The reason in quotes and on one line, because the engine may have worded it."""
+    """The reason is quoted and on one line: it may be the engine's text."""
     since = f" since {outage.since:%Y-%m-%d %H:%M} UTC" if outage.since else ""
     reason = " ".join(outage.reason.split())[:REASON_CHARACTERS]
     shown = (
@@ -231,30 +232,20 @@ def _about_outage(outage: Outage) -> str:
 
 
 class Instructions:
-    """Writes them anew for each client that connects, where the SDK knows one text for all."""
+    """Written for each caller; the SDK has one text for all."""
 
     def __init__(self, access_of: Callable[[Context], Access]) -> None:
         self._access_of = access_of
 
     def register(self, server: Server[None]) -> None:
-        server.middleware.append(self._tell)
+        server.middleware.append(self._answer)
 
-    def _tell(self, ctx: Context, call_next: CallNext) -> Any:
-        """An awaitable, as middleware has to return."""
-        return self._add_to(call_next(ctx), ctx) if ctx.method in TELLING else call_next(ctx)
+    def _answer(self, ctx: Context, call_next: CallNext) -> Any:
+        """Not a coroutine, which would cost all other methods a hop."""
+        return self._add_to(call_next(ctx), ctx) if ctx.method in WITH_INSTRUCTIONS else call_next(ctx)
 
     async def _add_to(self, answer: Awaitable[HandlerResult], ctx: Context) -> HandlerResult:
         result = await answer
         if not isinstance(result, dict):
             return result
         return {**result, "instructions": await instructions_for(self._access_of(ctx))}
-
-
-class LogLevels:
-    """Takes any level and keeps to it: without sessions there is nowhere to send log messages."""
-
-    def register(self, server: Server[None]) -> None:
-        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self.set_level)
-
-    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
-        return {}

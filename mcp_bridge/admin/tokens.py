@@ -1,4 +1,4 @@
-"""Access tokens: made here, shown once, revoked here."""
+"""Pages of access tokens, users and groups; the sign-in form."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -54,7 +54,7 @@ CHANGEABLE = ("inline_wait_seconds",)
 
 class AccessTokenForm(AccessTokenModelForm):
     maker: Any = None
-    """The user in front of the form, who can give away only what they have."""
+    """The current user, who can grant only scopes of their own."""
     scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
 
     class Meta:
@@ -64,10 +64,8 @@ class AccessTokenForm(AccessTokenModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        granted, scopes = (
-            grantable_scopes(self.maker),
-            cast("forms.MultipleChoiceField", self.fields["scopes"]),
-        )
+        granted = grantable_scopes(self.maker)
+        scopes = cast("forms.MultipleChoiceField", self.fields["scopes"])
         scopes.choices = [(scope.value, f"{scope.value}: {scope.label}") for scope in granted]
         scopes.initial = [scope for scope in default_scopes() if scope in granted]
         if missing := [scope.value for scope in Scope if scope not in granted]:
@@ -121,8 +119,7 @@ class AccessTokenAdmin(ButtonsMixin):
     change_form_outer_before_template = "mcp_bridge/admin/token.html"
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Executions name it as their caller."""
-        return False
+        return False  # Executions refer to it as their caller.
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return self.may_press_buttons(request)
@@ -136,13 +133,11 @@ class AccessTokenAdmin(ButtonsMixin):
         return type(form.__name__, (form,), {"maker": request.user})
 
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
-        """Of a token that there is, only how long its client waits can be changed: no rights, no name."""
         return [(None, {"fields": CHANGEABLE if obj else FIELDS})]
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """One way to save a new one, because the next page is always the one with the token."""
         may_continue = context.get("original") is not None
         context |= {"show_save_and_add_another": False, "show_save_and_continue": may_continue}
         return super().render_change_form(request, context, *args, **kwargs)
@@ -158,7 +153,7 @@ class AccessTokenAdmin(ButtonsMixin):
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Not by way of a redirect: the token would have to be kept somewhere until the next page."""
+        """Without a redirect, for which the token would have to be stored."""
         super().response_add(request, obj, post_url_continue)  # For its message.
         context = self.admin_site.each_context(request) | {
             "title": f"Token {obj.name}",
@@ -209,8 +204,8 @@ class AccessTokenAdmin(ButtonsMixin):
         usable = badge("usable", "success")
         if token.created_by is None or token.created_by.is_active:
             return usable
-        told = f"{token.created_by} made it, and cannot sign in any more. It goes on until it is revoked."
-        return side_by_side([usable, badge("maker disabled", "warning", title=told)])
+        hint = f"{token.created_by} made it, and cannot sign in any more. It works until it is revoked."
+        return side_by_side([usable, badge("maker disabled", "warning", title=hint)])
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: AccessToken) -> str:
@@ -225,6 +220,8 @@ class AccessTokenAdmin(ButtonsMixin):
         return ago(token.created_at)
 
     def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
+        page, query = "executions_execution_changelist", f"?caller__exact={obj.caller.key}"
+        calls = link_if_allowed(request, "Executions", page, query=query, otherwise="")
         return {
             "headline": [self.state(obj)],
             "facts": [
@@ -238,16 +235,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),
                 ("Last used", exactly(obj.last_used_at) if obj.last_used_at else "never"),
                 ("Revoked", exactly(obj.revoked_at)),
-                (
-                    "What it called",
-                    link_if_allowed(
-                        request,
-                        "Executions",
-                        "executions_execution_changelist",
-                        query=f"?caller__exact={obj.caller.key}",
-                        otherwise="",
-                    ),
-                ),
+                ("What it called", calls),
             ],
         }
 
@@ -261,7 +249,6 @@ def _describe_wait(token: AccessToken) -> str:
 
 
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
-    """Neither rights nor a revocation are taken back by the history."""
     if set(wanted) - set(CHANGEABLE):
         raise RevertRefused("A token that was revoked stays revoked: make another.")
     token.inline_wait_seconds = wanted["inline_wait_seconds"]
@@ -300,7 +287,7 @@ admin.site.unregister(Group)
 
 
 class SignInForm(AuthenticationForm):  # type: ignore[misc]
-    """Looks at passwords one at a time, and at none of a caller that guesses."""
+    """Limits concurrent password checks and failed attempts."""
 
     def clean(self) -> Any:
         request, username = self.request, self.cleaned_data.get("username")
@@ -330,7 +317,7 @@ admin.site.login_form = SignInForm
 
 
 class OwnPermissionsMixin(CatalogueAdmin):
-    """Bounds what can be given away, and whose rows can be changed, by the permissions of the user."""
+    """Users can grant only their own permissions, and change only accounts that have no others."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_change_permission(request, obj) and _covers(request.user, obj)
@@ -349,7 +336,7 @@ class OwnPermissionsMixin(CatalogueAdmin):
 class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
-    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Unfold's own class has none, and comes first.
+    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Missing in Unfold's class.
     change_password_form = AdminPasswordChangeForm
 
     list_filter = (
@@ -376,14 +363,14 @@ def _covers(user: Any, other: User | Group | None) -> bool:
 
 
 def _permissions_of(holder: Any) -> QuerySet[Permission]:
-    """Also of an account that is switched off: it can be switched on again."""
+    """Also of disabled accounts, which can be enabled again."""
     if isinstance(holder, Group):
         return Permission.objects.filter(group=holder)
     return Permission.objects.filter(Q(user=holder) | Q(group__user=holder))
 
 
 def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QuerySet[Any]:
-    """Those of the permissions or groups that give nothing else."""
+    """Permissions among these, or groups without others."""
     others = Permission.objects.exclude(pk__in=permissions.values("pk"))
     if offered.model is Group:
         return offered.exclude(permissions__in=others)
@@ -391,7 +378,7 @@ def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QueryS
 
 
 def _with_short_names(db_field: Any, field: Any) -> Any:
-    """`Can add workflow`: with the names of app and model before it, lists cut what matters."""
+    """`Can add workflow`: lists would cut it behind the names of app and model."""
     if field is not None and db_field.remote_field.model is Permission:
         field.queryset = field.queryset.order_by("content_type__model", "pk")
         field.label_from_instance = lambda permission: permission.name

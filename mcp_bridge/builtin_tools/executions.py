@@ -1,4 +1,4 @@
-"""Built-in tools about runs: status, results, cancelling, queries and signals, the result cache."""
+"""Built-in tools for executions and the result cache."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
 
 LONGEST_WAIT_SECONDS = 50
-"""Below the 60 s after which common clients give up."""
+"""Common clients give up after 60 s."""
 USUAL_PAGE = 10
 ANY = "any"
-"""State: for models that fill in every argument."""
+"""A state, for models that fill in every argument."""
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
 
 
@@ -42,12 +42,14 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
 def _status(
     execution: Execution, arguments: Arguments, protocol_version: str, patience: int | None
 ) -> CallToolResult:
-    """The document, then what of the result is no text."""
+    """The document, then the binary blocks of the result."""
     blocks: list[content.Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
         blocks = content.blocks_of(execution)
     if blocks and (number := arguments.get("content_block")) is not None:
-        blocks = [_block(blocks, int(number))]
+        if number >= len(blocks):
+            raise content.NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
+        blocks = [blocks[int(number)]]
         document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
@@ -70,13 +72,6 @@ def _describe_execution(execution: Execution, patience: int | None) -> dict[str,
             "It may be running at the engine; an administrator has to find out. Do not start it again."
         )
     return described if execution.is_settled else described | next_step(execution, patience=patience)
-
-
-def _block(blocks: list[content.Block], number: int) -> content.Block:
-    """Raises NoSuchPart."""
-    if number >= len(blocks):
-        raise content.NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
-    return blocks[number]
 
 
 def _describe_block(execution: Execution, block: content.Block, offset: int) -> dict[str, Any]:
@@ -113,7 +108,7 @@ def _rest(execution: Execution, offset: int) -> dict[str, Any]:
 
 
 def _asking_for(arguments: dict[str, Any]) -> dict[str, Any]:
-    # Not `next`, which programs follow until a run has ended.
+    # Programs follow `next` until a run has ended, so this has another name.
     return {"rest": {"tool": "get_execution_status", "arguments": arguments}}
 
 
@@ -232,7 +227,7 @@ async def _query_execution(call: ToolCall, arguments: Arguments) -> CallToolResu
 
 
 def _describe_answer(answer: Answer) -> dict[str, Any]:
-    """Of an answer that would flood a model's context only the beginning, with its size."""
+    """Only the beginning of a large answer."""
     described = {"execution_id": str(answer.execution.pk), "query": answer.query}
     if content.fits_inline(text := content.write_output(answer.value)):
         return described | {"answer": answer.value}
@@ -244,8 +239,8 @@ async def _signal_execution(call: ToolCall, arguments: Arguments) -> CallToolRes
     execution = await signal_execution(
         arguments["execution_id"], name, arguments.get("arguments", {}), caller=call.access.caller
     )
-    told = "The run was told; what it makes of it, its status shows."
-    return document_result({"execution_id": str(execution.pk), "signal": name, "message": told})
+    message = "The run got the signal; its status shows the effect."
+    return document_result({"execution_id": str(execution.pk), "signal": name, "message": message})
 
 
 def _properties(kind: InteractionKind) -> dict[str, Any]:
@@ -290,7 +285,6 @@ async def _clear_cache(call: ToolCall, arguments: Arguments) -> CallToolResult:
 
 
 def _clear(call: ToolCall, name: str) -> dict[str, Any]:
-    """Of what the caller may run, and no more."""
     if name:
         cleared = clear_results({exposed_workflow(name, caller=call.access.caller).pk})
     else:
@@ -307,7 +301,7 @@ CACHING_TOOLS = (
             "Forget the cached results of one workflow, or of all that you can call, so that the next calls "
             "run. For when what they tell is known to be out of date."
         ),
-        # Whoever may run a workflow may have it run anew instead of taking a cached result.
+        # Callers who may run a workflow may also bypass its cached results.
         scope=Scope.RUN,
         properties={
             "workflowName": {
