@@ -19,17 +19,11 @@ MOST_VALUES = 100
 SHOWN = 100
 
 
-class CompletionMethod:
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+def register_completions(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
+    async def complete(context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        return types.CompleteResult(completion=await run_in_database(_complete, params, access_of(context)))
 
-    def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("completion/complete", types.CompleteRequestParams, self.complete)
-
-    async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        return types.CompleteResult(
-            completion=await run_in_database(_complete, params, self._access_of(context))
-        )
+    server.add_request_handler("completion/complete", types.CompleteRequestParams, complete)
 
 
 def _complete(params: types.CompleteRequestParams, access: Access) -> types.Completion:

@@ -27,23 +27,15 @@ WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
 """Types whose text is the value itself; other arguments are JSON."""
 
 
-class PromptMethods:
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
+    async def list_prompts(context: Context, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+        return await run_in_database(_list, access_of(context), params.cursor)
 
-    def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("prompts/list", types.PaginatedRequestParams, self.list_prompts)
-        server.add_request_handler("prompts/get", types.GetPromptRequestParams, self.get_prompt)
+    async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        return await run_in_database(_get, access_of(context), params.name, params.arguments or {})
 
-    async def list_prompts(
-        self, context: Context, params: types.PaginatedRequestParams
-    ) -> types.ListPromptsResult:
-        return await run_in_database(_list, self._access_of(context), params.cursor)
-
-    async def get_prompt(
-        self, context: Context, params: types.GetPromptRequestParams
-    ) -> types.GetPromptResult:
-        return await run_in_database(_get, self._access_of(context), params.name, params.arguments or {})
+    server.add_request_handler("prompts/list", types.PaginatedRequestParams, list_prompts)
+    server.add_request_handler("prompts/get", types.GetPromptRequestParams, get_prompt)
 
 
 def offered_workflows(

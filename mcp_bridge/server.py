@@ -25,11 +25,11 @@ from executions.refusals import UnknownTool
 from mcp_bridge import declarations
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall
-from mcp_bridge.completions import CompletionMethod
+from mcp_bridge.completions import register_completions
 from mcp_bridge.declarations import Context
 from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
-from mcp_bridge.prompts import PromptMethods
+from mcp_bridge.prompts import register_prompts
 from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
@@ -64,8 +64,8 @@ class CatalogueServer(Server[None]):
         if local_access is not None:
             PushedChanges(bridge.access_of, self.streams, self.snapshots).register(self)
         ResourceMethods(bridge.access_of).register(self)
-        PromptMethods(bridge.access_of).register(self)
-        CompletionMethod(bridge.access_of).register(self)
+        register_prompts(self, bridge.access_of)
+        register_completions(self, bridge.access_of)
         Instructions(bridge.access_of).register(self)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 

@@ -8,7 +8,7 @@ from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from executions.refusals import UnknownTool
 from mcp_bridge.builtin_tools.executions import CACHING_TOOLS, EXECUTION_TOOLS, INTERACTION_TOOLS
-from mcp_bridge.builtin_tools.tool import BuiltInTool, call_built_in
+from mcp_bridge.builtin_tools.tool import call_built_in
 from mcp_bridge.builtin_tools.workflows import WORKFLOW_TOOLS
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.results import ToolAnswer
@@ -48,13 +48,3 @@ def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
 
 def describe_missing_scope(name: str, needed: Scope) -> str:
     return f"This token may not call {name}: it lacks the scope {needed.value}."
-
-
-__all__ = [
-    "BUILT_IN_TOOLS",
-    "BuiltInTool",
-    "call_built_in",
-    "call_tool",
-    "describe_missing_scope",
-    "missing_scope",
-]

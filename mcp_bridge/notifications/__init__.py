@@ -1,1 +1,1 @@
-"""Notifications of changes: what clients listen for, what they see of it, the streams that carry the news."""
+"""Notifications of changes, and the streams that carry them."""

@@ -1,4 +1,4 @@
-"""Notifies one listener of changes, whatever carries the notifications."""
+"""Finds the changes that one listener is notified of; independent of the transport."""
 
 import asyncio
 import contextlib
@@ -44,21 +44,21 @@ SCOPES: Mapping[ServerEvent, tuple[Scope, ...]] = {
     PromptsListChanged(): (Scope.RUN,),
     ResourcesListChanged(): (Scope.READ,),
 }
-"""Of which any lets a caller hear of it: without them its list is always empty."""
+"""Any of them suffices; without them the list is always empty."""
 STATE, *RESULTS = EXECUTION_RESOURCES
 
 Addresses = Mapping[uuid.UUID, Collection[str]]
-"""As the listener wrote them, by the execution that they are about."""
+"""As the listener wrote them, by execution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interests:
     events: tuple[ServerEvent, ...] = ()
-    """Those that come of changes of the catalogue."""
+    """About the catalogue."""
     states: Addresses = field(default_factory=dict)
-    """Resources that show how an execution is."""
+    """Resources with an execution's state."""
     results: Addresses = field(default_factory=dict)
-    """Resources that are there once it has ended."""
+    """Resources that exist once it has ended."""
     tasks: tuple[uuid.UUID, ...] = ()
 
     @property
@@ -67,18 +67,11 @@ class Interests:
 
     @property
     def addresses(self) -> set[str]:
-        of_executions = (*self.states.values(), *self.results.values())
-        return {event.uri for event in self.events if isinstance(event, ResourceUpdated)}.union(
-            *of_executions
-        )
-
-    def events_of(self, execution: Execution) -> Iterable[ResourceUpdated]:
-        results = self.results.get(execution.pk, ()) if execution.is_settled else ()
-        return map(ResourceUpdated, (*self.states.get(execution.pk, ()), *results))
+        of_catalogue = {event.uri for event in self.events if isinstance(event, ResourceUpdated)}
+        return of_catalogue.union(*self.states.values(), *self.results.values())
 
 
 def admissible_lists(access: Access) -> tuple[ServerEvent, ...]:
-    """The events of the lists that the caller may hear of."""
     return tuple(event for event, scopes in SCOPES.items() if any(map(access.allows, scopes)))
 
 
@@ -89,11 +82,14 @@ def admit_interests(
     addresses: Iterable[str] = (),
     tasks: Iterable[str] = (),
 ) -> Interests:
-    """What of it there is and the caller may see; what is foreign and what is unknown are left out alike."""
+    """Without what is unknown or invisible to the caller."""
     resources = list(_find_resources(access, addresses))
     states, results = _addresses_of([STATE], resources), _addresses_of(RESULTS, resources)
     keys = [key for text in dict.fromkeys(tasks) if (key := _execution_key(text)) is not None]
-    visible = _visible_executions(access, {*states, *results, *keys})
+    visible: set[uuid.UUID] = set()
+    if (wanted := {*states, *results, *keys}) and (access.allows(Scope.READ) or access.allows(Scope.RUN)):
+        rows = Execution.objects.visible_to(access.caller).filter(pk__in=wanted)
+        visible = set(rows.values_list("pk", flat=True))
     return Interests(
         events=(
             *(event for event in admissible_lists(access) if event in lists),
@@ -131,15 +127,8 @@ def _addresses_of(
     return found
 
 
-def _visible_executions(access: Access, keys: set[uuid.UUID]) -> set[uuid.UUID]:
-    if not keys or not (access.allows(Scope.READ) or access.allows(Scope.RUN)):
-        return set()
-    visible = Execution.objects.visible_to(access.caller).filter(pk__in=keys)
-    return set(visible.values_list("pk", flat=True))
-
-
 def _execution_key(text: str) -> uuid.UUID | None:
-    """Of an id as we write it: clients compare it too."""
+    """Only of the canonical form, as clients compare ids."""
     with contextlib.suppress(ValueError):
         key = uuid.UUID(text)
         return key if str(key) == text else None
@@ -150,7 +139,7 @@ def _execution_key(text: str) -> uuid.UUID | None:
 class ListSnapshot:
     catalogue: exposure.ExposedCatalogue
     seen: Mapping[ServerEvent, Any]
-    """By the event that tells of its change: something that differs when what is served differs."""
+    """By event: a value that changes with what is served."""
 
 
 @dataclass(slots=True)
@@ -160,7 +149,7 @@ class _AtRevision:
 
 
 class ListSnapshots:
-    """The snapshots of one server's callers. What several of them see is looked at once per revision."""
+    """Shared by the listeners of one server; each view is read once per revision."""
 
     def __init__(self, tool_lists: ToolLists) -> None:
         self._tool_lists = tool_lists
@@ -168,11 +157,11 @@ class ListSnapshots:
         self._turn = asyncio.Lock()
 
     async def look(self, access: Access, version: str, events: Collection[ServerEvent]) -> ListSnapshot:
-        """At the present revision, of which this process serves such a caller's list of tools from now on."""
+        """At the present revision, which this process serves from now on."""
         view = View.of(access, version)
         if (known := self._known(view, events)) is not None:
             return known
-        # In turn, because all who listen come in the same moment, and most of them for the same.
+        # All listeners come at the same moment, most of them for the same view.
         async with self._turn:
             if (known := self._known(view, events)) is not None:
                 return known
@@ -201,16 +190,12 @@ class ListSnapshots:
             case ToolsListChanged():
                 return self._tool_lists.current(view).tools
             case PromptsListChanged():
-                return _see_prompts(access, catalogue)
+                offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
+                return [workflow_prompt(workflow) for workflow in offered.values()]
             case ResourcesListChanged():
                 return _see_resources(access, catalogue)
             case ResourceUpdated():
                 return _read(event.uri, access)
-
-
-def _see_prompts(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
-    offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
-    return [workflow_prompt(workflow) for workflow in offered.values()]
 
 
 def _see_resources(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
@@ -222,7 +207,7 @@ def _see_resources(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
 
 
 def _read(uri: str, access: Access) -> Any:
-    """What is at an address of the catalogue's, which whoever has the same view finds there too."""
+    """The contents of a resource of the catalogue, the same for all callers with this view."""
     try:
         kind, variables = find_kind(uri)
         return kind.read(Reading(access, uri, variables)).contents
@@ -231,19 +216,16 @@ def _read(uri: str, access: Access) -> Any:
 
 
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
-"""From noticing a revision to telling of it. The listener asks for the list at once, perhaps another process:
-by then each of them serves the new one."""
+"""From noticing a revision to the notification: by then every process serves the new lists."""
 MOST_STREAMS = 20
-"""Of one caller, in one process."""
+"""Per caller and process."""
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the process has to end."""
+"""Interval of checks whether the process has to end."""
 LOOKS_PER_GRANTS = 4
-"""Every so many looks, the tokens of all streams are looked at, with one query."""
+"""Number of these checks per check of all streams' tokens, which is one query."""
 
 
 class TooManyStreams(Exception):
-    """The caller has as many as it may have."""
-
     def __init__(self) -> None:
         super().__init__(
             f"{MOST_STREAMS} streams of notifications of this token are open already: end one first. One "
@@ -255,9 +237,9 @@ class TooManyStreams(Exception):
 class Stream:
     access: Access
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there may be something to tell, or the stream has to end."""
+    """Set when there may be news or the stream has to end."""
     is_over: bool = False
-    """Whether nothing more may be told: the process ends, or the token is revoked or has expired."""
+    """The process ends, or the token is revoked or expired."""
 
     def end(self) -> None:
         self.is_over = True
@@ -265,7 +247,7 @@ class Stream:
 
 
 class OpenStreams:
-    """Those of one server. While there are none, nothing is looked at."""
+    """Those of one server. Does not poll while there are none."""
 
     def __init__(self) -> None:
         self._streams: set[Stream] = set()
@@ -293,7 +275,7 @@ class OpenStreams:
                 self._looking = None
 
     def close(self) -> None:
-        """Have every stream end gracefully, now and from now on."""
+        """Ends present and future streams gracefully."""
         self._closing = True
         for stream in self._streams:
             stream.end()
@@ -301,7 +283,7 @@ class OpenStreams:
     async def _keep_looking(self) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(LOOK_SECONDS)
-            # The server waits for open responses before it says by the lifespan that it is shutting down.
+            # The server waits for open responses before the lifespan's shutdown.
             if _is_shutting_down():
                 self.close()
                 return
@@ -323,15 +305,13 @@ class OpenStreams:
 
 
 def _is_shutting_down() -> bool:
-    """Uvicorn's handler of the signal is a method of the server, which notes there that it has to end."""
+    """Uvicorn's signal handler is a method of the server, which has the flag."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskChanged:
-    """News of a task, as the tasks extension describes it."""
-
     task: dict[str, Any]
 
 
@@ -339,8 +319,6 @@ Send = Callable[[ServerEvent | TaskChanged], Awaitable[None]]
 
 
 class Notifier:
-    """One listener's stream, from its begin to its end."""
-
     def __init__(
         self,
         *,
@@ -350,18 +328,18 @@ class Notifier:
         snapshots: ListSnapshots,
         ends_with_toolset: bool = True,
     ) -> None:
-        """`ends_with_toolset`: whether the listener could come back later, when its toolset does."""
+        """`ends_with_toolset`: whether the listener can reconnect when its toolset is back."""
         self._stream = stream
         self._interests = interests
         self._version = version
         self._snapshots = snapshots
         self._settled: dict[ServerEvent, None] = {}
-        """Events that are to be told now."""
+        """Events to send now, in order."""
         self._ends_with_toolset = ends_with_toolset
         self._toolset_is_gone = False
 
-    async def go_on(self, send: Send, *, begin: Callable[[], Awaitable[None]]) -> None:
-        """Send of each change until nothing more can come; `begin` is called when none can be missed."""
+    async def run(self, send: Send, *, begin: Callable[[], Awaitable[None]]) -> None:
+        """Until nothing more can change. Calls `begin` once no later change can be missed."""
         with self._watching() as (revisions, watch):
             snapshot = await self._look()
             await begin()
@@ -372,11 +350,13 @@ class Notifier:
                     snapshot = await self._compare(snapshot)
                 if not self._stream.is_over:
                     await self._send_executions(changed, watch, send)
-                    await self._send_settled(send)
+                    settled, self._settled = self._settled, {}
+                    for event in settled:
+                        await send(event)
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[tuple[exposure.RevisionWatch, Watch]]:
-        """Of executions only if there are some: looking at none costs something too."""
+        """Watches executions only if there are some: the watch polls."""
         stirred, executions = self._stream.stirred, self._interests.executions
         idle = contextlib.nullcontext(Watch((), stirred=stirred))
         with (
@@ -386,14 +366,14 @@ class Notifier:
             yield revisions, watch
 
     def _something_can_come(self, watch: Watch) -> bool:
-        """Lists can always change; of an execution that has ended there is nothing more to tell."""
+        """Lists can always change, ended executions cannot."""
         return not self._toolset_is_gone and bool(self._interests.events or list(watch.executions))
 
     async def _look(self) -> ListSnapshot:
         return await self._snapshots.look(self._stream.access, self._version, self._interests.events)
 
     async def _compare(self, before: ListSnapshot) -> ListSnapshot:
-        """The present snapshot; what differs is told of once every process serves it."""
+        """The present snapshot; differences are sent once every process serves it."""
         now = await self._look()
         changed = [event for event, what in now.seen.items() if what != before.seen[event]]
         has_gone = self._has_toolset(before.catalogue) and not self._has_toolset(now.catalogue)
@@ -407,17 +387,11 @@ class Notifier:
         self._stream.stirred.set()
 
     def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
-        """Whether there is what the listener sees the catalogue through, as far as that matters to it."""
         toolset = self._stream.access.toolset
         return toolset is None or toolset in catalogue.toolsets or not self._ends_with_toolset
 
-    async def _send_settled(self, send: Send) -> None:
-        settled, self._settled = self._settled, {}
-        for event in settled:
-            await send(event)
-
     async def _send_executions(self, changed: list[uuid.UUID], watch: Watch, send: Send) -> None:
-        """One that has ended, or is gone, is not watched any more."""
+        """Stops watching those that have ended or are gone."""
         for key in changed:
             try:
                 execution, task = await run_in_database(self._read, key)
@@ -427,13 +401,14 @@ class Notifier:
             if watch.saw(execution):
                 if task is not None:
                     await send(TaskChanged(task))
-                for event in self._interests.events_of(execution):
-                    await send(event)
+                results = self._interests.results.get(key, ()) if execution.is_settled else ()
+                for uri in (*self._interests.states.get(key, ()), *results):
+                    await send(ResourceUpdated(uri))
             if execution.is_settled:
                 watch.forget(key)
 
     def _read(self, key: uuid.UUID) -> tuple[Execution, dict[str, Any] | None]:
-        """Raises UnknownExecution; also for a token that has been revoked or has expired since it began."""
+        """Raises UnknownExecution, also if the token is no longer usable."""
         access = self._stream.access
         if access.token_id is not None and not granted_tokens({access.token_id}):
             raise UnknownExecution(str(key))

@@ -1,4 +1,4 @@
-"""`subscriptions/listen`: one request is one stream of notifications, open until either side ends it."""
+"""`subscriptions/listen`, and notifications pushed over stdio."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,19 +34,17 @@ from mcp_bridge.tokens import Access
 
 MOST_TASKS = 100
 MOST_RESOURCES = 100
-"""Of one subscription."""
+"""In one subscription."""
 
 
 class TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):
-    """A dictionary, because a model would leave out what is null."""
+    """`params` is a dictionary: a model would leave out null values."""
 
     method: Literal["notifications/tasks"] = "notifications/tasks"
     params: dict[str, Any]
 
 
 class Subscriptions:
-    """The handler, for callers that the transport has let in."""
-
     def __init__(
         self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
     ) -> None:
@@ -62,11 +60,14 @@ class Subscriptions:
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Acknowledge what is honoured, tell of it until nothing more can come, then end gracefully."""
+        """Ends when either side ends it or nothing more can change."""
         if (subscription_id := context.request_id) is None:
             raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
         access, requested = self._access_of(context), params.notifications
-        tasks, uris = _wanted_tasks(context, requested), _wanted_resources(requested)
+        tasks = _wanted_tasks(context, requested)
+        if len(uris := requested.resource_subscriptions or []) > MOST_RESOURCES:
+            raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
+        uris = list(dict.fromkeys(uris))
         try:
             with self._streams.opened(access) as stream:
                 interests = await run_in_database(
@@ -79,7 +80,7 @@ class Subscriptions:
                     version=context.protocol_version,
                     snapshots=self._snapshots,
                 )
-                await notifier.go_on(listener.tell, begin=listener.acknowledge)
+                await notifier.run(listener.notify, begin=listener.acknowledge)
         except TooManyStreams as error:
             raise MCPError(types.INVALID_REQUEST, str(error)) from None
         return types.SubscriptionsListenResult(_meta=listener.tag)
@@ -103,7 +104,7 @@ class _Listener:
         )
         await self._send(types.SubscriptionsAcknowledgedNotification(params=params))
 
-    async def tell(self, news: ServerEvent | TaskChanged) -> None:
+    async def notify(self, news: ServerEvent | TaskChanged) -> None:
         if isinstance(news, TaskChanged):
             await self._send(TaskNotification(params={**news.task, "_meta": self.tag}))
         else:
@@ -114,7 +115,7 @@ class _Listener:
 
 
 def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
-    """What the acknowledgement names; nothing that is not honoured is in it, not even as false."""
+    """Without what is not honoured, not even as false."""
     addresses = interests.addresses
     extra: dict[str, Any] = {"taskIds": [str(key) for key in interests.tasks]} if interests.tasks else {}
     return types.SubscriptionFilter(
@@ -133,13 +134,6 @@ def _wanted_lists(requested: types.SubscriptionFilter) -> list[ServerEvent]:
         ResourcesListChanged(): requested.resources_list_changed,
     }
     return [event for event, is_wanted in wanted.items() if is_wanted]
-
-
-def _wanted_resources(requested: types.SubscriptionFilter) -> list[str]:
-    uris = requested.resource_subscriptions or []
-    if len(uris) > MOST_RESOURCES:
-        raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
-    return list(dict.fromkeys(uris))
 
 
 def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list[str]:
@@ -169,7 +163,7 @@ class PushedChanges:
         self._snapshots = snapshots
         self._is_pushing = False
         self._subscribed: dict[str, asyncio.Task[None]] = {}
-        """By address; each is a stream of its own."""
+        """By address."""
 
     def register(self, server: Server[None]) -> None:
         server.add_notification_handler(
@@ -179,7 +173,7 @@ class PushedChanges:
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self.unsubscribe)
 
     async def push_lists(self, context: Context, params: types.NotificationParams) -> None:
-        """As long as the connection lasts, whose end cancels it."""
+        """Runs until the end of the connection, which cancels it."""
         if self._is_pushing or is_modern(context):
             return
         self._is_pushing = True
@@ -187,7 +181,7 @@ class PushedChanges:
         await self._push(context, interests, asyncio.Event())
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """Answered when no change can be missed any more."""
+        """Returns once no later change can be missed."""
         interests = await run_in_database(admit_interests, self._access_of(context), addresses=[params.uri])
         if not interests.addresses:
             raise MCPError(RESOURCE_NOT_FOUND, f"There is no resource {params.uri[:100]!r} to subscribe to.")
@@ -209,14 +203,14 @@ class PushedChanges:
         return types.EmptyResult()
 
     def _forget(self, uri: str, notifier: asyncio.Task[None]) -> None:
-        """Unless it has been subscribed to anew since."""
+        """Unless there is a new subscription by now."""
         if self._subscribed.get(uri) is notifier:
             del self._subscribed[uri]
 
     async def _push(self, context: Context, interests: Interests, begun: asyncio.Event) -> None:
-        """Until nothing more can come. `begun` is set when nothing can be missed, or it has failed."""
+        """Sets `begun` when no later change can be missed, or on failure."""
 
-        async def tell(news: ServerEvent | TaskChanged) -> None:
+        async def notify(news: ServerEvent | TaskChanged) -> None:
             if not isinstance(news, TaskChanged):
                 await context.session.send_notification(event_to_notification(news, {}))
 
@@ -232,7 +226,7 @@ class PushedChanges:
                     snapshots=self._snapshots,
                     ends_with_toolset=False,
                 )
-                await notifier.go_on(tell, begin=begin)
+                await notifier.run(notify, begin=begin)
         except TooManyStreams as error:
             raise MCPError(types.INVALID_REQUEST, str(error)) from None
         finally:
