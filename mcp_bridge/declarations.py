@@ -40,10 +40,6 @@ def takes_tasks(context: Context) -> bool:
     return TASKS in ((capabilities and capabilities.extensions) or {}) and is_modern(context)
 
 
-def wants_progress(context: Context) -> bool:
-    return context.meta is not None and context.meta.get("progress_token") is not None
-
-
 def idempotency_key(context: Context) -> str:
     """Empty if the client sent none. Raises MCPError for a malformed one."""
     key: Any = (context.meta or {}).get(IDEMPOTENCY_KEY)

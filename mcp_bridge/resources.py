@@ -94,11 +94,6 @@ LIST = "workflow://list"
 SCHEMAS = ("input_schema", "output_schema")
 
 
-def metadata_address(workflow: Workflow) -> str:
-    # Names need no URL encoding.
-    return f"workflow://metadata/{workflow.tool_name}"
-
-
 def _read_list(reading: Reading) -> Found:
     """Names only (D8)."""
     catalogue, toolset = current_catalogue(), reading.access.toolset
@@ -478,7 +473,8 @@ def listed_resources(
     if Scope.READ not in scopes:
         return {}
     shown = catalogue.seen_through(toolset).values()
-    return {LIST: None, **{metadata_address(workflow): workflow for workflow in shown}}
+    # Names need no URL encoding.
+    return {LIST: None, **{f"workflow://metadata/{workflow.tool_name}": workflow for workflow in shown}}
 
 
 def list_ttl_ms() -> int:

@@ -145,7 +145,7 @@ class _Bridge:
         return access
 
     def _call(self, context: Context) -> ToolCall:
-        reports = declarations.wants_progress(context)
+        reports = context.meta is not None and context.meta.get("progress_token") is not None
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,

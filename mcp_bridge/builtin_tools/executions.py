@@ -16,7 +16,7 @@ from executions.reading import MOST_AT_A_TIME, describe_execution, list_own_exec
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
-from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
+from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import ProgressNotifications, ToolCall, patience_of
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
 
@@ -112,11 +112,7 @@ def _asking_for(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"rest": {"tool": "get_execution_status", "arguments": arguments}}
 
 
-async def _list_executions(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_listing, call, arguments))
-
-
-def _listing(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+def _list_executions(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     state = arguments.get("state", ANY)
     page = list_own_executions(
         call.access.caller,
@@ -201,7 +197,7 @@ EXECUTION_TOOLS = (
             },
         },
         names_workflow="tool",
-        call=_list_executions,
+        call=answer_with(_list_executions),
     ),
     BuiltInTool(
         name="cancel_execution",
@@ -280,12 +276,8 @@ INTERACTION_TOOLS = (
 )
 
 
-async def _clear_cache(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_clear, call, arguments.get("workflowName", "")))
-
-
-def _clear(call: ToolCall, name: str) -> dict[str, Any]:
-    if name:
+def _clear_cache(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    if name := arguments.get("workflowName", ""):
         cleared = clear_results({exposed_workflow(name, caller=call.access.caller).pk})
     else:
         visible = current_catalogue().seen_through(call.access.toolset).values()
@@ -314,6 +306,6 @@ CACHING_TOOLS = (
         hints=ToolAnnotations(
             read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
         ),
-        call=_clear_cache,
+        call=answer_with(_clear_cache),
     ),
 )

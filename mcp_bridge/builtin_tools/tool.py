@@ -6,6 +6,7 @@ from typing import Any
 
 from mcp_types import Tool, ToolAnnotations
 
+from catalogue.database import run_in_database
 from catalogue.interactions import InteractionKind
 from catalogue.schemas import check_arguments
 from catalogue.scopes import Scope
@@ -15,7 +16,7 @@ from executions.refusals import InvalidArguments, StartRefused
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view
-from mcp_bridge.results import ToolAnswer, text_result
+from mcp_bridge.results import ToolAnswer, document_result, text_result
 
 Arguments = dict[str, Any]
 
@@ -58,6 +59,17 @@ class BuiltInTool:
             input_schema=self.input_schema,
             annotations=self.hints or usual,
         )
+
+
+def answer_with(
+    document: Callable[[ToolCall, Arguments], dict[str, Any]],
+) -> Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]:
+    """A tool's `call` from a synchronous function, which may query the database."""
+
+    async def answer(call: ToolCall, arguments: Arguments) -> ToolAnswer:
+        return document_result(await run_in_database(document, call, arguments))
+
+    return answer
 
 
 async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> ToolAnswer:

@@ -18,11 +18,11 @@ from catalogue.scopes import Scope
 from catalogue.search import Selection, WorkflowQuery, select_workflows
 from executions.refusals import InvalidArguments
 from executions.starting import exposed_workflow
-from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
+from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.declarations import page_bounds, read_cursor
 from mcp_bridge.portability import portable_view
-from mcp_bridge.results import ToolAnswer, document_result, text_result
+from mcp_bridge.results import ToolAnswer, text_result
 
 LIST_NAME = "list_workflows"
 USUAL_LIMIT = 200
@@ -176,12 +176,8 @@ NAME = {
 }
 
 
-async def _get_workflow_info(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_everything_about, arguments["name"], call))
-
-
-def _everything_about(name: str, call: ToolCall) -> dict[str, Any]:
-    described = describe_workflow(exposed_workflow(name, caller=call.access.caller))
+def _get_workflow_info(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    described = describe_workflow(exposed_workflow(arguments["name"], caller=call.access.caller))
     portable = portable_view(current_catalogue(), call.access.toolset)
     return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
@@ -203,7 +199,7 @@ WORKFLOW_TOOLS = (
         properties={"name": NAME},
         required=("name",),
         names_workflow="name",
-        call=_get_workflow_info,
+        call=answer_with(_get_workflow_info),
     ),
     BuiltInTool(
         name="execute_workflow",
