@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django import forms
+from django import forms, http
 from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
 from django.db.models import Count, QuerySet
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseBadRequest,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-    JsonResponse,
-)
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -33,31 +25,12 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from pydantic import ValidationError
+from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.decorators import action
-from unfold.widgets import (
-    BASE_INPUT_CLASSES,
-    CHECKBOX_CLASSES,
-    UnfoldAdminTextareaWidget,
-    UnfoldBooleanSwitchWidget,
-)
 
+from catalogue.admin import rendering
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, ReadOnlyMixin
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    chip,
-    cut_short,
-    duration,
-    exactly,
-    link,
-    paragraphs,
-    pretty_json,
-    shortened,
-    side_by_side,
-    text_block,
-)
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
@@ -67,16 +40,10 @@ from executions.admin.payloads import show_content, show_request, show_response
 from executions.callers import Caller
 from executions.dashboard import WINDOW, Card, address, further_cards
 from executions.models import Execution, ExecutionPayload
+from orchestration import request_types
 from orchestration.models import Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request, can_be_replayed, input_of_dry_run
 from orchestration.records import raw_response_of, settle_with_runs
-from orchestration.request_types import (
-    LONGEST_FORMAT_INSTRUCTIONS,
-    LONGEST_INSTRUCTIONS,
-    MOST_TOOLS,
-    RequestInput,
-    RequestRefused,
-)
 
 STATUS_BADGES = {
     WorkflowRequest.Status.RUNNING: "info",
@@ -96,14 +63,14 @@ class SendForm(forms.Form):
 def outcome_badge(record: WorkflowRequest) -> SafeString:
     deadline = record.deadline_at
     if record.is_running and deadline is not None and deadline < timezone.now():
-        return badge("lost", "warning", title="Its process ended before the request did.")
+        return rendering.badge("lost", "warning", title="Its process ended before the request did.")
     status = WorkflowRequest.Status(record.status)
-    shown = [badge(status.label, STATUS_BADGES[status])]
+    shown = [rendering.badge(status.label, STATUS_BADGES[status])]
     if record.dry_run:
-        shown.append(badge("dry run", title="It ends before anything is sent."))
+        shown.append(rendering.badge("dry run", title="It ends before anything is sent."))
     if record.warnings:
-        shown.append(badge("warning", "warning", title=" ".join(map(str, record.warnings))[:500]))
-    return side_by_side(shown)
+        shown.append(rendering.badge("warning", "warning", title=" ".join(map(str, record.warnings))[:500]))
+    return rendering.side_by_side(shown)
 
 
 def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:
@@ -121,9 +88,11 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
 def describe_input(record: WorkflowRequest) -> list[Titled]:
     """The instructions and the tools that they may use."""
     if record.payload_pruned_at is not None:
-        return [("", format_html("Removed by the retention: {}.", exactly(record.payload_pruned_at)))]
+        return [
+            ("", format_html("Removed by the retention: {}.", rendering.exactly(record.payload_pruned_at)))
+        ]
     texts = [
-        ("", text_block(record.instructions)),
+        ("", rendering.text_block(record.instructions)),
         ("How to put the answer", _as_text(record.format_instructions)),
         ("Tools that may be used", _show_tools([str(name) for name in record.tool_ids])),
     ]
@@ -138,15 +107,15 @@ def _headline(record: WorkflowRequest) -> list[Any]:
     error = ""
     if record.error:
         stage = Stage(record.error_stage).label if record.error_stage in Stage else "unknown"
-        error = format_html("<b>Failed at {}:</b> {}", stage, paragraphs(record.error))
-    return [outcome_badge(record), error, *map(paragraphs, record.warnings)]
+        error = format_html("<b>Failed at {}:</b> {}", stage, rendering.paragraphs(record.error))
+    return [outcome_badge(record), error, *map(rendering.paragraphs, record.warnings)]
 
 
 def _origin_facts(record: WorkflowRequest) -> Facts:
     return [
-        ("Asked", exactly(record.created_at)),
+        ("Asked", rendering.exactly(record.created_at)),
         ("By", f"{record.caller_name} ({record.caller})"),
-        ("Took", duration(None if record.seconds is None else round(record.seconds * 1000))),
+        ("Took", rendering.duration(None if record.seconds is None else round(record.seconds * 1000))),
         ("Answer in words", "asked for" if record.format_response else "not asked for"),
     ]
 
@@ -154,10 +123,10 @@ def _origin_facts(record: WorkflowRequest) -> Facts:
 def _choice_facts(record: WorkflowRequest) -> Facts:
     tool: Any = record.selected_tool
     if (workflow := current_catalogue().workflows.get(tool)) is not None:
-        tool = link(tool, "catalogue_workflow_change", workflow.pk)
+        tool = rendering.link(tool, "catalogue_workflow_change", workflow.pk)
     execution: Any = ""
     if record.execution_id is not None:
-        execution = link(record.execution_id, "executions_execution_change", record.execution_id)
+        execution = rendering.link(record.execution_id, "executions_execution_change", record.execution_id)
     return [("Chosen tool", tool), ("Execution", execution)]
 
 
@@ -175,14 +144,14 @@ def _cards(request: HttpRequest, record: WorkflowRequest) -> list[Titled]:
     return [
         ("Answer in words", _as_text(record.formatted_response)),
         ("Raw response", show_raw_response(request, record)),
-        ("Why this tool, in the model's words", paragraphs(record.reason) if record.reason else ""),
+        ("Why this tool, in the model's words", rendering.paragraphs(record.reason) if record.reason else ""),
         ("Exact request, without credentials", _show_spec(record.http_spec)),
-        ("Arguments", "" if arguments is None else pretty_json(arguments)),
+        ("Arguments", "" if arguments is None else rendering.pretty_json(arguments)),
     ]
 
 
 def _as_text(words: str) -> SafeString | str:
-    return text_block(words) if words else ""
+    return rendering.text_block(words) if words else ""
 
 
 def _show_spec(spec: Any) -> SafeString | str:
@@ -192,12 +161,12 @@ def _show_spec(spec: Any) -> SafeString | str:
         return show_request(HTTPRequestSpec.model_validate(spec))
     except ValidationError:
         # Recorded by an earlier version, in another shape.
-        return pretty_json(spec)
+        return rendering.pretty_json(spec)
 
 
 def _show_tools(names: list[str]) -> SafeString:
     more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
-    return side_by_side([*map(chip, names[:SHOWN_TOOLS]), more])
+    return rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])
 
 
 def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeString | str:
@@ -221,9 +190,9 @@ def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeStri
 def _show_result(execution: Execution, payload: ExecutionPayload | None) -> SafeString:
     shown: list[Any] = [state_badge(execution)]
     if execution.error:
-        shown.append(paragraphs(execution.error))
+        shown.append(rendering.paragraphs(execution.error))
     if payload is not None and payload.output is not None:
-        shown.append(pretty_json(payload.output))
+        shown.append(rendering.pretty_json(payload.output))
     elif payload is not None and payload.content:
         shown.append(show_content(payload.content))
     parts = format_html_join("", "<div>{}</div>", ((part,) for part in shown))
@@ -269,7 +238,7 @@ def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: 
     label = stage.label
     if not entry:
         is_running = record.status == WorkflowRequest.Status.RUNNING
-        return StageLine(label=label, state=badge("to come" if is_running else "not reached"))
+        return StageLine(label=label, state=rendering.badge("to come" if is_running else "not reached"))
     state = StageState(entry["state"])
     begun = parse_datetime(entry["started_at"] or "") or record.created_at
     seconds = entry["seconds"]
@@ -278,8 +247,8 @@ def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: 
     begins, width = _bar(record, begun, seconds, end)
     return StageLine(
         label=label,
-        state=badge(state.label, STATE_BADGES[state]),
-        took="" if state == StageState.SKIPPED else duration(round(seconds * 1000)),
+        state=rendering.badge(state.label, STATE_BADGES[state]),
+        took="" if state == StageState.SKIPPED else rendering.duration(round(seconds * 1000)),
         message=entry.get("message") or "",
         begins=begins,
         width=0 if state == StageState.SKIPPED else width,
@@ -316,35 +285,37 @@ class TryForm(forms.Form):
     id = forms.UUIDField(widget=forms.HiddenInput)
     instructions = forms.CharField(
         label="Instructions",
-        max_length=LONGEST_INSTRUCTIONS,
+        max_length=request_types.LONGEST_INSTRUCTIONS,
         help_text="What you want, in your own words.",
         error_messages={"required": "Say what you want."},
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 5}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 5}),
     )
     tools = ToolNames(error_messages={"required": "Pick the tools that may be used: one at least."})
     format_response = forms.BooleanField(
         label="Answer in words",
         required=False,
         help_text="The model reads the tool's answer and tells what is in it.",
-        widget=UnfoldBooleanSwitchWidget,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
     format_instructions = forms.CharField(
         label="How to put the answer",
-        max_length=LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=request_types.LONGEST_FORMAT_INSTRUCTIONS,
         required=False,
         help_text="Such as: two sentences, for a customer. Only for an answer in words.",
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 2}),
     )
 
     def clean_tools(self) -> list[str]:
         tools: list[str] = self.cleaned_data["tools"]
-        if len(tools) > MOST_TOOLS:
-            raise forms.ValidationError(f"Pick at most {MOST_TOOLS} tools; {len(tools)} are picked.")
+        if len(tools) > request_types.MOST_TOOLS:
+            raise forms.ValidationError(
+                f"Pick at most {request_types.MOST_TOOLS} tools; {len(tools)} are picked."
+            )
         return tools
 
-    def asked(self, *, dry_run: bool, caller: Caller) -> RequestInput:
+    def asked(self, *, dry_run: bool, caller: Caller) -> request_types.RequestInput:
         given = self.cleaned_data
-        return RequestInput(
+        return request_types.RequestInput(
             id=given["id"],
             user_instructions=given["instructions"],
             tool_ids=given["tools"],
@@ -393,7 +364,7 @@ def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
     choices = [
         ToolChoice(
             name=workflow.tool_name,
-            description=cut_short(workflow.shown_description, SHOWN_DESCRIPTION),
+            description=rendering.cut_short(workflow.shown_description, SHOWN_DESCRIPTION),
             words=" ".join([workflow.source.name, *workflow.shown_tags]),
             is_picked=workflow.tool_name in chosen,
         )
@@ -429,7 +400,7 @@ class TryItMixin(ButtonsMixin):
             return self._refuse(request, form, form.problems)
         try:
             key = _answer_once(form.asked(dry_run=dry_run, caller=caller_of(request)))
-        except RequestRefused as error:
+        except request_types.RequestRefused as error:
             return self._refuse(request, form, [str(error)])
         return _redirect_to(request, key)
 
@@ -458,9 +429,9 @@ class TryItMixin(ButtonsMixin):
             "media": self.media,
             "form": form,
             "tools": tool_choices(form.picked),
-            "most_tools": MOST_TOOLS,
-            "input_classes": " ".join(BASE_INPUT_CLASSES),
-            "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+            "most_tools": request_types.MOST_TOOLS,
+            "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
+            "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "problems": problems,
             "progress": reverse(PROGRESS, args=[uuid.uuid4() if record is None else record.pk]),
             "no_model": "" if settings.CATALOGUE["openai_model"] else NO_MODEL,
@@ -474,28 +445,28 @@ class TryItMixin(ButtonsMixin):
         if not may_run(request):
             raise PermissionDenied
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return http.HttpResponseNotAllowed(["POST"])
         if (dry_run := self._visible(request, key)) is None:
-            raise Http404
+            raise http.Http404
         form = SendForm(request.POST)
         if not form.is_valid():
-            return HttpResponseBadRequest("The id of the new request is missing or none.")
+            return http.HttpResponseBadRequest("The id of the new request is missing or none.")
         try:
             asked = input_of_dry_run(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
             return _redirect_to(request, _answer_once(asked))
-        except RequestRefused as error:
+        except request_types.RequestRefused as error:
             return self._refuse(request, blank_form(dry_run), [str(error)])
 
     def _refuse(self, request: HttpRequest, form: TryForm, problems: list[str]) -> HttpResponse:
         if _wants_json(request):
-            return JsonResponse({"problems": problems}, status=400)
+            return http.JsonResponse({"problems": problems}, status=400)
         return self._show_form(request, form, None, *problems)
 
     def _progress(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
         if (record := self._visible(request, key)) is None:
-            raise Http404
+            raise http.Http404
         context = describe_request(request, record)
-        return JsonResponse(
+        return http.JsonResponse(
             {
                 "is_running": record.is_running,
                 "told": progress_sentence(record),
@@ -504,7 +475,7 @@ class TryItMixin(ButtonsMixin):
         )
 
 
-def _answer_once(asked: RequestInput) -> uuid.UUID:
+def _answer_once(asked: request_types.RequestInput) -> uuid.UUID:
     """The record's key. The id makes a page that posts twice ask once."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
@@ -518,8 +489,8 @@ def _answer_once(asked: RequestInput) -> uuid.UUID:
 
 def _redirect_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
     if _wants_json(request):
-        return JsonResponse({"request": str(key)})
-    return HttpResponseRedirect(f"{reverse(TRY_IT)}?{urlencode({'request': str(key)})}")
+        return http.JsonResponse({"request": str(key)})
+    return http.HttpResponseRedirect(f"{reverse(TRY_IT)}?{urlencode({'request': str(key)})}")
 
 
 def _wants_json(request: HttpRequest) -> bool:
@@ -614,15 +585,15 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     @admin.display(description="asked", ordering="created_at")
     def asked(self, record: WorkflowRequest) -> str:
-        return ago(record.created_at)
+        return rendering.ago(record.created_at)
 
     @admin.display(description="instructions")
     def instructions_shown(self, record: WorkflowRequest) -> str:
-        return shortened(" ".join(record.instructions.split()))
+        return rendering.shortened(" ".join(record.instructions.split()))
 
     @admin.display(description="chosen tool", ordering="selected_tool")
     def tool_shown(self, record: WorkflowRequest) -> str:
-        return record.selected_tool or DASH
+        return record.selected_tool or rendering.DASH
 
     @admin.display(description="outcome", ordering="status")
     def outcome(self, record: WorkflowRequest) -> SafeString:
@@ -630,16 +601,16 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     @admin.display(description="failed at", ordering="error_stage")
     def failed_at(self, record: WorkflowRequest) -> str:
-        return record.get_error_stage_display() or DASH
+        return record.get_error_stage_display() or rendering.DASH
 
     @admin.display(description="took")
     def took(self, record: WorkflowRequest) -> str:
-        return duration(None if record.seconds is None else round(record.seconds * 1000))
+        return rendering.duration(None if record.seconds is None else round(record.seconds * 1000))
 
     @admin.display(description="tokens")
     def tokens(self, record: WorkflowRequest) -> str:
         spent = record.prompt_tokens + record.completion_tokens
-        return f"{spent:,}" if spent else DASH
+        return f"{spent:,}" if spent else rendering.DASH
 
     def panel(self, request: HttpRequest, obj: WorkflowRequest) -> dict[str, Any]:
         return describe_request(request, obj) | {"asked": describe_input(obj)}

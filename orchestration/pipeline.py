@@ -19,17 +19,11 @@ from executions.creating import StartRequest
 from executions.models import Execution
 from executions.refusals import Busy, StartRefused
 from executions.waiting import start_and_wait
+from orchestration import records
 from orchestration.formatting import format_answer
 from orchestration.guard import Approved, Proposal, ProposalRefused, check_proposal
 from orchestration.model.client import MeteredModel
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
-from orchestration.records import (
-    describe_failure,
-    open_request,
-    raw_response_of,
-    read_answer,
-    wait_for_original,
-)
 from orchestration.request_types import NotReplayable, RequestInput, RequestOutcome, RequestRefused
 from orchestration.retrieval import find_tools
 from orchestration.selection import Selection, approve_anew, choose_call
@@ -75,9 +69,9 @@ class Pipeline:
     async def _open(self) -> bool:
         """Whether the request is a new one, which has to be worked on."""
         try:
-            self.request = await run_in_database(open_request, self._asked)
+            self.request = await run_in_database(records.open_request, self._asked)
             if self.request.pk != self._asked.id:
-                await wait_for_original(self.request)
+                await records.wait_for_original(self.request)
                 return False
         except RequestRefused as refusal:
             self.refusal = refusal
@@ -120,7 +114,7 @@ class Pipeline:
             await run_in_database(self.request.await_run, execution.pk, **self._costs())
             self._bound().info("A natural-language request is answered while its run goes on")
         elif not execution.succeeded:
-            message, failure = describe_failure(execution)
+            message, failure = records.describe_failure(execution)
             # What the connector raised shows where in the exchange with the engine it went wrong.
             raise StageFailed(message, failure=failure, execution_id=execution.pk) from execution.raised
         elif self._asked.format_response:
@@ -146,7 +140,7 @@ class Pipeline:
         self._begin(
             Stage.RESPONSE_FORMATTING, questions=1, message=execution.told_state, execution_id=execution.pk
         )
-        return raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
+        return records.raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
 
     def _begin(
         self, stage: Stage, *, questions: int = 0, seconds: float = 0.0, message: str = "", **found: Any
@@ -221,7 +215,7 @@ async def answer_request(asked: RequestInput) -> RequestOutcome:
     await asyncio.shield(begin(pipeline.run()))
     if pipeline.refusal is not None:
         raise pipeline.refusal
-    return await run_in_database(read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
+    return await run_in_database(records.read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
 
 
 def longest_wait(approved: Approved) -> float:

@@ -14,15 +14,7 @@ from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from connectors.network.redaction import printable, shorten
 from executions.callers import Caller
-from orchestration.guard import (
-    Approved,
-    Proposal,
-    ProposalRefused,
-    UnreadableProposal,
-    check_proposal,
-    proposal_schema,
-    read_proposal,
-)
+from orchestration import guard
 from orchestration.model.client import MeteredModel
 from orchestration.model.replies import Message
 from orchestration.models import Failure, StageFailed
@@ -39,7 +31,7 @@ LEFT_OUT_SHOWN = 20
 class Selection:
     """The approved call and how it was chosen."""
 
-    approved: Approved
+    approved: guard.Approved
     rounds: int
     warnings: Sequence[str] = ()
 
@@ -61,7 +53,7 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
         asked, schema = _question(instructions, context, tools)
         reply = await model.ask(asked, schema=schema)
     first = _judge(reply.text, tools)
-    if isinstance(first, Approved):
+    if isinstance(first, guard.Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(context))
     logger.info("The proposal is sent back: {}", first.failure.label)
     asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
@@ -86,7 +78,7 @@ def _question(
     instructions: str, context: ToolContext, tools: Mapping[str, Workflow]
 ) -> tuple[list[Message], dict[str, Any]]:
     has_endpoints = any(map(is_http_tool, tools.values()))
-    schema = proposal_schema([*context.described, *context.named], has_endpoints=has_endpoints)
+    schema = guard.proposal_schema([*context.described, *context.named], has_endpoints=has_endpoints)
     prompt = selection_prompt(
         instructions, context.text, has_endpoints=has_endpoints, has_names_only=bool(context.named)
     )
@@ -96,41 +88,41 @@ def _question(
 def _chosen_by_name(text: str, context: ToolContext) -> str:
     """The tool that the model chose by name and title alone; empty where it knows what it chose."""
     try:
-        chosen = read_proposal(text).tool
-    except UnreadableProposal:
+        chosen = guard.read_proposal(text).tool
+    except guard.UnreadableProposal:
         return ""
     return chosen if chosen and chosen in context.named else ""
 
 
-def approve_anew(approved: Approved, *, caller: Caller) -> Approved:
+def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
     """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
     name = approved.workflow.tool_name
     current = current_catalogue().seen_through(caller.toolset).get(name)
     if current is None or current is approved.workflow:
         # Starting one that is gone is refused in words of its own.
         return approved
-    proposal = Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
+    proposal = guard.Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
     try:
-        return check_proposal(proposal, {name: current})
-    except ProposalRefused as error:
+        return guard.check_proposal(proposal, {name: current})
+    except guard.ProposalRefused as error:
         told = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
         raise StageFailed(told, failure=Failure.PROPOSAL_REFUSED) from error
 
 
-def _judge(text: str, tools: Mapping[str, Workflow]) -> Approved | _Objection:
+def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Objection:
     """Raises StageFailed where no tool fits, says the model: that is an answer, and no mistake to mend."""
     try:
-        proposal = read_proposal(text)
+        proposal = guard.read_proposal(text)
         if proposal.tool is None:
             raise StageFailed(_no_tool_fits(proposal), failure=Failure.NO_TOOL_FITS)
-        return check_proposal(proposal, tools)
-    except UnreadableProposal as error:
+        return guard.check_proposal(proposal, tools)
+    except guard.UnreadableProposal as error:
         return _Objection(str(error), Failure.MODEL_ANSWER)
-    except ProposalRefused as error:
+    except guard.ProposalRefused as error:
         return _Objection(str(error), Failure.PROPOSAL_REFUSED)
 
 
-def _no_tool_fits(proposal: Proposal) -> str:
+def _no_tool_fits(proposal: guard.Proposal) -> str:
     reason = printable(proposal.reason)
     return (
         f"None of the tools fits, says the model: {reason}"

@@ -20,18 +20,10 @@ from pydantic import SecretStr
 from connectors.background import finish_in_background_loop
 from connectors.backoff import backoff_seconds, spread
 from connectors.errors import Misconfigured
+from connectors.network import transport
 from connectors.network.client import USER_AGENT
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import Redactor, shorten, words_of
-from connectors.network.transport import (
-    TRANSPORT_ERRORS,
-    GuardedTransport,
-    HttpLimits,
-    failure_reason,
-    for_pool,
-    retry_after,
-    tls_context,
-)
 from orchestration.model.dialects import ABOUT_LENGTH, Dialect, Fallback, known_dialects
 from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage, read_completion
 from orchestration.models import Failure, StageFailed
@@ -77,9 +69,11 @@ class ModelSettings:
         )
 
     @property
-    def limits(self) -> HttpLimits:
+    def limits(self) -> transport.HttpLimits:
         connect = min(CONNECT_SECONDS, self.seconds)
-        return HttpLimits(connect_seconds=connect, read_seconds=self.seconds, total_seconds=self.seconds)
+        return transport.HttpLimits(
+            connect_seconds=connect, read_seconds=self.seconds, total_seconds=self.seconds
+        )
 
 
 class UnusableAnswer(Exception):
@@ -142,12 +136,12 @@ def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
     )
 
 
-class _ModelTransport(GuardedTransport):
+class _ModelTransport(transport.GuardedTransport):
     """Adds the key and drops whatever else the SDK would say; bounds what comes back."""
 
     def __init__(self, wanted: ModelSettings) -> None:
         is_https = wanted.base_url.startswith("https:")
-        tls = tls_context(verify=True, ca_file="") if is_https else None
+        tls = transport.tls_context(verify=True, ca_file="") if is_https else None
         super().__init__(limits=wanted.limits, tls=tls)
         self._most_bytes = wanted.limits.max_response_bytes
         self._key = wanted.api_key
@@ -160,7 +154,7 @@ class _ModelTransport(GuardedTransport):
         sent = httpx2.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
         )
-        received = await self.pool.handle_async_request(for_pool(sent))
+        received = await self.pool.handle_async_request(transport.for_pool(sent))
         response = httpx2.Response(
             received.status,
             headers=received.headers,
@@ -248,7 +242,7 @@ class _Answer:
 
     @property
     def wait(self) -> float | None:
-        return None if self.headers is None else retry_after(self.headers)
+        return None if self.headers is None else transport.retry_after(self.headers)
 
 
 @dataclass(slots=True)
@@ -299,8 +293,8 @@ class _Question:
             raise ModelError(f"The model server's answer {error}.", problem=ModelProblem.EMPTY) from None
         except Misconfigured as error:
             raise ModelError(f"OPENAI_BASE_URL: {error}", problem=ModelProblem.NOT_CONFIGURED) from None
-        except TRANSPORT_ERRORS as error:
-            return _Answer(NOT_CONNECTED, failure=failure_reason(error, self.wanted.limits))
+        except transport.TRANSPORT_ERRORS as error:
+            return _Answer(NOT_CONNECTED, failure=transport.failure_reason(error, self.wanted.limits))
         except APIConnectionError:
             return _Answer(NOT_CONNECTED, failure="the connection failed")
         return _Answer(raw.status_code, raw.content)
