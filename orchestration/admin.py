@@ -57,7 +57,7 @@ Titled = tuple[str, Any]
 
 class SendForm(forms.Form):
     id = forms.UUIDField(widget=forms.HiddenInput)
-    """The new request's."""
+    """Of the new request."""
 
 
 def outcome_badge(record: WorkflowRequest) -> SafeString:
@@ -86,15 +86,16 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
 
 
 def describe_input(record: WorkflowRequest) -> list[Titled]:
-    """The instructions and the tools that they may use."""
     if record.payload_pruned_at is not None:
         return [
             ("", format_html("Removed by the retention: {}.", rendering.exactly(record.payload_pruned_at)))
         ]
+    names = [str(name) for name in record.tool_ids]
+    more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
     texts = [
         ("", rendering.text_block(record.instructions)),
         ("How to put the answer", _as_text(record.format_instructions)),
-        ("Tools that may be used", _show_tools([str(name) for name in record.tool_ids])),
+        ("Tools that may be used", rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])),
     ]
     return [(title, shown) for title, shown in texts if shown]
 
@@ -164,13 +165,8 @@ def _show_spec(spec: Any) -> SafeString | str:
         return rendering.pretty_json(spec)
 
 
-def _show_tools(names: list[str]) -> SafeString:
-    more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
-    return rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])
-
-
 def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeString | str:
-    """Empty if nothing was sent. Runs of other callers need the permission to view executions."""
+    """Empty if nothing was sent. Others' runs need the permission to view executions."""
     execution = record.execution
     if execution is None:
         return ""
@@ -206,7 +202,7 @@ STATE_BADGES = {
     StageState.SKIPPED: "",
 }
 NARROWEST = 0.5
-"""Percent, so that also what took no time can be seen."""
+"""Percent, to keep short stages visible."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,9 +212,9 @@ class StageLine:
     took: str = ""
     message: str = ""
     begins: float = 0
-    """Where its bar begins, in percent of the whole width."""
+    """Of its bar, in percent of the whole width."""
     width: float = 0
-    """Likewise; 0: it has no bar."""
+    """Likewise; 0: no bar."""
 
 
 def stage_lines(record: WorkflowRequest) -> list[StageLine]:
@@ -244,22 +240,17 @@ def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: 
     seconds = entry["seconds"]
     if seconds is None:
         seconds = max(0.0, (end - begun).total_seconds())
-    begins, width = _bar(record, begun, seconds, end)
+    whole = max((end - record.created_at).total_seconds(), 0.001)
+    begins = min(max((begun - record.created_at).total_seconds() / whole, 0), 1) * 100
+    width = max(round(min(seconds / whole * 100, 100 - begins), 2), NARROWEST)
     return StageLine(
         label=label,
         state=rendering.badge(state.label, STATE_BADGES[state]),
         took="" if state == StageState.SKIPPED else rendering.duration(round(seconds * 1000)),
         message=entry.get("message") or "",
-        begins=begins,
+        begins=min(round(begins, 2), 100 - NARROWEST),
         width=0 if state == StageState.SKIPPED else width,
     )
-
-
-def _bar(record: WorkflowRequest, begun: datetime, seconds: float, end: datetime) -> tuple[float, float]:
-    whole = max((end - record.created_at).total_seconds(), 0.001)
-    begins = min(max((begun - record.created_at).total_seconds() / whole, 0), 1) * 100
-    width = min(seconds / whole * 100, 100 - begins)
-    return min(round(begins, 2), 100 - NARROWEST), max(round(width, 2), NARROWEST)
 
 
 MAY_TRY = "orchestration.add_workflowrequest"
@@ -335,7 +326,7 @@ class TryForm(forms.Form):
 
 
 def blank_form(known: WorkflowRequest | None) -> TryForm:
-    """Filled in from `known`, if given; always with a new id."""
+    """With the values of `known` and a new id."""
     initial: dict[str, Any] = {"id": uuid.uuid4()}
     if known is not None:
         initial |= {
@@ -349,8 +340,6 @@ def blank_form(known: WorkflowRequest | None) -> TryForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolChoice:
-    """A tool to pick, with the words by which it is found."""
-
     name: str
     description: str
     words: str
@@ -359,7 +348,7 @@ class ToolChoice:
 
 
 def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
-    """Every exposed tool, those that are picked first."""
+    """Exposed tools, picked ones first."""
     chosen = set(picked)
     choices = [
         ToolChoice(
@@ -405,7 +394,7 @@ class TryItMixin(ButtonsMixin):
         return _redirect_to(request, key)
 
     def _asked_before(self, request: HttpRequest) -> WorkflowRequest | None:
-        """The request in the page's address: what a reload shows."""
+        """The request in the page's address, as after a reload."""
         try:
             key = uuid.UUID(request.GET.get("request", ""))
         except ValueError:
@@ -476,7 +465,7 @@ class TryItMixin(ButtonsMixin):
 
 
 def _answer_once(asked: request_types.RequestInput) -> uuid.UUID:
-    """The record's key. The id makes a page that posts twice ask once."""
+    """The record's key. By its id, a form posted twice makes one request."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
     try:
@@ -494,7 +483,7 @@ def _redirect_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
 
 
 def _wants_json(request: HttpRequest) -> bool:
-    """The page's script, which stays on the page."""
+    """From the page's script."""
     return request.accepts("application/json") and not request.accepts("text/html")
 
 
@@ -502,7 +491,7 @@ LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_
 
 
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
-    """The tool that the model chose in one of the newest requests; the search finds others."""
+    """Tools chosen in the newest requests; the search finds others."""
 
     NEWEST = 2_000
     title = "tool"
@@ -546,12 +535,9 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
     )  # fmt: skip
     list_display_links = ("instructions_shown",)
     list_filter = (
-        ("status", ChoicesDropdownFilter),
-        ("error_stage", ChoicesDropdownFilter),
-        ToolFilter,
-        DryRunFilter,
+        ("status", ChoicesDropdownFilter), ("error_stage", ChoicesDropdownFilter), ToolFilter, DryRunFilter,
         CreatedFilter,
-    )
+    )  # fmt: skip
     list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -572,8 +558,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         return super().get_queryset(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
-        """None: the panel shows the record."""
-        return []
+        return []  # The panel shows the record.
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[WorkflowRequest], search_term: str

@@ -1,4 +1,4 @@
-"""All prompts (C4.1, C4.2, C6.2)."""
+"""Prompts (C4.1, C4.2, C6.2)."""
 
 import re
 from collections.abc import Sequence
@@ -62,18 +62,16 @@ Rules:
 """
 
 LONGEST_REPEATED = 4_000
-"""Characters of a useless answer that the model is shown again."""
+"""Characters of an unusable answer in the repair prompt."""
 
 
 def selection_prompt(
     instructions: str, tool_context: str, *, has_endpoints: bool = True, has_names_only: bool = False
 ) -> list[Message]:
-    """Asks for a proposal: which tool, with which arguments, and why.
+    """`has_endpoints`: some tools are HTTP calls. `has_names_only`: some have no description.
 
-    Without `has_endpoints` no tool is an HTTP call, and the model need not hear of requests.
-    `has_names_only`: some tools are given by their names alone.
+    Constant text comes first, for the servers' prompt caches.
     """
-    # What stays the same comes first, so that servers can reuse what they have computed for it.
     parts = [
         data_block("tools", tool_context),
         f"Today is {timezone.localdate():%A, %Y-%m-%d}.",
@@ -109,8 +107,5 @@ BROKEN = r"<\\"
 
 
 def data_block(name: Block, text: str) -> str:
-    r"""The text between `<name>` and `</name>`; where it holds such a mark itself, a backslash breaks it.
-
-    Everything else stays as it is, since values are copied from there.
-    """
+    r"""The text between `<name>` and `</name>`; a backslash breaks such tags in it. All else is unchanged."""
     return f"<{name}>\n{LOOKS_LIKE_OURS.sub(BROKEN, text)}\n</{name}>"

@@ -1,4 +1,4 @@
-"""REST: natural-language requests, `POST /workflow` and the record of each."""
+"""REST endpoints of natural-language requests."""
 
 from typing import Any
 
@@ -170,22 +170,9 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
     class Meta:
         model = WorkflowRequest
         fields: tuple[str, ...] = (
-            "id",
-            "caller",
-            "caller_name",
-            "idempotency_key",
-            "created_at",
-            "finished_at",
-            "seconds",
-            "status",
-            "dry_run",
-            "selected_tool",
-            "execution_id",
-            "error",
-            "error_stage",
-            "failure",
-            "usage",
-        )
+            "id", "caller", "caller_name", "idempotency_key", "created_at", "finished_at", "seconds",
+            "status", "dry_run", "selected_tool", "execution_id", "error", "error_stage", "failure", "usage",
+        )  # fmt: skip
         read_only_fields = fields
 
 
@@ -206,14 +193,9 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
 
     class Meta(WorkflowRequestSerializer.Meta):
         fields = (
-            *WorkflowRequestSerializer.Meta.fields,
-            "user_instructions",
-            "tool_ids",
-            "format_response",
-            "response_format_instructions",
-            "payload_removed_at",
-            "answer",
-        )
+            *WorkflowRequestSerializer.Meta.fields, "user_instructions", "tool_ids", "format_response",
+            "response_format_instructions", "payload_removed_at", "answer",
+        )  # fmt: skip
         read_only_fields = fields
 
     @extend_schema_field(WorkflowAnswerSerializer)
@@ -238,9 +220,9 @@ CODES = {
 OURS = (Failure.INTERNAL, Failure.INTERRUPTED)
 NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
 MAY_RUN = "executions.add_execution"
-"""Of a member of staff, for what is no dry run."""
+"""Required of staff unless it is a dry run."""
 RETRY_AFTER_SECONDS = 5
-"""Of a request that repeats the key of one that is still running."""
+"""For repetitions of a request that still runs."""
 
 IDEMPOTENCY = OpenApiParameter(
     parameters.IDEMPOTENCY_KEY,
@@ -406,21 +388,15 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 if isinstance(refused, request_types.StillRunning):
                     conflict.wait = RETRY_AFTER_SECONDS
                 raise conflict from None
-        response = Response(
-            WorkflowAnswerSerializer(answered).data,
-            _code(answered),
-            headers=_headers(request, asked, answered),
-        )
+        code: int = status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
+        if answered.request.failure:
+            code = CODES[Failure(answered.request.failure)]
+        headers = _headers(request, asked, answered)
+        response = Response(WorkflowAnswerSerializer(answered).data, code, headers=headers)
         if answered.request.failure not in OURS:
-            # What is no error of ours was logged, with the request's id; Django would add a line as ERROR.
+            # Already logged, with the request's id; Django would add an ERROR.
             mark_logged(response)
         return response
-
-
-def _code(answered: request_types.RequestOutcome) -> int:
-    if answered.request.failure:
-        return CODES[Failure(answered.request.failure)]
-    return status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
 
 
 def _headers(

@@ -1,4 +1,4 @@
-"""The second stage: the model proposes a call, and the guard approves it or sends it back once."""
+"""The second stage: the model proposes a call; the guard approves it or sends it back once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,12 @@ from orchestration.retrieval import ToolContext, describe_tools
 
 LONGEST_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500
-"""The length of our own prompts, the repair of a first proposal included."""
+"""Of our own prompts, including a repair."""
 LEFT_OUT_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The approved call and how it was chosen."""
-
     approved: guard.Approved
     rounds: int
     warnings: Sequence[str] = ()
@@ -43,8 +41,8 @@ class _Objection:
 
 
 async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model: MeteredModel) -> Selection:
-    """Raises StageFailed. `model` adds up the costs, also of failures."""
-    # Hundreds of tools take most of a second, which would block the event loop.
+    """Raises StageFailed."""
+    # Describing hundreds of tools would block the event loop for most of a second.
     context = await run_in_database(_describe, list(tools.values()), instructions)
     asked, schema = _question(instructions, context, tools)
     reply = await model.ask(asked, schema=schema)
@@ -68,7 +66,8 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
 
 
 def _describe(tools: Sequence[Workflow], instructions: str, first: str = "") -> ToolContext:
-    room = _room_for_tools(instructions)
+    limit: int = settings.CATALOGUE["model_context_tokens"]
+    room = max(limit // 4, limit - estimate_tokens(instructions) - PROMPT_TOKENS)
     return describe_tools(
         tools, instructions=instructions, tokens=room, catalogue=current_catalogue(), first=first
     )
@@ -86,7 +85,7 @@ def _question(
 
 
 def _chosen_by_name(text: str, context: ToolContext) -> str:
-    """The tool that the model chose by name and title alone; empty where it knows what it chose."""
+    """The tool, if the model chose one without a description; else empty."""
     try:
         chosen = guard.read_proposal(text).tool
     except guard.UnreadableProposal:
@@ -95,26 +94,27 @@ def _chosen_by_name(text: str, context: ToolContext) -> str:
 
 
 def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
-    """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
+    """By the tool's present definition, which may have changed meanwhile. Raises StageFailed."""
     name = approved.workflow.tool_name
     current = current_catalogue().seen_through(caller.toolset).get(name)
     if current is None or current is approved.workflow:
-        # Starting one that is gone is refused in words of its own.
+        # Starting a missing tool has its own error.
         return approved
     proposal = guard.Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
     try:
         return guard.check_proposal(proposal, {name: current})
     except guard.ProposalRefused as error:
-        told = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
-        raise StageFailed(told, failure=Failure.PROPOSAL_REFUSED) from error
+        message = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
+        raise StageFailed(message, failure=Failure.PROPOSAL_REFUSED) from error
 
 
 def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Objection:
-    """Raises StageFailed where no tool fits, says the model: that is an answer, and no mistake to mend."""
+    """Raises StageFailed if the model says that no tool fits, which needs no repair."""
     try:
         proposal = guard.read_proposal(text)
         if proposal.tool is None:
-            raise StageFailed(_no_tool_fits(proposal), failure=Failure.NO_TOOL_FITS)
+            reason = f": {printable(proposal.reason)}" if proposal.reason else "."
+            raise StageFailed(f"None of the tools fits, says the model{reason}", failure=Failure.NO_TOOL_FITS)
         return guard.check_proposal(proposal, tools)
     except guard.UnreadableProposal as error:
         return _Objection(str(error), Failure.MODEL_ANSWER)
@@ -122,21 +122,12 @@ def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Object
         return _Objection(str(error), Failure.PROPOSAL_REFUSED)
 
 
-def _no_tool_fits(proposal: guard.Proposal) -> str:
-    reason = printable(proposal.reason)
-    return (
-        f"None of the tools fits, says the model: {reason}"
-        if reason
-        else "None of the tools fits, says the model."
-    )
-
-
 def _refused_twice(first: _Objection, second: _Objection) -> str:
     is_readable = second.failure == Failure.PROPOSAL_REFUSED
     what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
     when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"
-    told = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
-    return told if first.message == second.message else f"{told} {_before_that(first)}"
+    message = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
+    return message if first.message == second.message else f"{message} {_before_that(first)}"
 
 
 def _before_that(first: _Objection) -> str:
@@ -158,9 +149,3 @@ def _warnings(context: ToolContext) -> list[str]:
         f"The model was not told of all tools, as their descriptions are too long together: {named}"
         f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
     ]
-
-
-def _room_for_tools(instructions: str) -> int:
-    """In tokens: what the prompt leaves beside the instructions and our own words."""
-    limit: int = settings.CATALOGUE["model_context_tokens"]
-    return max(limit // 4, limit - estimate_tokens(instructions) - PROMPT_TOKENS)
