@@ -5,4 +5,4 @@ class ExecutionsConfig(AppConfig):
     name = "executions"
 
     def ready(self) -> None:
-        from executions import result_cache  # noqa: F401 - it takes its part in imports
+        from executions import result_cache  # noqa: F401 - registers itself for imports

@@ -93,7 +93,7 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
             "steps": _steps(request),
             "needs": [need for need in needs if need.number],
             "may_see_needs": any(map(allowed, (*NEEDS, *further_needs))),
-            "addresses": [tell() for tell in addresses],
+            "addresses": [address_of() for address_of in addresses],
             "cards": _made(_cards(), request),
             "tables": [
                 shown for permission, make in tables.items() if allowed(permission) and (shown := make())
@@ -394,8 +394,8 @@ def _sources() -> Card:
         badges=[
             (
                 f"{counts[state]} {state.label}",
-                kinds.get(state.value, ""),
-                address(SOURCES, **enabled, health_state__exact=state.value),
+                kinds.get(state, ""),
+                address(SOURCES, **enabled, health_state__exact=state),
             )
             for state in Source.HealthState
             if state in counts
