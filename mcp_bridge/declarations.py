@@ -40,6 +40,10 @@ def takes_tasks(context: Context) -> bool:
     return TASKS in ((capabilities and capabilities.extensions) or {}) and is_modern(context)
 
 
+def wants_progress(context: Context) -> bool:
+    return context.meta is not None and context.meta.get("progress_token") is not None
+
+
 def idempotency_key(context: Context) -> str:
     """Empty if the client sent none. Raises MCPError for a malformed one."""
     key: Any = (context.meta or {}).get(IDEMPOTENCY_KEY)
@@ -58,9 +62,9 @@ def wants_fresh(context: Context) -> bool:
 
 
 def describe_client(context: Context) -> dict[str, Any]:
-    """Protocol version, and name and version of the client or its User-Agent.
+    """Name and version as the client tells them, else what its HTTP library says, and the protocol's version.
 
-    Handshake versions over HTTP name no client in a request, as there are no sessions.
+    Without sessions a request of the handshake era over HTTP does not tell who sent it.
     """
     described = {"protocol_version": context.protocol_version}
     if (client := context.session.client_params) is not None:

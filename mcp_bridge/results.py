@@ -298,7 +298,10 @@ def _closed(words: str) -> str:
 
 
 def next_step(execution: Execution, *, patience: int | None) -> dict[str, Any]:
-    """The call by which programs await a run. `patience`: seconds that the client waits, if known."""
+    """How to go on with a run that goes on, for programs, by a call that its client survives.
+
+    `patience`: the seconds that the client waits, where they are known.
+    """
     seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}

@@ -22,11 +22,18 @@ from catalogue.models import Toolset
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
-from mcp_bridge import declarations
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall
 from mcp_bridge.completions import register_completions
-from mcp_bridge.declarations import Context
+from mcp_bridge.declarations import (
+    Context,
+    describe_client,
+    idempotency_key,
+    is_modern,
+    takes_tasks,
+    wants_fresh,
+    wants_progress,
+)
 from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
@@ -145,16 +152,16 @@ class _Bridge:
         return access
 
     def _call(self, context: Context) -> ToolCall:
-        reports = context.meta is not None and context.meta.get("progress_token") is not None
+        reports = wants_progress(context)
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,
-            idempotency_key=declarations.idempotency_key(context),
-            fresh=declarations.wants_fresh(context),
-            client=declarations.describe_client(context),
-            takes_tasks=declarations.takes_tasks(context),
+            idempotency_key=idempotency_key(context),
+            fresh=wants_fresh(context),
+            client=describe_client(context),
+            takes_tasks=takes_tasks(context),
             report=context.session.report_progress if reports else None,
-            stays_for_progress=reports and declarations.is_modern(context),
+            stays_for_progress=reports and is_modern(context),
         )
 
 

@@ -33,7 +33,7 @@ from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
 NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
 NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
 SHOWN_SLUG = 64
-# Without sessions there is nothing to DELETE.
+# There are no sessions, so that there is none to end with DELETE.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
 
 
@@ -93,7 +93,7 @@ class McpEndpoint:
     async def _answer_message(self, scope: Scope, receive: Receive, send: Send) -> None:
         received: list[Message] = [await receive()]  # In one piece, because of the limit.
         if received[0]["type"] != "http.request" or received[0].get("more_body"):
-            return  # The client disconnected.
+            return  # The client has hung up in the middle of it.
         answer = await self._own_answer(scope, received[0].get("body", b""))
         if answer is not None:
             await answer(scope, receive, send)
@@ -105,11 +105,14 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, replay, send)
 
     async def _own_answer(self, scope: Scope, body: bytes) -> ASGIApp | None:
-        """None for what the SDK answers. The SDK would quote its validator on an invalid message."""
+        """None for what the SDK has to answer.
+
+        What is no message is refused before the SDK does, which would recite its validator.
+        """
         try:
             message = from_json(body)
         except ValueError:
-            return None  # The SDK refuses invalid JSON well.
+            return None  # The SDK refuses in clean words what is no JSON at all.
         if _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
