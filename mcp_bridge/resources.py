@@ -242,7 +242,7 @@ def _check_has_result(execution: Execution) -> None:
     address = f"execution://{execution.pk}"
     if not execution.is_settled:
         raise UnknownResource(
-            f"{execution.tool_name} is still {execution.told_state}, so it has no result yet. "
+            f"{execution.tool_name} is still {execution.state_label}, so it has no result yet. "
             f"{address} says how far it is."
         )
     if execution.state != State.COMPLETED:

@@ -180,7 +180,7 @@ def _broken_promise(execution: Execution) -> str:
         return ""
     if what_was_cut(execution):
         return "The run completed, but its output could not be kept whole."
-    if execution.payload.is_testimony:
+    if execution.payload.is_reported_by_hand:
         return "The run completed, but what its output schema promises is not known."
     broken = "\n".join(f"- {problem}" for problem in problems)
     return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
@@ -280,11 +280,11 @@ def _advice_on_failure(execution: Execution) -> str:
 def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
     document = describe_execution(execution) | next_step(execution, patience=patience)
     asking = json.dumps(document["next"]["arguments"])
-    progress = "" if execution.told_progress is None else f", {execution.told_progress:g} % done"
-    doubt = f"{_closed(execution.doubt)} " if execution.doubt else ""
+    progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
+    problem = f"{_closed(execution.poll_problem)} " if execution.poll_problem else ""
     message = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
-        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{message}')} {doubt}"
+        f"{_closed(f'{execution.tool_name} is still {execution.state_label}{progress}{message}')} {problem}"
         "It goes on and its result is kept: do not start it again. "
         f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
         "or reports how far it is."

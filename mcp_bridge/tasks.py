@@ -65,10 +65,10 @@ def _describe_state(execution: Execution, status: str) -> dict[str, Any]:
 def _status_message(execution: Execution) -> str:
     if execution.is_settled:
         return execution.error or f"{execution.tool_name} {execution.get_state_display()}."
-    done = "" if execution.told_progress is None else f"{execution.told_progress:g} %: "
+    done = "" if execution.progress_percent is None else f"{execution.progress_percent:g} %: "
     cancelling = ", cancellation requested" if execution.cancel_requested_at else ""
-    doubt = f". {execution.doubt}" if execution.doubt else ""
-    return f"{done}{execution.progress_message or execution.told_state}{cancelling}{doubt}"
+    problem = f". {execution.poll_problem}" if execution.poll_problem else ""
+    return f"{done}{execution.progress_message or execution.state_label}{cancelling}{problem}"
 
 
 def _last_updated_at(execution: Execution) -> datetime:

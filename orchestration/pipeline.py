@@ -122,7 +122,7 @@ class Pipeline:
         elif self._asked.format_response:
             await self._format(execution)
         else:
-            await run_in_database(self._succeed, execution.told_state, execution_id=execution.pk)
+            await run_in_database(self._succeed, execution.state_label, execution_id=execution.pk)
 
     async def _format(self, execution: Execution) -> None:
         """A failure here does not fail the request (C8.4)."""
@@ -140,7 +140,7 @@ class Pipeline:
     def _begin_formatting(self, execution: Execution) -> dict[str, Any]:
         """Returns the response to format."""
         self._begin(
-            Stage.RESPONSE_FORMATTING, questions=1, message=execution.told_state, execution_id=execution.pk
+            Stage.RESPONSE_FORMATTING, questions=1, message=execution.state_label, execution_id=execution.pk
         )
         return records.raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
 

@@ -157,7 +157,7 @@ def settle_with_run(request: WorkflowRequest) -> bool:
     if execution.succeeded:
         unformatted = [NOT_IN_WORDS] if request.format_response else []
         return request.succeed(
-            message=execution.told_state,
+            message=execution.state_label,
             at=execution.finished_at,
             warnings=[*request.warnings, *unformatted],
         )
@@ -203,7 +203,7 @@ def describe_failure(execution: Execution) -> tuple[str, Failure]:
     failure = FAILURES.get(State(execution.state), Failure.RUN_FAILED)
     why = execution.error or "No reason was given."
     advice = f" {DO_NOT_REPEAT}" if failure == Failure.UNCONFIRMED else ""
-    return f"{execution.tool_name}: {execution.told_state}. {why}{advice}", failure
+    return f"{execution.tool_name}: {execution.state_label}. {why}{advice}", failure
 
 
 def raw_response_of(execution: Execution, *, of_http_tool: bool) -> dict[str, Any]:

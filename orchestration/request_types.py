@@ -56,7 +56,7 @@ class RequestOutcome:
 
     def _how_to_read_the_rest(self) -> str:
         execution = self.request.execution
-        state = "" if execution is None else f" ({execution.told_state})"
+        state = "" if execution is None else f" ({execution.state_label})"
         return (
             f"The run goes on{state}, and the request ends as it does: GET "
             f"/api/workflow-requests/{self.request.pk}/ has the answer then, and GET "

@@ -443,7 +443,7 @@ def _recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
             state_badge(run),
             duration(run.duration_ms),
             side_by_side([run.caller_name or run.caller, f"by {run.get_door_display()}"]),
-            "" if run.told_progress is None else f"{run.told_progress:g} %",
+            "" if run.progress_percent is None else f"{run.progress_percent:g} %",
         ]
         for run in runs
     ]

@@ -40,7 +40,7 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     progress = serializers.FloatField(
-        source="told_progress",
+        source="progress_percent",
         allow_null=True,
         help_text="Percent, as the engine reports it; 100 once it has completed.",
     )
