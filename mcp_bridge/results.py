@@ -11,23 +11,7 @@ from catalogue.schemas import find_argument_problems
 from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
-from mcp_bridge.content import (
-    BEGINNING,
-    FIRST_VERSIONS,
-    Block,
-    Room,
-    blocks_of,
-    fits_inline,
-    has_structure,
-    media_type,
-    outline_blocks,
-    promises_output,
-    result_address,
-    show_blocks,
-    what_was_cut,
-    why_no_output,
-    write_output,
-)
+from mcp_bridge import content
 from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED, RENAMED_TO
 
 
@@ -36,32 +20,32 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
     described = describe_execution(execution)
     if execution.state not in (State.COMPLETED, State.FAILED):
         return described
-    if missing := what_was_cut(execution):
+    if missing := content.what_was_cut(execution):
         described["note"] = missing
-    blocks = blocks_of(execution)
+    blocks = content.blocks_of(execution)
     if blocks and not _says_the_same(blocks, execution.payload.output):
-        described |= outline_blocks(execution, blocks)
-        if not has_structure(execution):
+        described |= content.outline_blocks(execution, blocks)
+        if not content.has_structure(execution):
             described.pop("output", None)
-    if "output" not in described or fits_inline(text := write_output(described["output"])):
+    if "output" not in described or content.fits_inline(text := content.write_output(described["output"])):
         return described
     del described["output"]
     return described | {
-        "output_beginning": text[:BEGINNING],
+        "output_beginning": text[: content.BEGINNING],
         "output_characters": len(text),
-        "output_resource": result_address(execution),
+        "output_resource": content.result_address(execution),
     }
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
     """A completed run's output, or its content blocks as text, and the media type."""
-    if not has_structure(execution):
-        return "\n\n".join(block.words for block in blocks_of(execution)), "text/plain"
+    if not content.has_structure(execution):
+        return "\n\n".join(block.words for block in content.blocks_of(execution)), "text/plain"
     output = execution.payload.output
-    return write_output(output), media_type(output)
+    return content.write_output(output), content.media_type(output)
 
 
-def _says_the_same(blocks: list[Block], output: Any) -> bool:
+def _says_the_same(blocks: list[content.Block], output: Any) -> bool:
     """Whether the only block is the output as text, as MCP advises servers to send it."""
     if output is None or len(blocks) != 1 or blocks[0].text is None:
         return False
@@ -86,7 +70,7 @@ def text_result(text: str, *, structured: Any = None, is_error: bool = False) ->
 
 
 def document_result(document: dict[str, Any]) -> CallToolResult:
-    return text_result(write_output(document), structured=document)
+    return text_result(content.write_output(document), structured=document)
 
 
 def execution_result(
@@ -140,36 +124,38 @@ def _moment(time: datetime) -> str:
 
 
 def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
-    if problem := why_no_output(execution):
+    if problem := content.why_no_output(execution):
         return text_result(f"{problem} {_reference(execution)}", is_error=True)
-    text = write_output(execution.payload.output)
-    fits = may_be_large or fits_inline(text)
+    text = content.write_output(execution.payload.output)
+    fits = may_be_large or content.fits_inline(text)
     if execution.payload.content is not None:
-        content = _engine_blocks(execution, protocol_version, may_be_large)
+        shown = _engine_blocks(execution, protocol_version, may_be_large)
     elif fits:
-        content = [TextContent(text=text)]
+        shown = [TextContent(text=text)]
     else:
-        content = [TextContent(text=_beginning(execution, text)), *_links(execution, text, protocol_version)]
-    if missing := what_was_cut(execution):
-        content.append(TextContent(text=f"{missing} {_reference(execution)}"))
+        shown = [TextContent(text=_beginning(execution, text)), *_links(execution, text, protocol_version)]
+    if missing := content.what_was_cut(execution):
+        shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
-        return CallToolResult(content=_preceded(words, content, execution), is_error=True)
+        return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
     # Clients may require structured content if the tool has an output schema, however large.
-    shows = fits or (execution.workflow is not None and promises_output(execution.workflow))
+    shows = fits or (execution.workflow is not None and content.promises_output(execution.workflow))
     structured = _structured(execution, protocol_version) if shows else None
-    return CallToolResult(content=content, structured_content=structured)
+    return CallToolResult(content=shown, structured_content=structured)
 
 
 def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    room = Room.boundless() if may_be_large else Room.usual()
-    return show_blocks(execution, blocks_of(execution), protocol_version=protocol_version, room=room)
+    room = content.Room.boundless() if may_be_large else content.Room.usual()
+    return content.show_blocks(
+        execution, content.blocks_of(execution), protocol_version=protocol_version, room=room
+    )
 
 
-def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
+def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
     """A block of its own before those of an engine, which stay unchanged; else part of the first text."""
-    first, *others = content or [TextContent(text="")]
+    first, *others = shown or [TextContent(text="")]
     if execution.payload.content is not None or not isinstance(first, TextContent):
-        return [TextContent(text=words), *content]
+        return [TextContent(text=words), *shown]
     return [TextContent(text=f"{words}\n\n{first.text}"), *others]
 
 
@@ -178,7 +164,7 @@ def _broken_promise(execution: Execution) -> str:
     promised = execution.workflow.promised_output_schema if execution.workflow else None
     if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
         return ""
-    if what_was_cut(execution):
+    if content.what_was_cut(execution):
         return "The run completed, but its output could not be kept whole."
     if execution.payload.is_reported_by_hand:
         return "The run completed, but what its output schema promises is not known."
@@ -187,25 +173,25 @@ def _broken_promise(execution: Execution) -> str:
 
 
 def _beginning(execution: Execution, text: str) -> str:
-    rest = {"execution_id": str(execution.pk), "output_offset": BEGINNING}
+    rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
     return (
-        f"The output has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} "
+        f"The output has {len(text):,} characters, too many to show at once; its first {content.BEGINNING:,} "
         f"follow. For the rest call get_execution_status with {json.dumps(rest)}, or read the resource "
-        f"{result_address(execution)}.\n\n{text[:BEGINNING]}"
+        f"{content.result_address(execution)}.\n\n{text[: content.BEGINNING]}"
     )
 
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
     """Empty for older clients, which would refuse the whole result."""
-    if not is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
+    if not is_version_at_least(protocol_version, content.FIRST_VERSIONS["resource_link"]):
         return []
     return [
         ResourceLink(
-            uri=result_address(execution),
+            uri=content.result_address(execution),
             name=f"{execution.tool_name}_result",
             title=f"Result of {execution.tool_name}",
             description="The whole output. Large ones are read in parts; each tells the address of the next.",
-            mime_type=media_type(execution.payload.output),
+            mime_type=content.media_type(execution.payload.output),
             size=len(text.encode()),
         )
     ]
@@ -214,7 +200,7 @@ def _links(execution: Execution, text: str, protocol_version: str) -> list[Resou
 def _structured(execution: Execution, protocol_version: str) -> Any:
     """None if the engine sent only content blocks."""
     output = execution.payload.output
-    if not has_structure(execution):
+    if not content.has_structure(execution):
         return None
     # Handshake versions allow only an object as structured content.
     fits = isinstance(output, dict) or protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -225,15 +211,15 @@ def _failure_result(execution: Execution, protocol_version: str, may_be_large: b
     """The engine's content blocks unchanged, then our own text."""
     if execution.state != State.FAILED or not execution.payload.content:
         return text_result(_failure_text(execution, execution.error), is_error=True)
-    content = _engine_blocks(execution, protocol_version, may_be_large)
-    if missing := what_was_cut(execution):
-        content.append(TextContent(text=f"{missing} {_reference(execution)}"))
-    has_words = any(block.text for block in blocks_of(execution))
+    shown = _engine_blocks(execution, protocol_version, may_be_large)
+    if missing := content.what_was_cut(execution):
+        shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
+    has_words = any(block.text for block in content.blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
     text = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
     structured = None if execution.payload.output is None else _structured(execution, protocol_version)
     return CallToolResult(
-        content=[*content, TextContent(text=text)], structured_content=structured, is_error=True
+        content=[*shown, TextContent(text=text)], structured_content=structured, is_error=True
     )
 
 

@@ -17,18 +17,8 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, DropdownFilter, Rel
 from unfold.forms import AdminPasswordChangeForm, AuthenticationForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
+from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, CatalogueForm, button
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    chip,
-    exactly,
-    link,
-    link_if_allowed,
-    one_a_line,
-    side_by_side,
-)
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
@@ -187,41 +177,41 @@ class AccessTokenAdmin(ButtonsMixin):
 
     @admin.display(description="scopes")
     def scopes_shown(self, token: AccessToken) -> SafeString:
-        return one_a_line(map(chip, token.scopes))
+        return rendering.one_a_line(map(rendering.chip, token.scopes))
 
     @admin.display(description="toolset", ordering="toolset__slug")
     def toolset_shown(self, token: AccessToken) -> str:
         if token.toolset is None:
-            return DASH
-        return link(token.toolset, "catalogue_toolset_change", token.toolset.pk)
+            return rendering.DASH
+        return rendering.link(token.toolset, "catalogue_toolset_change", token.toolset.pk)
 
     @admin.display(description="state")
     def state(self, token: AccessToken) -> SafeString:
         if token.revoked_at is not None:
-            return badge("revoked", "danger")
+            return rendering.badge("revoked", "danger")
         if token.expires_at is not None and token.expires_at <= timezone.now():
-            return badge("expired", "warning")
-        usable = badge("usable", "success")
+            return rendering.badge("expired", "warning")
+        usable = rendering.badge("usable", "success")
         if token.created_by is None or token.created_by.is_active:
             return usable
         hint = f"{token.created_by} made it, and cannot sign in any more. It works until it is revoked."
-        return side_by_side([usable, badge("maker disabled", "warning", title=hint)])
+        return rendering.side_by_side([usable, rendering.badge("maker disabled", "warning", title=hint)])
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: AccessToken) -> str:
-        return ago(token.expires_at)
+        return rendering.ago(token.expires_at)
 
     @admin.display(description="last used", ordering="last_used_at")
     def last_used(self, token: AccessToken) -> str:
-        return ago(token.last_used_at)
+        return rendering.ago(token.last_used_at)
 
     @admin.display(description="created", ordering="created_at")
     def created(self, token: AccessToken) -> str:
-        return ago(token.created_at)
+        return rendering.ago(token.created_at)
 
     def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
         page, query = "executions_execution_changelist", f"?caller__exact={obj.caller.key}"
-        calls = link_if_allowed(request, "Executions", page, query=query, otherwise="")
+        calls = rendering.link_if_allowed(request, "Executions", page, query=query, otherwise="")
         return {
             "headline": [self.state(obj)],
             "facts": [
@@ -230,11 +220,11 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
                 ("Address", resource_url(obj.caller.toolset)),
                 ("Inline wait", _describe_wait(obj)),
-                ("Created", exactly(obj.created_at)),
-                ("Created by", obj.created_by or DASH),
-                ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),
-                ("Last used", exactly(obj.last_used_at) if obj.last_used_at else "never"),
-                ("Revoked", exactly(obj.revoked_at)),
+                ("Created", rendering.exactly(obj.created_at)),
+                ("Created by", obj.created_by or rendering.DASH),
+                ("Expires", rendering.exactly(obj.expires_at) if obj.expires_at else "never"),
+                ("Last used", rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                ("Revoked", rendering.exactly(obj.revoked_at)),
                 ("What it called", calls),
             ],
         }

@@ -12,13 +12,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 from loguru import logger
-from mcp.shared.subscriptions import (
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ServerEvent,
-    ToolsListChanged,
-)
+from mcp.shared import subscriptions
 
 from catalogue import exposure
 from catalogue.database import run_in_database
@@ -39,10 +33,10 @@ from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, granted_tokens
 from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
 
-SCOPES: Mapping[ServerEvent, tuple[Scope, ...]] = {
-    ToolsListChanged(): (Scope.READ, Scope.RUN),
-    PromptsListChanged(): (Scope.RUN,),
-    ResourcesListChanged(): (Scope.READ,),
+SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
+    subscriptions.ToolsListChanged(): (Scope.READ, Scope.RUN),
+    subscriptions.PromptsListChanged(): (Scope.RUN,),
+    subscriptions.ResourcesListChanged(): (Scope.READ,),
 }
 """Any of them suffices; without them the list is always empty."""
 STATE, *RESULTS = EXECUTION_RESOURCES
@@ -53,7 +47,7 @@ Addresses = Mapping[uuid.UUID, Collection[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interests:
-    events: tuple[ServerEvent, ...] = ()
+    events: tuple[subscriptions.ServerEvent, ...] = ()
     """About the catalogue."""
     states: Addresses = field(default_factory=dict)
     """Resources with an execution's state."""
@@ -67,18 +61,20 @@ class Interests:
 
     @property
     def addresses(self) -> set[str]:
-        of_catalogue = {event.uri for event in self.events if isinstance(event, ResourceUpdated)}
+        of_catalogue = {
+            event.uri for event in self.events if isinstance(event, subscriptions.ResourceUpdated)
+        }
         return of_catalogue.union(*self.states.values(), *self.results.values())
 
 
-def admissible_lists(access: Access) -> tuple[ServerEvent, ...]:
+def admissible_lists(access: Access) -> tuple[subscriptions.ServerEvent, ...]:
     return tuple(event for event, scopes in SCOPES.items() if any(map(access.allows, scopes)))
 
 
 def admit_interests(
     access: Access,
     *,
-    lists: Collection[ServerEvent] = (),
+    lists: Collection[subscriptions.ServerEvent] = (),
     addresses: Iterable[str] = (),
     tasks: Iterable[str] = (),
 ) -> Interests:
@@ -93,7 +89,7 @@ def admit_interests(
     return Interests(
         events=(
             *(event for event in admissible_lists(access) if event in lists),
-            *(ResourceUpdated(uri) for uri in _readable_of_catalogue(resources)),
+            *(subscriptions.ResourceUpdated(uri) for uri in _readable_of_catalogue(resources)),
         ),
         states={key: found for key, found in states.items() if key in visible},
         results={key: found for key, found in results.items() if key in visible},
@@ -138,14 +134,14 @@ def _execution_key(text: str) -> uuid.UUID | None:
 @dataclass(frozen=True, slots=True)
 class ListSnapshot:
     catalogue: exposure.ExposedCatalogue
-    seen: Mapping[ServerEvent, Any]
+    seen: Mapping[subscriptions.ServerEvent, Any]
     """By event: a value that changes with what is served."""
 
 
 @dataclass(slots=True)
 class _AtRevision:
     catalogue: exposure.ExposedCatalogue
-    seen: dict[tuple[View, ServerEvent], Any] = field(default_factory=dict)
+    seen: dict[tuple[View, subscriptions.ServerEvent], Any] = field(default_factory=dict)
 
 
 class ListSnapshots:
@@ -156,7 +152,9 @@ class ListSnapshots:
         self._remembered: _AtRevision | None = None
         self._turn = asyncio.Lock()
 
-    async def look(self, access: Access, version: str, events: Collection[ServerEvent]) -> ListSnapshot:
+    async def look(
+        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
+    ) -> ListSnapshot:
         """At the present revision, which this process serves from now on."""
         view = View.of(access, version)
         if (known := self._known(view, events)) is not None:
@@ -167,7 +165,7 @@ class ListSnapshots:
                 return known
             return await run_in_database(self._look, access, view, events)
 
-    def _known(self, view: View, events: Collection[ServerEvent]) -> ListSnapshot | None:
+    def _known(self, view: View, events: Collection[subscriptions.ServerEvent]) -> ListSnapshot | None:
         remembered = self._remembered
         if remembered is None or remembered.catalogue is not exposure.fresh_catalogue():
             return None
@@ -175,7 +173,9 @@ class ListSnapshots:
             return None
         return ListSnapshot(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
 
-    def _look(self, access: Access, view: View, events: Collection[ServerEvent]) -> ListSnapshot:
+    def _look(
+        self, access: Access, view: View, events: Collection[subscriptions.ServerEvent]
+    ) -> ListSnapshot:
         catalogue = exposure.current_catalogue()
         if self._remembered is None or self._remembered.catalogue is not catalogue:
             self._remembered = _AtRevision(catalogue)
@@ -184,17 +184,21 @@ class ListSnapshots:
         return ListSnapshot(catalogue, seen)
 
     def _see(
-        self, event: ServerEvent, access: Access, view: View, catalogue: exposure.ExposedCatalogue
+        self,
+        event: subscriptions.ServerEvent,
+        access: Access,
+        view: View,
+        catalogue: exposure.ExposedCatalogue,
     ) -> Any:
         match event:
-            case ToolsListChanged():
+            case subscriptions.ToolsListChanged():
                 return self._tool_lists.current(view).tools
-            case PromptsListChanged():
+            case subscriptions.PromptsListChanged():
                 offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
                 return [workflow_prompt(workflow) for workflow in offered.values()]
-            case ResourcesListChanged():
+            case subscriptions.ResourcesListChanged():
                 return _see_resources(access, catalogue)
-            case ResourceUpdated():
+            case subscriptions.ResourceUpdated():
                 return _read(event.uri, access)
 
 
@@ -315,7 +319,7 @@ class TaskChanged:
     task: dict[str, Any]
 
 
-Send = Callable[[ServerEvent | TaskChanged], Awaitable[None]]
+Send = Callable[[subscriptions.ServerEvent | TaskChanged], Awaitable[None]]
 
 
 class Notifier:
@@ -333,7 +337,7 @@ class Notifier:
         self._interests = interests
         self._version = version
         self._snapshots = snapshots
-        self._settled: dict[ServerEvent, None] = {}
+        self._settled: dict[subscriptions.ServerEvent, None] = {}
         """Events to send now, in order."""
         self._ends_with_toolset = ends_with_toolset
         self._toolset_is_gone = False
@@ -381,7 +385,7 @@ class Notifier:
             asyncio.get_running_loop().call_later(SETTLING_SECONDS, self._settle, changed, has_gone)
         return now
 
-    def _settle(self, changed: list[ServerEvent], has_gone: bool) -> None:
+    def _settle(self, changed: list[subscriptions.ServerEvent], has_gone: bool) -> None:
         self._settled |= dict.fromkeys(changed)
         self._toolset_is_gone |= has_gone
         self._stream.stirred.set()
@@ -403,7 +407,7 @@ class Notifier:
                     await send(TaskChanged(task))
                 results = self._interests.results.get(key, ()) if execution.is_settled else ()
                 for uri in (*self._interests.states.get(key, ()), *results):
-                    await send(ResourceUpdated(uri))
+                    await send(subscriptions.ResourceUpdated(uri))
             if execution.is_settled:
                 watch.forget(key)
 
