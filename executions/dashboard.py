@@ -208,7 +208,6 @@ NEEDS: dict[str, Callable[[], list[Need]]] = {
 
 
 def _usage(period: Period) -> dict[str, Any]:
-    """At most seven queries."""
     start = period.start()
     over_time = figures_in(period, bucket=period.bucket)
     tools, total = usage_by(Subject.TOOL, period), Figures()
@@ -265,7 +264,6 @@ def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:
 def _outcome_badges(
     outcomes: dict[str, int], kinds: dict[Outcome, str], query: dict[str, str]
 ) -> list[tuple[str, str, str]]:
-    """Of executions without a cached result."""
     return [
         (
             f"{outcomes[outcome]:,} {outcome.label}",
@@ -279,8 +277,6 @@ def _outcome_badges(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """Drawn by unfold's script with Chart.js."""
-
     title: str
     kind: str
     description: str

@@ -58,8 +58,6 @@ class NotNow(InteractionRefused):
 
 
 class NotSupported(InteractionRefused):
-    """A8.5."""
-
     def __init__(self, execution: Execution, kind: InteractionKind) -> None:
         what = "asked" if kind == InteractionKind.QUERY else "told"
         super().__init__(
@@ -68,7 +66,7 @@ class NotSupported(InteractionRefused):
 
 
 class EngineRefused(InteractionRefused):
-    """The message is the engine's."""
+    pass
 
 
 class EngineUnavailable(InteractionRefused):
@@ -76,8 +74,6 @@ class EngineUnavailable(InteractionRefused):
 
 
 class SignalUncertain(InteractionRefused):
-    """The signal was sent and not acknowledged."""
-
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
             f"It is not known whether the run was told {name}: {why} Do not send it again unless being told "
@@ -95,7 +91,7 @@ class Answer:
 async def query_execution(
     execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
 ) -> Answer:
-    """Query the run. Raises UnknownExecution or InteractionRefused."""
+    """Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.QUERY, name, arguments, caller)
 
     async def query() -> Any:

@@ -101,7 +101,6 @@ async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) 
 
 
 def resolve_as_not_started(execution_id: str, *, caller: Caller) -> Execution:
-    """Record that the engine did not start it: it has failed and is safe to call again."""
     execution = _find_unconfirmed(execution_id, caller)
     if not execution.confirm_not_started(by=caller.name):
         raise NotUnconfirmed(find_execution(execution_id, caller=caller))

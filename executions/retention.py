@@ -119,7 +119,7 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
 
 
 def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
-    """Rest for as long as the batch took, so that other writers get their turn."""
+    """Rests for as long as the batch took, for other writers."""
     begun = time.monotonic()
     if removed := prune_batch():
         time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))

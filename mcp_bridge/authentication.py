@@ -32,7 +32,6 @@ PURGED_AT_ONCE = 1_000
 PASSWORD_CHECKS = 1
 """Concurrent checks in one process: each takes a core for most of a second, and tool calls need the rest."""
 PATIENCE_SECONDS = 10.0
-"""How long a sign-in waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class TooManyFailures(Exception):
 
 
 class TooBusy(Exception):
-    """Too many sign-ins wait for their password check."""
+    pass
 
 
 class SignInAttempt:

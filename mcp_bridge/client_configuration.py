@@ -1,5 +1,3 @@
-"""Configuration snippets for MCP clients."""
-
 import json
 import shlex
 import sys
@@ -106,10 +104,8 @@ def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient,
 
 
 def _bridged(url: str, authorization: str) -> dict[str, Any]:
-    """By mcp-remote, for clients whose file only has servers that they start themselves.
-
-    Some versions break arguments with spaces, so the header's value is in the environment.
-    """
+    """By mcp-remote, for clients that start all servers themselves."""
+    # Some versions break arguments with spaces, so the header's value is in the environment.
     parts = urlsplit(url)
     is_plain = parts.scheme == "http" and parts.hostname not in HOSTS_WITHOUT_TLS
     options = ["--transport", "http-only", *(["--allow-http"] if is_plain else [])]

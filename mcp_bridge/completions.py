@@ -15,7 +15,6 @@ from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access
 
 MOST_VALUES = 100
-"""MCP's own limit."""
 SHOWN = 100
 
 

@@ -1,8 +1,4 @@
-"""A run's output as text and content blocks, within the limits of a model's context.
-
-Of an output longer than `CATALOGUE_INLINE_RESULT_CHARACTERS`, results have the beginning; clients read the
-rest in parts, by `get_execution_status` or the resource `execution://{id}/result`.
-"""
+"""A run's output as text and content blocks, within the limits of a model's context."""
 
 import json
 import sys
@@ -80,10 +76,7 @@ def promises_output(workflow: Workflow) -> bool:
 
 
 def has_structure(execution: Execution) -> bool:
-    """Whether the output is data rather than a copy of the text of the engine's content blocks.
-
-    Text can be data only if the workflow has an output schema.
-    """
+    """Whether the output is data, not a copy of the content blocks: text is only with an output schema."""
     output, workflow = execution.payload.output, execution.workflow
     if execution.payload.content is None or (output is not None and not isinstance(output, str)):
         return True
@@ -257,10 +250,7 @@ class Room:
         return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-        """The blocks in order, each with whether all of it fits.
-
-        Ends early if not even a stand-in for the next one fits.
-        """
+        """The blocks, each with whether it fits; ends early if not even a stand-in fits."""
         for block in blocks:
             fits = block.characters <= self.characters and block.size <= self.bytes
             if not self.blocks or not (fits or self.stand_ins):

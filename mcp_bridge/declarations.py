@@ -96,10 +96,8 @@ def read_cursor(cursor: str) -> str:
 
 
 def page_bounds(names: Sequence[str], cursor: str | None, size: int) -> tuple[int, int, str | None]:
-    """Begin and end of the page in the sorted names, and the next cursor, if any. Raises MCPError.
-
-    Cursors name the last item, so that added and removed items do not shift pages.
-    """
+    """Begin, end and next cursor of a page of sorted names. Raises MCPError."""
+    # Cursors name the last item, so that added and removed items do not shift pages.
     begin = 0 if cursor is None else bisect_right(names, read_cursor(cursor))
     end = min(begin + size, len(names))
     return begin, end, make_cursor(names[end - 1]) if end < len(names) else None

@@ -1,5 +1,3 @@
-"""Access tokens of MCP and REST, and counts of failed attempts to authenticate."""
-
 from typing import ClassVar
 
 from django.conf import settings

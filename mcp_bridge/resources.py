@@ -15,7 +15,7 @@ from mcp.shared.uri_template import UriTemplate
 
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow, shorten, unavailable_sources
-from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, find_named
+from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.inputs import summarise_inputs
 from catalogue.models import Workflow
 from catalogue.scopes import Scope
@@ -131,7 +131,7 @@ def _read_schema(reading: Reading) -> Found:
 
 def _find_workflow(reading: Reading) -> Workflow:
     name = reading.variables["name"]
-    workflow = find_named(_seen_by(reading.access), name)
+    workflow = find_named(current_catalogue().seen_through(reading.access.toolset), name)
     if workflow is None:
         raise UnknownResource(
             f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} names those that there are."
@@ -139,17 +139,13 @@ def _find_workflow(reading: Reading) -> Workflow:
     return workflow
 
 
-def _seen_by(access: Access) -> Workflows:
-    return current_catalogue().seen_through(access.toolset)
-
-
 def _split(text: str) -> list[str]:
     return [tag for part in text.split(",") if (tag := part.strip())]
 
 
 def _suggest_names(access: Access, typed: str) -> Iterable[str]:
-    """Former names only if they match: they are deprecated."""
-    seen = _seen_by(access)
+    """Former names only if they match."""
+    seen = current_catalogue().seen_through(access.toolset)
     former = (name for workflow in seen.values() for name in workflow.live_aliases if typed)
     return [*seen, *(name for name in former if name.casefold().startswith(typed.casefold()))]
 
@@ -158,7 +154,7 @@ def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
     """After a comma, only tags of workflows that have those before it."""
     before, comma, _ = typed.rpartition(",")
     chosen = _split(before)
-    shown = tagged(_seen_by(access).values(), chosen)
+    shown = tagged(current_catalogue().seen_through(access.toolset).values(), chosen)
     used = set(map(str.casefold, chosen))
     tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}
     # A tag with a comma would be read as two.
@@ -466,10 +462,7 @@ class ResourceMethods:
 def listed_resources(
     catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
 ) -> dict[str, Workflow | None]:
-    """By address, in order; None: the list of workflows.
-
-    Schemas and executions have templates only: there are too many to pick from.
-    """
+    """By address; None: the list of workflows. Schemas and executions have only templates."""
     if Scope.READ not in scopes:
         return {}
     shown = catalogue.seen_through(toolset).values()

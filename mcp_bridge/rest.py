@@ -1,5 +1,3 @@
-"""REST endpoints of toolsets and access tokens."""
-
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]

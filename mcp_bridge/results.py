@@ -80,10 +80,7 @@ def execution_result(
     may_be_large: bool = False,
     patience: int | None = None,
 ) -> CallToolResult:
-    """The output, or the error with advice, or the handle of an unfinished run.
-
-    Only the beginning of a large output, unless it `may_be_large`. `patience`: see `next_step`.
-    """
+    """The output, the error with advice, or the handle of an unfinished run. `patience`: see `next_step`."""
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
     elif execution.is_settled:

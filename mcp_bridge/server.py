@@ -1,5 +1,3 @@
-"""The MCP server, without its transports."""
-
 import asyncio
 import contextlib
 import json
@@ -182,7 +180,6 @@ ALONE = (
     "connection lasts. How a run went on after that is seen the next time."
 )
 DESCRIBED_CHARACTERS = 2_000
-"""Of a toolset's description."""
 NAMED_OUTAGES = 5
 REASON_CHARACTERS = 200
 WITH_INSTRUCTIONS = ("initialize", "server/discover")

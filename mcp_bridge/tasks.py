@@ -31,10 +31,9 @@ def describe_created_task(execution: Execution) -> dict[str, Any]:
 
 
 def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, Any]:
-    """DetailedTask; one that has ended has the result of its call.
+    """DetailedTask. Failed and unconfirmed runs are `completed`, with an error as their result.
 
-    A failed run is `completed`, with an error as its result: `failed` is for failures of the protocol. So is
-    an unconfirmed one, which no longer changes by itself.
+    `failed` is for failures of the protocol.
     """
     if execution.state == State.CANCELLED:
         return _describe_state(execution, "cancelled")

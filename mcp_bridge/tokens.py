@@ -48,9 +48,9 @@ def create_token(
     inline_wait_seconds: int | None = None,
     created_by: User | None = None,
 ) -> tuple[AccessToken, str]:
-    """A new token, and its text, which is not stored. Raises ValidationError keyed by field.
+    """A token and its text, which is not stored. Raises ValidationError keyed by field.
 
-    The scopes are limited to the permissions of `created_by`; None: the operator's, unlimited.
+    The permissions of `created_by` limit the scopes; None: the operator.
     """
     text = TOKEN_START + secrets.token_urlsafe(32)
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
@@ -169,12 +169,8 @@ async def is_known(scope: dict[str, Any]) -> bool:
     session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
     if scheme.lower() == "bearer":
         return await run_in_database(authenticate, token.strip()) is not None
-    return bool(session) and await run_in_database(_has_signed_in, session)
-
-
-def _has_signed_in(session_key: str) -> bool:
-    store = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    return SESSION_KEY in store
+    store = import_module(settings.SESSION_ENGINE).SessionStore(session)
+    return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)
 
 
 NAMED_TOKENS = 10

@@ -1,7 +1,4 @@
-"""`tools/list` as bytes: serialised once per view and revision, and answered from memory.
-
-The SDK takes 67 ms per request for a thousand tools (docs/decisions/0013-tool-lists.md).
-"""
+"""`tools/list` as bytes, serialised once per view and revision (docs/decisions/0013-tool-lists.md)."""
 
 import asyncio
 import json

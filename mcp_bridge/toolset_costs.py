@@ -19,11 +19,8 @@ from mcp_bridge.tool_lists import built_in_tools, make_of_each, serialise_tool, 
 
 @dataclass(frozen=True, slots=True)
 class ListCost:
-    """All pages of `tools/list`, for a token with the default scopes."""
-
     tools: int
     characters: int
-    """Of the JSON array of tools."""
 
     @property
     def tokens(self) -> int:

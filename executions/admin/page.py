@@ -1,5 +1,3 @@
-"""The page of one execution."""
-
 from typing import Any
 
 from django.http import HttpRequest

@@ -1,5 +1,3 @@
-"""The settings of the result cache and the retention, and the cached results."""
-
 from typing import Any
 
 from django.contrib import admin, messages

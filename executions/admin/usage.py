@@ -1,5 +1,3 @@
-"""Usage: calls, callers, durations, failures, and workflows without calls."""
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any

@@ -1,5 +1,3 @@
-"""The JSON of executions and of the requests that start them."""
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field

@@ -1,5 +1,3 @@
-"""The REST view of statistics."""
-
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any

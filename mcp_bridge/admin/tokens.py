@@ -1,5 +1,3 @@
-"""Pages of access tokens, users and groups; the sign-in form."""
-
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms

@@ -1,5 +1,3 @@
-"""Pages of toolsets, with a preview of their contents and costs."""
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -165,8 +163,6 @@ class ToolsetAdmin(ButtonsMixin):
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("mcp_bridge/admin/workflow_picker.css",)}
         js = ("mcp_bridge/admin/workflow_picker.js",)
 
-    # The list
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Toolset]:
         bound = Count("tokens", filter=Q(tokens__revoked_at=None))
         toolsets: QuerySet[Toolset] = super().get_queryset(request).annotate(bound_count=bound)
@@ -202,8 +198,6 @@ class ToolsetAdmin(ButtonsMixin):
     @admin.display(description="bound tokens", ordering="bound_count")
     def bound_tokens(self, toolset: Any) -> SafeString:
         return _link_to_tokens(toolset, toolset.bound_count)
-
-    # The page
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "picked":
@@ -292,8 +286,6 @@ class ToolsetAdmin(ButtonsMixin):
             "refused": find_refused(obj, catalogue),
             "configurations": configurations_of(HttpServer(toolset=obj.slug)),
         }
-
-    # Deleting
 
     def get_deleted_objects(
         self, objs: Iterable[Toolset], request: HttpRequest

@@ -25,7 +25,6 @@ def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
 
 
 def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """Also for hidden workflows."""
     if not (entry := _entry_of(workflow)):
         return ("", "")
     cost = format_html(

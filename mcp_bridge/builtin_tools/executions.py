@@ -1,5 +1,3 @@
-"""Built-in tools for executions and the result cache."""
-
 from typing import Any
 
 from mcp_types import CallToolResult, ToolAnnotations

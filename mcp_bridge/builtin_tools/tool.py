@@ -1,5 +1,3 @@
-"""The definition and the call of a built-in tool."""
-
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +26,6 @@ class BuiltInTool:
     description: str
     scope: Scope
     other_scope: Scope | None = None
-    """Suffices as well."""
     properties: dict[str, Any]
     required: tuple[str, ...] = ()
     read_only: bool = True
@@ -38,7 +35,6 @@ class BuiltInTool:
     takes_part_in: InteractionKind | None = None
     """Listed only for callers who see a workflow that declares some; can always be called."""
     names_workflow: str = ""
-    """The argument that names a workflow's tool."""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
     def is_open_to(self, scopes: Collection[str]) -> bool:

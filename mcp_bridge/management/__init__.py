@@ -1,5 +1,3 @@
-"""The option `--toolset SLUG` of commands."""
-
 from argparse import ArgumentParser
 from typing import Any
 

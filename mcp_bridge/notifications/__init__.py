@@ -1,1 +1,0 @@
-"""Notifications of changes, and the streams that carry them."""

@@ -1,7 +1,4 @@
-"""`GET /mcp`, for clients of handshake versions: a stream of notifications that a list has changed.
-
-Without sessions, any process can serve it. (Clients of 2026-07-28 use `subscriptions/listen`.)
-"""
+"""`GET /mcp`, for clients of handshake versions: a stream of notifications that a list has changed."""
 
 import json
 

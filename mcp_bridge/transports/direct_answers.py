@@ -1,7 +1,7 @@
 """Well-formed `tools/list` requests over HTTP, answered from memory before the SDK's dispatcher.
 
-Anything unusual is left to the SDK. The digest of a well-formed request is remembered, so that the same
-bytes, which clients send repeatedly, are not validated again. Access is checked every time.
+Anything unusual is left to the SDK. Digests of well-formed requests are remembered, so that repeated bytes
+are not validated again; access is checked every time.
 """
 
 import hashlib
