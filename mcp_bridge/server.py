@@ -189,7 +189,7 @@ async def instructions_for(access: Access) -> str:
     """Queries the database only if the cached catalogue or outages are stale."""
     catalogue, outages = fresh_catalogue(), fresh_outages()
     if catalogue is None or outages is None:
-        asked = await run_in_database(_look)
+        asked = await run_in_database(lambda: (current_catalogue(), current_outages()))
         return write_instructions(*asked, toolset=access.toolset)
     return write_instructions(catalogue, outages, toolset=access.toolset)
 
@@ -202,10 +202,6 @@ def write_instructions(catalogue: ExposedCatalogue, outages: Outages, *, toolset
     if (more := len(seen) - NAMED_OUTAGES) > 0:
         paragraphs.append(f"{more} more sources cannot be reached: list_workflows names all of them.")
     return "\n\n".join(paragraphs)
-
-
-def _look() -> tuple[ExposedCatalogue, Outages]:
-    return current_catalogue(), current_outages()
 
 
 def _about_toolset(catalogue: ExposedCatalogue, slug: str | None) -> list[str]:
