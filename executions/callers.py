@@ -5,13 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """An authenticated client or person, at any door."""
-
     key: str
     """Stable; executions are kept under it, e.g. `token:7` or `user:1`."""
     name: str
-    """The token's or the user's name."""
     sees_everything: bool = False
     """Administrators see every execution; others only their own."""
     toolset: str | None = None
-    """Slug of the toolset whose address was called, which bounds what is visible. None: no bounds."""
+    """Slug of the toolset that limits what is visible; None: no limit."""

@@ -34,13 +34,13 @@ Look = tuple[Any, ...]
 
 
 class Watch:
-    """The executions that one watcher observes. At first all count as changed, so that nothing is missed."""
+    """The executions of one watcher. At first all count as changed, so that nothing is missed."""
 
     def __init__(self, executions: Iterable[uuid.UUID], *, stirred: asyncio.Event | None = None) -> None:
         self._seen: dict[uuid.UUID, Look | None] = dict.fromkeys(executions)
         self._changed = set(self._seen)
         self.stirred = stirred or asyncio.Event()
-        """Set on a change; the watcher's owner may set it for reasons of its own."""
+        """Set on a change; its owner may set it as well."""
         self.stirred.set()
 
     @property
@@ -56,7 +56,7 @@ class Watch:
         return changed
 
     def saw(self, execution: Execution) -> bool:
-        """Note the watcher's present knowledge. Returns whether it is news."""
+        """Record what the watcher has seen. Returns whether it is news."""
         look = _look_of(execution)
         self._changed.discard(execution.pk)
         known, self._seen[execution.pk] = self._seen.get(execution.pk), look

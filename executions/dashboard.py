@@ -93,7 +93,7 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
             "steps": _steps(request),
             "needs": [need for need in needs if need.number],
             "may_see_needs": any(map(allowed, (*NEEDS, *further_needs))),
-            "addresses": [tell() for tell in addresses],
+            "addresses": [address_of() for address_of in addresses],
             "cards": _made(_cards(), request),
             "tables": [
                 shown for permission, make in tables.items() if allowed(permission) and (shown := make())
@@ -208,7 +208,6 @@ NEEDS: dict[str, Callable[[], list[Need]]] = {
 
 
 def _usage(period: Period) -> dict[str, Any]:
-    """At most seven queries."""
     start = period.start()
     over_time = figures_in(period, bucket=period.bucket)
     tools, total = usage_by(Subject.TOOL, period), Figures()
@@ -265,7 +264,6 @@ def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:
 def _outcome_badges(
     outcomes: dict[str, int], kinds: dict[Outcome, str], query: dict[str, str]
 ) -> list[tuple[str, str, str]]:
-    """Of executions without a cached result."""
     return [
         (
             f"{outcomes[outcome]:,} {outcome.label}",
@@ -279,8 +277,6 @@ def _outcome_badges(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """Drawn by unfold's script with Chart.js."""
-
     title: str
     kind: str
     description: str
@@ -394,8 +390,8 @@ def _sources() -> Card:
         badges=[
             (
                 f"{counts[state]} {state.label}",
-                kinds.get(state.value, ""),
-                address(SOURCES, **enabled, health_state__exact=state.value),
+                kinds.get(state, ""),
+                address(SOURCES, **enabled, health_state__exact=state),
             )
             for state in Source.HealthState
             if state in counts

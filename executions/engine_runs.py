@@ -1,4 +1,4 @@
-"""The runs that an engine lists, and which of them are executions (E10). Nothing of them is stored."""
+"""Runs that an engine lists, with their executions (E10). Nothing is stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LARGEST_PAGE = 200
 class EngineRun:
     listed: ListedRun
     execution: Execution | None
-    """The execution behind the run; None if another client started it or the record is gone."""
+    """None if another client started the run or the record is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class EngineRunPage:
 async def list_engine_runs(
     source: Source, wanted: RunFilter, *, page_size: int = USUAL_PAGE, cursor: str = ""
 ) -> EngineRunPage:
-    """The latest runs first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
+    """The latest first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
 
     async def read() -> RunPage:
         async with connector_for(source) as connector:
@@ -48,7 +48,7 @@ async def list_engine_runs(
 
 
 def can_list_runs(source: Source) -> bool:
-    """Whether the engine offers it; False also for a source that cannot be used."""
+    """False also for a source that cannot be used."""
 
     async def look() -> bool:
         async with connector_for(source) as connector:
@@ -68,7 +68,6 @@ def _mark_ours(source: Source, page: RunPage) -> EngineRunPage:
     ours = list(Execution.objects.filter(named | keyed).filter(of_source))
     by_run = {execution.run_id: execution for execution in ours if execution.run_id}
     by_key = {execution.pk: execution for execution in ours}
-
     runs = [
         EngineRun(listed=run, execution=by_run.get(run.run_id) or (by_key.get(run.key) if run.key else None))
         for run in page.runs

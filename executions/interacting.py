@@ -54,12 +54,10 @@ class UnfitArguments(InteractionRefused):
 
 
 class NotNow(InteractionRefused):
-    """No run can answer or listen: not yet, or not any more."""
+    """No run can answer, not yet or not any more."""
 
 
 class NotSupported(InteractionRefused):
-    """A8.5."""
-
     def __init__(self, execution: Execution, kind: InteractionKind) -> None:
         what = "asked" if kind == InteractionKind.QUERY else "told"
         super().__init__(
@@ -68,7 +66,7 @@ class NotSupported(InteractionRefused):
 
 
 class EngineRefused(InteractionRefused):
-    """The message is the engine's."""
+    pass
 
 
 class EngineUnavailable(InteractionRefused):
@@ -76,8 +74,6 @@ class EngineUnavailable(InteractionRefused):
 
 
 class SignalUncertain(InteractionRefused):
-    """The signal was sent and not acknowledged."""
-
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
             f"It is not known whether the run was told {name}: {why} Do not send it again unless being told "
@@ -95,17 +91,17 @@ class Answer:
 async def query_execution(
     execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
 ) -> Answer:
-    """Query the run. Raises UnknownExecution or InteractionRefused."""
+    """Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.QUERY, name, arguments, caller)
 
-    async def put() -> Any:
+    async def query() -> Any:
         async with connector_of(execution) as connector:
             answered = await connector.query(execution.run, name, meant)
         _check_answer(answered)
         return answered
 
     try:
-        value = await ask(put(), seconds=READ_SECONDS, otherwise=Unreachable)
+        value = await ask(query(), seconds=READ_SECONDS, otherwise=Unreachable)
     except ConnectorError as error:
         log_of(execution).warning("Query {} of {} failed: {}", name, caller.key, error.message)
         raise _refusal(error, name) from None
@@ -118,16 +114,14 @@ async def signal_execution(
 ) -> Execution:
     """Send the signal once, even if cancelled meanwhile. Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
-    telling = _SignalSender(execution, name, meant, caller)
-    await asyncio.shield(begin(telling.tell()))
-    if telling.refusal is not None:
-        raise telling.refusal
+    sender = _SignalSender(execution, name, meant, caller)
+    await asyncio.shield(begin(sender.run()))
+    if sender.refusal is not None:
+        raise sender.refusal
     return execution
 
 
 class _SignalSender:
-    """Sends one signal and keeps the refusal, if any."""
-
     def __init__(self, execution: Execution, name: str, arguments: dict[str, Any], caller: Caller) -> None:
         self._execution = execution
         self._name = name
@@ -135,7 +129,7 @@ class _SignalSender:
         self._caller = caller
         self.refusal: InteractionRefused | None = None
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         try:
             await ask(self._send(), seconds=READ_SECONDS, otherwise=OutcomeUnknown)
         except ConnectorError as error:
@@ -151,18 +145,18 @@ class _SignalSender:
 
     async def _note(self, kind: str, message: str) -> None:
         """The engine has taken the signal even if the database is down."""
-        told = log_of(self._execution).bind(caller=self._caller.key)
-        told.log("INFO" if kind == "signalled" else "WARNING", "{}: {}", kind, message)
+        log = log_of(self._execution).bind(caller=self._caller.key)
+        log.log("INFO" if kind == "signalled" else "WARNING", "{}: {}", kind, message)
         try:
             await run_in_database(self._execution.note, kind, message)
         except (DatabaseError, InterfaceError) as error:
-            told.warning("It could not be added to the timeline: {}", error)
+            log.warning("It could not be added to the timeline: {}", error)
 
 
 async def _admit(
     execution_id: str, kind: InteractionKind, name: str, arguments: dict[str, Any], caller: Caller
 ) -> tuple[Execution, dict[str, Any]]:
-    """The execution, if its run can be asked or told that now, and the checked arguments."""
+    """The execution and the checked arguments. Raises InteractionRefused."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.workflow is None:
         raise NotNow("Its workflow was deleted, so that the engine cannot be asked about the run any more.")
@@ -222,7 +216,7 @@ def _check(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> CheckedArg
 
 
 def _check_answer(value: Any) -> None:
-    """Raises InvalidAnswer for a value that is no JSON or too large."""
+    """Raises InvalidAnswer."""
     try:
         size = len(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError):

@@ -47,7 +47,7 @@ class LocalWorker:
             "executions.poll_due_executions": self._poll,
             "catalogue.refresh_due_sources": self._list_due_sources,
         }
-        """Instead of the Celery tasks of these names, which report a live worker or need one."""
+        """In place of the Celery tasks of these names, which report or need a worker."""
 
     def begin(self) -> None:
         """Returns once it is decided which process does the work."""
@@ -81,7 +81,7 @@ class LocalWorker:
                         self._begin_due_jobs()
                     self._ended.wait(TICK_SECONDS)
                     self._look()
-                except Exception:  # noqa: BLE001 - said in the next line
+                except Exception:  # noqa: BLE001 - logged in the next line
                     logger.exception("A tick of the local worker failed")
         finally:
             connections.close_all()
@@ -117,7 +117,7 @@ class LocalWorker:
                 self._begin(name, self._own_jobs.get(name) or current_app.tasks[name])
 
     def _begin(self, key: object, job: Callable[[], object]) -> None:
-        """In a thread of its own, as some jobs take long; not while it is under way."""
+        """In a thread of its own, unless it is running already."""
         if key not in self._under_way:
             # Not in a pool, whose threads the interpreter waits for at exit.
             thread = threading.Thread(target=self._carry_out, args=(key, job), name=str(key), daemon=True)
@@ -127,7 +127,7 @@ class LocalWorker:
     def _carry_out(self, key: object, job: Callable[[], object]) -> None:
         try:
             job()
-        except Exception:  # noqa: BLE001 - said in the next line
+        except Exception:  # noqa: BLE001 - logged in the next line
             logger.exception("What is due could not be done: {}", key)
         finally:
             connections.close_all()
@@ -159,7 +159,7 @@ def note_worker() -> None:
 
 
 def stand_in(process: str) -> bool:
-    """Whether `process` is to do the workers' work; to be asked again every few seconds."""
+    """Whether `process` does the workers' work; to be called again every few seconds."""
     return _renew(Q(process=process) | Q(seen_at__lt=timezone.now() - SILENCE), process=process)
 
 

@@ -50,9 +50,9 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
         "execution_id": str(execution.pk),
         "tool": execution.tool_name,
         "state": execution.state,
-        "progress": execution.told_progress,
+        "progress": execution.progress_percent,
         "progress_message": execution.progress_message
-        or (execution.told_state if execution.is_queued else None),
+        or (execution.state_label if execution.is_queued else None),
         "created_at": execution.created_at.isoformat(),
         "started_at": execution.started_at and execution.started_at.isoformat(),
         "finished_at": execution.finished_at and execution.finished_at.isoformat(),
@@ -64,8 +64,8 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
             "cached_from": execution.cached_from_id and str(execution.cached_from_id),
             "cached_at": execution.cached_at.isoformat(),
         }
-    if execution.doubt:
-        described["status_problem"] = execution.doubt
+    if execution.poll_problem:
+        described["status_problem"] = execution.poll_problem
     if execution.error:
         described |= {"error": execution.error, "error_kind": execution.error_kind}
     return described

@@ -40,12 +40,12 @@ class UnknownTool(StartRefused):
 
 
 class InvalidArguments(StartRefused):
-    """With `starts=False`, those of a tool that would not have started anything."""
+    """`starts=False`: of a tool that starts nothing."""
 
     def __init__(self, tool_name: str, problems: list[ArgumentProblem], *, starts: bool = True) -> None:
         listed = "\n".join(_as_many_as_fit(problems))
-        told = "; nothing was started" if starts else ""
-        super().__init__(f"Invalid arguments for {tool_name}{told}:\n{listed}")
+        outcome = "; nothing was started" if starts else ""
+        super().__init__(f"Invalid arguments for {tool_name}{outcome}:\n{listed}")
         self.problems = problems
 
 

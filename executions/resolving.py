@@ -13,9 +13,7 @@ from typing import Any
 from django.utils import timezone
 
 from catalogue.database import run_in_database
-from catalogue.models import Workflow
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
-from connectors.protocol import Capabilities
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
@@ -30,8 +28,6 @@ class ResolutionRefused(Exception):
 
 
 class NotUnconfirmed(ResolutionRefused):
-    """The engine or another person was faster, or the execution never was unconfirmed."""
-
     def __init__(self, execution: Execution) -> None:
         super().__init__(
             f"Nothing to resolve: the execution is {execution.get_state_display()}. "
@@ -49,10 +45,10 @@ class EngineSilent(ResolutionRefused):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traces:
-    """What a start of unknown outcome can have left at the engine, and so how it can be resolved."""
+    """What a start of unknown outcome may have left at the engine."""
 
     run_may_be_named: bool
-    """The engine keeps runs; a named one can be followed."""
+    """The engine keeps runs."""
     run_may_be_missing: bool
     """The answer to the start was the result, and the engine keeps no run that could be named."""
     key: str
@@ -71,13 +67,17 @@ async def find_traces(execution: Execution) -> Traces:
             capabilities = capabilities_of(connector, execution)
     except ConnectorError as error:
         raise EngineSilent(f"What the engine keeps of it cannot be found out: {error.message}") from None
+    # A tool may be repeatable by nature, and then sends no key.
+    gets_keys = bool(execution.workflow.metadata.get("idempotency_header"))
+    if capabilities.keeps_runs:
+        gets_keys = capabilities.idempotent_start or capabilities.can_find_runs
     return Traces(
         run_may_be_named=capabilities.keeps_runs,
         # A run with a known id was lost later: the engine does not report it.
         run_may_be_missing=not capabilities.keeps_runs
         or capabilities.cancellable_start
         or bool(execution.run_id),
-        key=str(execution.pk) if _gets_keys(execution.workflow, capabilities) else "",
+        key=str(execution.pk) if gets_keys else "",
     )
 
 
@@ -101,7 +101,6 @@ async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) 
 
 
 def resolve_as_not_started(execution_id: str, *, caller: Caller) -> Execution:
-    """Record that the engine did not start it: it has failed and is safe to call again."""
     execution = _find_unconfirmed(execution_id, caller)
     if not execution.confirm_not_started(by=caller.name):
         raise NotUnconfirmed(find_execution(execution_id, caller=caller))
@@ -163,10 +162,3 @@ def _confirm_ran(execution: Execution, output: Any, caller: Caller) -> Execution
     log_of(execution).info("Resolved by {}: it ran", caller.key)
     wake(execution.pk)
     return execution
-
-
-def _gets_keys(workflow: Workflow, capabilities: Capabilities) -> bool:
-    if capabilities.keeps_runs:
-        return capabilities.idempotent_start or capabilities.can_find_runs
-    # A tool may be repeatable by nature, and then sends no key.
-    return bool(workflow.metadata.get("idempotency_header"))

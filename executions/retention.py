@@ -41,7 +41,7 @@ class Pruned:
     discovery_runs: int = 0
     statistics: int = 0
     others: Mapping[str, int] = field(default_factory=dict)
-    """By name, of what other rooms keep for as long; without zeros."""
+    """Of other rooms, by name; without zeros."""
     all_done: bool = True
     """False if the time was up first."""
 
@@ -64,7 +64,7 @@ PruneBatch = Callable[[datetime], int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptAlike:
-    """What another room keeps for as long as executions, and for as long as their payloads."""
+    """Records and payloads of another room, kept as long as those of executions."""
 
     name: str
     prune_records: PruneBatch
@@ -119,7 +119,7 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
 
 
 def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
-    """Rest for as long as the batch took, so that other writers get their turn."""
+    """Rests for as long as the batch took, for other writers."""
     begun = time.monotonic()
     if removed := prune_batch():
         time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))

@@ -50,9 +50,6 @@ PRUNED_AT_ONCE = 500
 Read = TypeVar("Read")
 
 
-# Reading
-
-
 class Period(StrEnum):
     """The periods of the pages. Each ends now and begins with a whole hour or day."""
 
@@ -77,11 +74,8 @@ class Period(StrEnum):
 
 @dataclass(slots=True)
 class Figures:
-    """The sums of some ends."""
-
     calls: int = 0
     by_outcome: dict[str, int] = field(default_factory=dict)
-    """Calls for each outcome."""
     input_characters: int = 0
     output_characters: int = 0
     last_at: datetime | None = None
@@ -260,8 +254,6 @@ def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dic
 
 
 class Subject(StrEnum):
-    """What usage is grouped by."""
-
     TOOL = "tool"
     TOOLSET = "toolset"
     CALLER = "caller"
@@ -280,8 +272,6 @@ COLUMN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The usage of one tool, toolset, caller, source or door."""
-
     name: str
     """For people: a tool's present name; empty for the address of all tools."""
     key: str
@@ -347,9 +337,6 @@ def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
     return known.filter(~called_since(start))
 
 
-# Upkeep
-
-
 def fold() -> int:
     """Fold new rows into the sums. Returns how many."""
     folded = 0
@@ -393,9 +380,6 @@ def prune_statistics(before: datetime) -> int:
         if keys:
             HourlyUsage.objects.filter(pk__in=keys).delete()
     return len(keys)
-
-
-# Counting again
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,3 @@
-"""The Celery tasks of executions."""
-
 from typing import Any
 
 from celery import shared_task
@@ -19,8 +17,7 @@ PRUNING_SECONDS = 20.0
 
 @shared_task(name=POLL_TASK)
 def poll_due_executions() -> None:
-    """One tick; a lost one costs a second."""
-    overrides()  # What is begun here reads settings where it cannot wait for the database.
+    overrides()  # The steps begun here read settings where they cannot query the database.
     advancing.poll_due_executions()
     admit_queued()
     _note_worker()
@@ -34,13 +31,12 @@ def prune_executions() -> None:
 
 @shared_task(name="executions.clean_result_cache")
 def clean_result_cache() -> None:
-    """Frequent, since the interval may change at any time."""
+    """Runs often, since the interval may change at any time."""
     result_cache.clean_if_due()
 
 
 @shared_task(name="executions.fold_statistics")
 def fold_statistics() -> None:
-    """Before it runs, readers add up more rows, to the same figures."""
     statistics.recount_once()
     statistics.fold()
 
@@ -48,5 +44,4 @@ def fold_statistics() -> None:
 @worker_process_shutdown.connect
 @worker_shutdown.connect
 def finish_steps_of_worker(**_: Any) -> None:
-    """A worker that stops, as at every deployment, first waits for the steps under way."""
     run_in_background_loop(advancing.finish_polling())

@@ -1,4 +1,4 @@
-"""Access tokens at the REST door, and the limits on failures to show a good one."""
+"""Access tokens of REST requests, and rate limits on failed authentication."""
 
 import hashlib
 import ipaddress
@@ -25,20 +25,17 @@ from mcp_bridge.models import AccessToken, FailureCount
 from mcp_bridge.tokens import authenticate, describe_wrong_token
 
 NEIGHBOURS = {4: 32, 6: 64}
-"""Bits of an address that tell callers apart: one subscriber has a whole network of IPv6 addresses."""
+"""Prefix length by IP version: one subscriber has a whole network of IPv6 addresses."""
 SHOWN_NAME = 100
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
 PASSWORD_CHECKS = 1
-"""At a time in one process: each takes a core for most of a second, and calls of tokens need the others."""
+"""Concurrent checks in one process: each takes a core for most of a second, and tool calls need the rest."""
 PATIENCE_SECONDS = 10.0
-"""How long a sign-in waits until others were checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many failures within so many seconds, counted from the first."""
-
     name: str
     failures: int
     seconds: int
@@ -50,24 +47,19 @@ TOKENS = Limit("tokens from an address", 30, 60)
 
 
 class TooManyFailures(Exception):
-    """The caller has to wait."""
-
     def __init__(self, seconds: int) -> None:
-        super().__init__(f"Too many failed attempts: try again in {describe_wait(seconds)}.")
+        minutes = -(-seconds // 60)
+        wait = f"{seconds} seconds" if minutes < 2 else f"{minutes} minutes"
+        super().__init__(f"Too many failed attempts: try again in {wait}.")
         self.seconds = seconds
 
 
 class TooBusy(Exception):
-    """More sign-ins are being checked than this process has time for."""
-
-
-def describe_wait(seconds: int) -> str:
-    minutes = -(-seconds // 60)
-    return f"{seconds} seconds" if minutes < 2 else f"{minutes} minutes"
+    pass
 
 
 class SignInAttempt:
-    """One attempt to sign in. It counts before the password is checked: many at once are no way round."""
+    """Counts as failed before the password is checked, or concurrent attempts would bypass the limit."""
 
     def __init__(self, *, username: str, address: str) -> None:
         """Raises TooManyFailures."""
@@ -83,12 +75,10 @@ class SignInAttempt:
                 raise TooManyFailures(seconds)
 
     def succeeded(self) -> None:
-        """This attempt was none of the failures, and ends those of the account."""
         self.withdraw()
         FailureCount.objects.filter(key=next(iter(self._keys))).delete()
 
     def withdraw(self) -> None:
-        """It was none: nobody looked at the password."""
         FailureCount.objects.filter(key__in=self._keys, failures__gt=0).update(failures=F("failures") - 1)
 
     def failed(self) -> None:
@@ -103,7 +93,7 @@ _checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
 
 @contextmanager
 def checking_password() -> Iterator[None]:
-    """A turn at the expensive part of a sign-in. Raises TooBusy."""
+    """Raises TooBusy."""
     if not _checks.acquire(timeout=PATIENCE_SECONDS):
         raise TooBusy
     try:
@@ -113,14 +103,11 @@ def checking_password() -> Iterator[None]:
 
 
 _paused: dict[str, float] = {}
-"""Until when, by this process's clock: the wrong tokens of who is over the limit cost no query."""
+"""Until when (monotonic) wrong tokens are refused without a query, by caller."""
 
 
 def note_wrong_token(text: str, *, address: str) -> None:
-    """This token, which came from that address, was refused. Raises TooManyFailures at one of too many.
-
-    It never keeps a good token out: many clients may share the address of a proxy or an office.
-    """
+    """Raises TooManyFailures. Good tokens never come here: many clients may share one address."""
     key = _key(TOKENS, _neighbourhood(address))
     if (seconds := _paused.get(key, 0) - time.monotonic()) > 0:
         raise TooManyFailures(int(seconds) + 1)
@@ -139,18 +126,14 @@ def forget_pauses() -> None:
 
 
 def client_address(peer: str | None, forwarded_for: str) -> str:
-    """Who sent the request: the peer, or whom a trusted proxy names in `X-Forwarded-For`."""
-    trusted = _trusted_networks()
+    """The peer's, or the one that a trusted proxy names in `X-Forwarded-For`."""
+    listed = settings.CATALOGUE["trusted_proxies"].split(",")
+    trusted = [ipaddress.ip_network(network.strip()) for network in listed if network.strip()]
     hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
     address = peer or ""
     while hops and _is_within(address, trusted):
         address = hops.pop()
     return address[:SHOWN_NAME]
-
-
-def _trusted_networks() -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    listed = settings.CATALOGUE["trusted_proxies"].split(",")
-    return [ipaddress.ip_network(network.strip()) for network in listed if network.strip()]
 
 
 def _is_within(address: str, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
@@ -174,7 +157,7 @@ def _key(limit: Limit, *parts: str) -> str:
 
 
 def _count(key: str, limit: Limit) -> int:
-    """Count one more failure; the seconds to wait, if there are too many by now."""
+    """Count one failure. Returns the seconds to wait, 0 below the limit."""
     now = timezone.now()
     with transaction.atomic():
         counts = FailureCount.objects.filter(key=key)
@@ -184,24 +167,20 @@ def _count(key: str, limit: Limit) -> int:
         counts.update(failures=F("failures") + 1)
         count = counts.first()
         if count is not None and count.failures == 1:
-            _purge()
+            # Rows that another process is removing are left to it.
+            ended = FailureCount.objects.filter(ends_at__lte=now).select_for_update(skip_locked=True)
+            keys = list(ended.values_list("key", flat=True)[:PURGED_AT_ONCE])
+            FailureCount.objects.filter(key__in=keys).delete()
     if count is None or count.failures <= limit.failures:
         return 0
     return max(1, int((count.ends_at - now).total_seconds()))
-
-
-def _purge() -> None:
-    """Remove counts that have ended; what another process removes at this moment is left to it."""
-    ended = FailureCount.objects.filter(ends_at__lte=timezone.now()).select_for_update(skip_locked=True)
-    keys = list(ended.values_list("key", flat=True)[:PURGED_AT_ONCE])
-    FailureCount.objects.filter(key__in=keys).delete()
 
 
 REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
 
 
 class AccessTokenAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <token>`. The token is `request.auth`; there is no Django user behind it."""
+    """`request.auth` is the token of `Authorization: Bearer <token>`; there is no Django user."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, AccessToken] | None:
         scheme, _, text = _authorization(request).partition(" ")
@@ -214,7 +193,7 @@ class AccessTokenAuthentication(BaseAuthentication):
         return AnonymousUser(), token
 
     def authenticate_header(self, request: Request) -> str:
-        """RFC 6750: no error code for a request that brought no token."""
+        """RFC 6750: no error code for a request without a token."""
         return 'Bearer error="invalid_token"' if _authorization(request) else "Bearer"
 
 
@@ -236,7 +215,7 @@ def _note_wrong_token(request: Request, text: str) -> None:
         note_wrong_token(text, address=address)
     except TooManyFailures as problem:
         throttled = Throttled(detail=str(problem))
-        # For `Retry-After`; given at once, REST framework would say it in the text a second time.
+        # For `Retry-After`: as an argument, REST framework would append it to the text.
         throttled.wait = problem.seconds  # type: ignore[attr-defined]
         raise throttled from None
 

@@ -178,7 +178,7 @@ class ProgressNotifications:
         known = percent is not None
         step = self.SMALLEST_STEP if known else 1.0
         self._last = max(percent or 0.0, self._last + step)
-        message = execution.progress_message or execution.told_state
+        message = execution.progress_message or execution.state_label
         await self._report(self._last, 100.0 if known and self._last <= 100.0 else None, message)
 
 

@@ -1,9 +1,7 @@
-"""What people paste into their MCP clients: one server, in the form that each client takes."""
-
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -16,11 +14,11 @@ from mcp_bridge.tokens import resource_url
 
 TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
 HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")
-"""Where mcp-remote talks plain HTTP without being asked to."""
+"""mcp-remote accepts plain HTTP to these."""
 
 
 class McpClient(StrEnum):
-    """The clients whose forms are known; most others take the generic one."""
+    """Most other clients take the generic form."""
 
     CLAUDE_CODE = "claude-code"
     CLAUDE_DESKTOP = "claude-desktop"
@@ -48,8 +46,6 @@ _TITLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpServer:
-    """The endpoint, or that of a toolset, as clients reach it over Streamable HTTP."""
-
     token: str = TOKEN_HERE
     toolset: str | None = None
 
@@ -58,7 +54,7 @@ class HttpServer:
         server = {"type": "http", "url": url, "headers": {"Authorization": authorization}}
         match client:
             case McpClient.CLAUDE_CODE:
-                # Double quotes, which every shell knows.
+                # Every shell knows double quotes.
                 header = f'"Authorization: {authorization}"'
                 return f"claude mcp add --transport http {self._name} {url} --header {header}"
             case McpClient.CLAUDE_DESKTOP:
@@ -75,36 +71,32 @@ class HttpServer:
 
 
 def _variables() -> dict[str, str]:
-    """A client starts its server without ours, so it would look for the data in the usual folder."""
+    """Clients start the server without our environment, and so with the default data folder."""
     folder = settings.DATA_DIR.absolute()
     return {} if folder == settings.BASE_DIR / "var" else {"CATALOGUE_DATA_DIR": str(folder)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StdioServer:
-    """This installation's server on standard input and output, for clients on the same machine."""
-
     toolset: str | None = None
     python: str = sys.executable
     manage: str = field(default_factory=lambda: str(settings.BASE_DIR / "manage.py"))
     variables: Mapping[str, str] = field(default_factory=_variables)
-    """Those of the environment that the client has to set."""
+    """Environment variables that the client has to set."""
 
     def configure(self, client: McpClient) -> str:
         name = server_name(self.toolset)
         arguments = [self.manage, "mcp_stdio", *(["--toolset", self.toolset] if self.toolset else [])]
         if client == McpClient.CLAUDE_CODE:
-            return self._claude_command(name, [self.python, *arguments])
+            # Each option takes all words up to the next one, so the name comes first.
+            options = [word for pair in self.variables.items() for word in ("--env", "=".join(pair))]
+            added = ["claude", "mcp", "add", "--transport", "stdio", name, *options]
+            return shlex.join([*added, "--", self.python, *arguments])
         server: dict[str, Any] = {"command": self.python, "args": arguments}
         server |= {"env": dict(self.variables)} if self.variables else {}
         if client == McpClient.VS_CODE:
             return _document("servers", name, {"type": "stdio"} | server)
         return _document("mcpServers", name, server)
-
-    def _claude_command(self, name: str, command: Sequence[str]) -> str:
-        # Each option takes all words up to the next one, so that the name comes first.
-        options = [word for pair in self.variables.items() for word in ("--env", "=".join(pair))]
-        return shlex.join(["claude", "mcp", "add", "--transport", "stdio", name, *options, "--", *command])
 
 
 def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient, str]]:
@@ -112,10 +104,8 @@ def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient,
 
 
 def _bridged(url: str, authorization: str) -> dict[str, Any]:
-    """By mcp-remote: the client's file knows only servers that it starts itself.
-
-    Some versions break arguments with spaces, so that the header's value is in the environment.
-    """
+    """By mcp-remote, for clients that start all servers themselves."""
+    # Some versions break arguments with spaces, so the header's value is in the environment.
     parts = urlsplit(url)
     is_plain = parts.scheme == "http" and parts.hostname not in HOSTS_WITHOUT_TLS
     options = ["--transport", "http-only", *(["--allow-http"] if is_plain else [])]

@@ -7,6 +7,6 @@ from django.http import HttpRequest
 
 
 def formsets_of(pages: "ModelAdmin[Any]", request: HttpRequest, row: Any, *, change: bool) -> list[Any]:
-    """The bound formsets of a row's inlines, as a page of the admin makes them when its form is sent."""
+    """The bound formsets of a row's inlines."""
     formsets, _ = pages._create_formsets(request, row, change=change)  # type: ignore[attr-defined]
     return list(formsets)

@@ -1,18 +1,11 @@
-"""`completion/complete`: what can be filled in, in the addresses of resources and for prompts."""
+"""`completion/complete`, for variables of resource templates and arguments of prompts."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    INVALID_PARAMS,
-    CompleteRequestParams,
-    CompleteResult,
-    Completion,
-    CompletionArgument,
-    PromptReference,
-)
 
 from catalogue.database import run_in_database
 from catalogue.inputs import describe_inputs
@@ -22,42 +15,33 @@ from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access
 
 MOST_VALUES = 100
-"""MCP's own bound."""
 SHOWN = 100
 
 
-class CompletionMethod:
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+def register_completions(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
+    async def complete(context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        return types.CompleteResult(completion=await run_in_database(_complete, params, access_of(context)))
 
-    def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("completion/complete", CompleteRequestParams, self.complete)
-
-    async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
-        return CompleteResult(completion=await run_in_database(_complete, params, self._access_of(context)))
+    server.add_request_handler("completion/complete", types.CompleteRequestParams, complete)
 
 
-def _complete(params: CompleteRequestParams, access: Access) -> Completion:
-    """Raises MCPError for what there is not to be completed."""
-    if isinstance(params.ref, PromptReference):
-        values = _values_for_prompt(params.ref.name, params.argument, access)
+def _complete(params: types.CompleteRequestParams, access: Access) -> types.Completion:
+    """Raises MCPError for unknown references and arguments."""
+    if isinstance(params.ref, types.PromptReference):
+        name, workflow = params.ref.name, find_offered(access, params.ref.name)
+        if params.argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
+            raise _unknown_argument(params.argument, name, inputs)
+        values: Iterable[str] = values_of_argument(workflow, params.argument.name)
     else:
         values = _values_for_resource(params.ref.uri, params.argument, access)
     return _choose(values, params.argument.value)
 
 
-def _values_for_prompt(name: str, argument: CompletionArgument, access: Access) -> Iterable[str]:
-    workflow = find_offered(access, name)
-    if argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
-        raise _unknown_argument(argument, name, inputs)
-    return values_of_argument(workflow, argument.name)
-
-
-def _values_for_resource(uri: str, argument: CompletionArgument, access: Access) -> Iterable[str]:
+def _values_for_resource(uri: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:
     kind = next((kind for kind in RESOURCES if str(kind.template) == uri), None)
     if kind is None:
         known = ", ".join(str(kind.template) for kind in RESOURCES)
-        raise MCPError(INVALID_PARAMS, f"Unknown template: {uri[:SHOWN]!r}. Those here are {known}.")
+        raise MCPError(types.INVALID_PARAMS, f"Unknown template: {uri[:SHOWN]!r}. Those here are {known}.")
     if argument.name not in (names := kind.template.variable_names):
         raise _unknown_argument(argument, uri, names)
     suggest = kind.suggestions.get(argument.name)
@@ -66,16 +50,16 @@ def _values_for_resource(uri: str, argument: CompletionArgument, access: Access)
     return suggest(access, argument.value)
 
 
-def _choose(values: Iterable[str], typed: str) -> Completion:
-    """Those that begin with what was typed, then those that contain it."""
+def _choose(values: Iterable[str], typed: str) -> types.Completion:
+    """Prefix matches first, then other matches."""
     wanted = typed.casefold()
     containing = [value for value in values if wanted in value.casefold()]
     found = sorted(containing, key=lambda value: not value.casefold().startswith(wanted))
-    return Completion(values=found[:MOST_VALUES], total=len(found), has_more=len(found) > MOST_VALUES)
+    return types.Completion(values=found[:MOST_VALUES], total=len(found), has_more=len(found) > MOST_VALUES)
 
 
-def _unknown_argument(argument: CompletionArgument, of: str, known: Iterable[str]) -> MCPError:
+def _unknown_argument(argument: types.CompletionArgument, of: str, known: Iterable[str]) -> MCPError:
     listed = ", ".join(known) or "none"
     return MCPError(
-        INVALID_PARAMS, f"{of} has no argument {argument.name[:SHOWN]!r}. Known: {listed[:1000]}."
+        types.INVALID_PARAMS, f"{of} has no argument {argument.name[:SHOWN]!r}. Known: {listed[:1000]}."
     )

@@ -1,8 +1,4 @@
-"""A run's output as text, and no more of it at once than a model's context can take.
-
-What is longer than `CATALOGUE_INLINE_RESULT_CHARACTERS` is told by its beginning and its size; the rest is
-read part by part, from `get_execution_status` or from the resource `execution://{id}/result`.
-"""
+"""A run's output as text and content blocks, within the limits of a model's context."""
 
 import json
 import sys
@@ -11,17 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import mcp_types as types
 from django.conf import settings
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-)
 from mcp_types.version import is_version_at_least
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,12 +21,12 @@ BEGINNING = 2_000
 
 
 class NoSuchPart(Exception):
-    """The output has no such place; the message says where it ends."""
+    """The offset is behind the end of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of an output's text, which counts in characters."""
+    """Offsets and sizes are in characters."""
 
     text: str
     offset: int
@@ -51,7 +38,6 @@ class Part:
 
     @property
     def next_offset(self) -> int | None:
-        """Where the next part begins; None after the last one."""
         return self.end if self.end < self.total else None
 
     @property
@@ -60,7 +46,7 @@ class Part:
 
 
 def write_output(output: Any) -> str:
-    # Without indentation, which costs a model tokens and, of large outputs, us seconds.
+    # Indentation costs models tokens, and takes seconds for large outputs.
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
 
@@ -69,7 +55,7 @@ def fits_inline(text: str) -> bool:
 
 
 def take_part(text: str, *, offset: int = 0) -> Part:
-    """As much as one answer carries. Raises NoSuchPart for an offset behind the end."""
+    """As much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"There is nothing at {offset:,}: the output has {len(text):,} characters.")
     return Part(text[offset : offset + settings.CATALOGUE["inline_result_characters"]], offset, len(text))
@@ -80,22 +66,17 @@ def media_type(output: Any) -> str:
 
 
 def result_address(execution: Execution, *, offset: int = 0) -> str:
-    """The resource that holds the output, or its part from `offset` on."""
     return f"execution://{execution.pk}/result" + (f"?offset={offset}" if offset else "")
 
 
 def promises_output(workflow: Workflow) -> bool:
-    """Whether the workflow's tool has an output schema. Only synchronous ones can: others may answer with a
-    handle, which breaks it."""
+    """Whether its tool has an output schema: not if it may answer with a handle, which would break it."""
     is_synchronous = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     return is_synchronous and workflow.promised_output_schema is not None
 
 
 def has_structure(execution: Execution) -> bool:
-    """Whether the output is data, and not just what engines that answer with blocks repeat of their texts.
-
-    Only where the workflow promises an output can such a text be meant as one.
-    """
+    """Whether the output is data, not a copy of the content blocks: text is only with an output schema."""
     output, workflow = execution.payload.output, execution.workflow
     if execution.payload.content is None or (output is not None and not isinstance(output, str)):
         return True
@@ -103,7 +84,7 @@ def has_structure(execution: Execution) -> bool:
 
 
 def why_no_output(execution: Execution) -> str:
-    """Why a completed run has nothing to show; empty where it has something."""
+    """Why a completed run has no output to show; empty if it has one."""
     if execution.payload_pruned_at is not None:
         return (
             f"The run completed, but its output is kept no longer: the retention removed it on "
@@ -116,23 +97,23 @@ def why_no_output(execution: Execution) -> str:
 
 
 def what_was_cut(execution: Execution) -> str:
-    """In a sentence, what of a result was too large to keep; empty where all of it is there."""
+    """A sentence on what was too large to keep; empty if nothing was."""
     if not execution.payload.cut:
         return ""
-    told = {"output": "structured content", "content": "content blocks"}
+    names = {"output": "structured content", "content": "content blocks"}
     cut = {entry["payload"]: entry["bytes"] for entry in execution.payload.cut}
-    lost = [f"{words} ({cut[name]:,} bytes)" for name, words in told.items() if name in cut]
+    lost = [f"{words} ({cut[name]:,} bytes)" for name, words in names.items() if name in cut]
     return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""
 
 
-Pictured = ImageContent | AudioContent
+Pictured = types.ImageContent | types.AudioContent
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
-"""The protocol versions that brought a type of block; clients of older ones refuse a whole result for it."""
+"""Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
 OLDEST_VERSION = "2024-11-05"
 DISPENSABLE = ("annotations", "_meta")
-"""A block is shown without them rather than not at all."""
+"""A block is shown without them if they are invalid."""
 SHOWN_NAME = 200
-BLOCKS: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
+BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 
 
 class Block:
@@ -143,21 +124,19 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """As the engine calls its type."""
         return str(self.raw.get("type"))[:SHOWN_NAME]
 
     @property
-    def model(self) -> ContentBlock | None:
-        """As MCP has it; None for what no client could read."""
+    def model(self) -> types.ContentBlock | None:
+        """None if it is not valid MCP."""
         return self._read[0]
 
     @property
     def data(self) -> bytes | None:
-        """What of it is no text."""
         return self._read[1]
 
     @cached_property
-    def _read(self) -> tuple[ContentBlock | None, bytes | None]:
+    def _read(self) -> tuple[types.ContentBlock | None, bytes | None]:
         without = {name: value for name, value in self.raw.items() if name not in DISPENSABLE}
         for raw in (self.raw, without):
             try:
@@ -180,7 +159,7 @@ class Block:
 
     @cached_property
     def characters(self) -> int:
-        """Of its text, and of everything else but its data."""
+        """Of everything but its data."""
         text = self.text or ""
         if self.raw.keys() == {"type", "text"}:
             return len(text)
@@ -188,26 +167,21 @@ class Block:
 
     @property
     def mime_type(self) -> str:
-        """Empty where the engine does not tell."""
-        held = self.model.resource if isinstance(self.model, EmbeddedResource) else self.model
+        held = self.model.resource if isinstance(self.model, types.EmbeddedResource) else self.model
         return (getattr(held, "mime_type", None) or "")[:SHOWN_NAME]
 
     @property
     def words(self) -> str:
-        """Its text, or what it is and where."""
+        """Its text, or a description with its address."""
         if self.text is not None:
             return self.text
         if self.model is None:
             return f"[Content of the type {self.kind!r}, which no client could show: {self.address}]"
         return f"[{describe(self.model)}: {self.address}]" if self.size else f"[{describe(self.model)}]"
 
-    def is_known_to(self, protocol_version: str) -> bool:
-        first = FIRST_VERSIONS.get(self.kind, OLDEST_VERSION)
-        return self.model is not None and is_version_at_least(protocol_version, first)
-
 
 def blocks_of(execution: Execution) -> list[Block]:
-    """The blocks that the record has; none for engines that answer with JSON."""
+    """Empty for engines that answer with JSON."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
     return [
         Block(raw, number=number, address=content_address(execution, number))
@@ -216,33 +190,32 @@ def blocks_of(execution: Execution) -> list[Block]:
 
 
 def content_address(execution: Execution, number: int, *, offset: int = 0) -> str:
-    """The resource that holds one block, or its part from `offset` on."""
     return f"{result_address(execution)}/content/{number}" + (f"?offset={offset}" if offset else "")
 
 
-def text_of(block: ContentBlock) -> str | None:
-    if isinstance(block, EmbeddedResource):
-        return block.resource.text if isinstance(block.resource, TextResourceContents) else None
-    return block.text if isinstance(block, TextContent) else None
+def text_of(block: types.ContentBlock) -> str | None:
+    if isinstance(block, types.EmbeddedResource):
+        return block.resource.text if isinstance(block.resource, types.TextResourceContents) else None
+    return block.text if isinstance(block, types.TextContent) else None
 
 
-def is_note(block: ContentBlock) -> bool:
-    """Whether it is a text of ours that tells of the result and is no part of it."""
+def is_note(block: types.ContentBlock) -> bool:
+    """Whether it is a note about the result, added by the product."""
     return bool((block.meta or {}).get(NOTE))
 
 
-def encoded_data(block: ContentBlock) -> str | None:
-    """What of it is bytes, in base64."""
-    if isinstance(block, EmbeddedResource):
-        return block.resource.blob if isinstance(block.resource, BlobResourceContents) else None
+def encoded_data(block: types.ContentBlock) -> str | None:
+    """Base64."""
+    if isinstance(block, types.EmbeddedResource):
+        return block.resource.blob if isinstance(block.resource, types.BlobResourceContents) else None
     return block.data if isinstance(block, Pictured) else None
 
 
-def describe(block: ContentBlock) -> str:
-    """What a block is that is no text, in a few words."""
-    if isinstance(block, ResourceLink):
+def describe(block: types.ContentBlock) -> str:
+    """A block that is not text, in a few words."""
+    if isinstance(block, types.ResourceLink):
         return f"Link to {(block.title or block.name)[:SHOWN_NAME]}: {block.uri[:SHOWN_NAME]}"
-    held = block.resource if isinstance(block, EmbeddedResource) else block
+    held = block.resource if isinstance(block, types.EmbeddedResource) else block
     kind = (getattr(held, "mime_type", None) or block.type)[:SHOWN_NAME]
     return f"{kind}, {len(decode_base64(encoded_data(block) or '') or b''):,} bytes"
 
@@ -256,7 +229,7 @@ def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
 
 MOST_BLOCKS = 500
 MOST_STAND_INS = 20
-"""Blocks that are too large and are told of one by one."""
+"""Blocks that are too large, each replaced by its beginning or address."""
 
 
 @dataclass
@@ -273,14 +246,11 @@ class Room:
 
     @classmethod
     def boundless(cls) -> "Room":
-        """For terminals, and the files behind them."""
+        """For terminals and pipes."""
         return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-        """The blocks in their order, each with whether there is room for all of it.
-
-        It ends before the blocks do where there is none left even to tell of them.
-        """
+        """The blocks, each with whether it fits; ends early if not even a stand-in fits."""
         for block in blocks:
             fits = block.characters <= self.characters and block.size <= self.bytes
             if not self.blocks or not (fits or self.stand_ins):
@@ -296,26 +266,26 @@ class Room:
 
 def show_blocks(
     execution: Execution, blocks: list[Block], *, protocol_version: str, room: Room
-) -> list[ContentBlock]:
-    """The blocks as they came. Those that are too large, or that this version's clients do not know, are told
-    of in words, with where they are."""
-    shown: list[ContentBlock] = []
-    told = 0
+) -> list[types.ContentBlock]:
+    """Unchanged; too large ones, and those unknown to this version, as text with their address."""
+    shown: list[types.ContentBlock] = []
+    count = 0
     for block, fits in room.share_out(blocks):
-        told += 1
-        if block.model is None or not block.is_known_to(protocol_version):
-            shown.append(TextContent(text=block.words))
+        count += 1
+        first = FIRST_VERSIONS.get(block.kind, OLDEST_VERSION)
+        if block.model is None or not is_version_at_least(protocol_version, first):
+            shown.append(types.TextContent(text=block.words))
         elif fits:
             shown.append(block.model)
         else:
             shown += _stand_in(execution, block, protocol_version)
-    if told < len(blocks):
-        shown.append(TextContent(text=_left_out(execution, blocks[told:])))
+    if count < len(blocks):
+        shown.append(types.TextContent(text=_left_out(execution, blocks[count:])))
     return shown
 
 
 def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
-    """The same for documents: texts as far as there is room, of other blocks what they are and where."""
+    """As `show_blocks`, for JSON: text as far as it fits, type and address of other blocks."""
     room = Room.usual()
     room.bytes = sys.maxsize
     outlines = [_outline(execution, block, fits) for block, fits in room.share_out(blocks)]
@@ -326,7 +296,7 @@ def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
 
 
 def rest_of_block(execution: Execution, number: int, offset: int = 0) -> dict[str, Any]:
-    """The arguments of `get_execution_status` for a block, or its text from `offset` on."""
+    """Arguments of `get_execution_status`."""
     arguments = {"execution_id": str(execution.pk), "content_block": number}
     return arguments | {"output_offset": offset} if offset else arguments
 
@@ -350,23 +320,23 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
     }
 
 
-def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[ContentBlock]:
-    """For a block that is too large: how much it is, how it begins and where it is."""
+def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
+    """Size, beginning and address of a block that is too large."""
     if block.text is None:
-        yield TextContent(text=f"Too large to be shown here: {block.words}")
+        yield types.TextContent(text=f"Too large to be shown here: {block.words}")
     else:
         rest = json.dumps(rest_of_block(execution, block.number, BEGINNING))
-        yield TextContent(
+        yield types.TextContent(
             text=f"This part of the result has {len(block.text):,} characters, too many to show at once; its "
             f"first {BEGINNING:,} follow. For the rest call get_execution_status with {rest}, or read the "
             f"resource {block.address}.\n\n{block.text[:BEGINNING]}"
         )
     if is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
-        yield ResourceLink(
+        yield types.ResourceLink(
             uri=block.address,
             name=f"{execution.tool_name}_content_{block.number}",
             title=f"Part {block.number} of the result of {execution.tool_name}",
-            description="The whole of it. Large ones are read in parts; each tells the address of the next.",
+            description="The whole of it. Large ones are read in parts; each has the address of the next.",
             mime_type=block.mime_type or None,
             size=block.size or len((block.text or "").encode()),
         )

@@ -1,4 +1,4 @@
-"""What a request says of its client and of itself, beside what it asks for."""
+"""Metadata of MCP requests: `_meta` keys, client capabilities, cursors."""
 
 import base64
 import binascii
@@ -18,15 +18,15 @@ TASKS = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_KEY = "workflow-catalogue/idempotency-key"
 FRESH = "workflow-catalogue/fresh"
 CACHED_AT = "workflow-catalogue/cached-at"
-"""In `_meta` of a result from the result cache: when the run ended that had it."""
+"""In `_meta` of a cached result: when its run ended."""
 REATTACHED = "workflow-catalogue/reattached-to"
-"""In `_meta` of a result of a run that an earlier, identical call began: when that call came."""
+"""In `_meta` of the result of a run that an earlier, identical call started: when that call came."""
 RENAMED_TO = "workflow-catalogue/renamed-to"
-"""In `_meta` of a result of a call by a former name: what the tool is called now."""
+"""In `_meta` of the result of a call by a former name: the present name."""
 NOTE = "workflow-catalogue/note"
-"""In `_meta` of a text that tells of the result and is no part of it: true."""
+"""In `_meta` of a text about the result that is not part of it: true."""
 EXECUTION_ID = "workflow-catalogue/execution-id"
-"""In `_meta` of every result that comes of a run."""
+"""In `_meta` of every result of a run."""
 KEPT_CHARACTERS = 100
 UNNAMED = "mcp"
 """The name of all clients on the Python SDK that were given none of their own."""
@@ -36,7 +36,7 @@ UNNAMED_SESSION = "unnamed-"
 
 
 def is_modern(context: Context) -> bool:
-    """Whether the request is of the era without a handshake."""
+    """Whether its protocol version has no handshake."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
@@ -65,7 +65,7 @@ def wants_progress(context: Context) -> bool:
 
 
 def idempotency_key(context: Context) -> str:
-    """The caller's own name for its call; empty where it gave none. What is no text at all is malformed."""
+    """Empty if the client sent none. Raises MCPError for a malformed one."""
     key: Any = (context.meta or {}).get(IDEMPOTENCY_KEY)
     if key is None:
         return ""
@@ -102,7 +102,7 @@ def make_cursor(last: str) -> str:
 
 
 def read_cursor(cursor: str) -> str:
-    """The name that the cursor was made from. Raises MCPError for one that we cannot have made."""
+    """The name that the cursor was made from. Raises MCPError."""
     try:
         if not 0 < len(cursor) <= LONGEST_CURSOR:
             raise ValueError
@@ -116,10 +116,8 @@ def read_cursor(cursor: str) -> str:
 
 
 def page_bounds(names: Sequence[str], cursor: str | None, size: int) -> tuple[int, int, str | None]:
-    """Where the page begins and ends in the sorted names, and the cursor of the next one, if there is one.
-
-    An item that came or went since the last page moves nothing else. Raises MCPError.
-    """
+    """Begin, end and next cursor of a page of sorted names. Raises MCPError."""
+    # Cursors name the last item, so that added and removed items do not shift pages.
     begin = 0 if cursor is None else bisect_right(names, read_cursor(cursor))
     end = min(begin + size, len(names))
     return begin, end, make_cursor(names[end - 1]) if end < len(names) else None

@@ -1,5 +1,3 @@
-"""Who may knock at the MCP door, and at REST."""
-
 from typing import ClassVar
 
 from django.conf import settings
@@ -99,12 +97,12 @@ class AccessToken(Recorded):
 
     @property
     def granted(self) -> frozenset[str]:
-        """Its scopes, and those that they include: `catalogue:admin` allows everything."""
+        """Includes implied scopes: `catalogue:admin` allows everything."""
         return frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
 
     @property
     def learned_wait_seconds(self) -> int | None:
-        """An inline wait that its clients survive; None: none was seen to give up."""
+        """An inline wait that its clients survive; None if none was seen to give up."""
         patience = self.patience_seconds
         return None if patience is None else patience - max(patience // MARGIN_OF_PATIENCE, 1)
 
@@ -112,19 +110,17 @@ class AccessToken(Recorded):
         return scope in self.granted
 
     def revoke(self) -> None:
-        """Takes effect within a second."""
         self.revoked_at = timezone.now()
         self.save(update_fields=["revoked_at"])
 
 
 class FailureCount(models.Model):
-    """How often one caller failed to sign in or to show a good token, since a while ago."""
+    """Failed attempts of one caller within one window."""
 
     key = models.CharField(max_length=64, primary_key=True)
-    """A digest of what is limited and who the caller is."""
+    """A digest of the limit and the caller."""
     failures = models.PositiveIntegerField(default=0)
     ends_at = models.DateTimeField(db_index=True)
-    """When the caller begins at zero again."""
 
     def __str__(self) -> str:
         return self.key

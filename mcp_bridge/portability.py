@@ -1,4 +1,4 @@
-"""The portable mode of a toolset: tools as every model provider takes them, and calls read back."""
+"""The portable mode of toolsets: tools that every model provider accepts, and their calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,15 +7,8 @@ from typing import Any
 
 from mcp_types import Tool
 
+from catalogue import exposure
 from catalogue.database import run_in_database
-from catalogue.exposure import (
-    ExposedCatalogue,
-    ExposedToolset,
-    current_catalogue,
-    find_named,
-    fresh_catalogue,
-    shown_by,
-)
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
@@ -29,15 +22,13 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class PortableView:
-    """What callers who come through a portable toolset see, and what they mean."""
-
-    entry: ExposedToolset
+    entry: exposure.ExposedToolset
 
     def shown_name(self, name: str) -> str:
         return self.entry.aliases.get(name, name)
 
     def meant_name(self, called: str) -> str:
-        """The tool that a caller means; those who know its own name may use it."""
+        """The tool's own name; callers may use that, too."""
         return called if called in self.entry.workflows else self._names.get(called, called)
 
     @cached_property
@@ -45,7 +36,7 @@ class PortableView:
         return {alias: name for name, alias in self.entry.aliases.items()}
 
     def show(self, tool: Tool) -> Tool:
-        """Without the output schema: its keys are those of the result, which stays as it is."""
+        """Without the output schema, whose keys are those of the unchanged result."""
         shown = {
             "name": self.shown_name(tool.name),
             "input_schema": make_portable(tool.input_schema).schema,
@@ -54,7 +45,7 @@ class PortableView:
         return tool.model_copy(update=shown)
 
     def read(self, called: str, schema: Mapping[str, Any] | None, arguments: Arguments) -> Arguments:
-        """The arguments by their own names. Raises InvalidArguments for texts that should be JSON."""
+        """The arguments by their own names. Raises InvalidArguments for texts that are not JSON."""
         if schema is None:
             return arguments
         read = make_portable(dict(schema)).read(arguments)
@@ -64,7 +55,7 @@ class PortableView:
         return read.arguments
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
-        workflow = find_named(self.entry.workflows, name)
+        workflow = exposure.find_named(self.entry.workflows, name)
         return None if workflow is None else workflow.offered_input_schema
 
     def tell_invalid(
@@ -86,28 +77,27 @@ class PortableView:
         return UnknownTool(called, renamed=renamed, similar=find_similar_names(called, shown))
 
 
-def portable_view(catalogue: ExposedCatalogue, toolset: str | None) -> PortableView | None:
-    """None where tools are shown as they are."""
+def portable_view(catalogue: exposure.ExposedCatalogue, toolset: str | None) -> PortableView | None:
+    """None unless the toolset is portable."""
     entry = catalogue.toolsets.get(toolset or "")
     return PortableView(entry) if entry is not None and entry.toolset.portable else None
 
 
-def find_refused(toolset: Toolset, catalogue: ExposedCatalogue) -> dict[str, list[str]]:
-    """What some provider of models refuses of a toolset's tools, by name; nothing in portable mode."""
+def find_refused(toolset: Toolset, catalogue: exposure.ExposedCatalogue) -> dict[str, list[str]]:
+    """What some model provider refuses of a toolset's tools, by name; nothing in portable mode."""
     if toolset.portable:
         return {}
     limit = limit_for_tools(toolset.slug)
     refused = {
         name: find_refusals(name, workflow.offered_input_schema, limit=limit)
-        for name, workflow in shown_by(toolset, catalogue).items()
+        for name, workflow in exposure.shown_by(toolset, catalogue).items()
     }
     return {name: problems for name, problems in refused.items() if problems}
 
 
 async def find_portable_view(access: Access) -> PortableView | None:
-    """The same; may ask the database, though hardly ever."""
     if access.caller.toolset is None:
         return None
-    if (catalogue := fresh_catalogue()) is None:
-        catalogue = await run_in_database(current_catalogue)
+    if (catalogue := exposure.fresh_catalogue()) is None:
+        catalogue = await run_in_database(exposure.current_catalogue)
     return portable_view(catalogue, access.toolset)

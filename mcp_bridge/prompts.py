@@ -1,23 +1,13 @@
-"""Prompts: workflows that people start by a command of their client, where a curator offers them so."""
+"""Prompts: workflows that people start by a command of their client."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import mcp_types as types
 from django.conf import settings
 from mcp import MCPError
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    INVALID_PARAMS,
-    GetPromptRequestParams,
-    GetPromptResult,
-    ListPromptsResult,
-    PaginatedRequestParams,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-    TextContent,
-)
 from pydantic_core import from_json
 
 from catalogue.database import run_in_database
@@ -34,30 +24,23 @@ from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
-"""Types of arguments whose text is the value itself; that of others is JSON."""
+"""Types whose text is the value itself; other arguments are JSON."""
 
 
-class PromptMethods:
-    """The handlers, for callers that the transport has let in."""
+def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
+    async def list_prompts(context: Context, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+        return await run_in_database(_list, access_of(context), params.cursor)
 
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+    async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        return await run_in_database(_get, access_of(context), params.name, params.arguments or {})
 
-    def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("prompts/list", PaginatedRequestParams, self.list_prompts)
-        server.add_request_handler("prompts/get", GetPromptRequestParams, self.get_prompt)
-
-    async def list_prompts(self, context: Context, params: PaginatedRequestParams) -> ListPromptsResult:
-        return await run_in_database(_list, self._access_of(context), params.cursor)
-
-    async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        return await run_in_database(_get, self._access_of(context), params.name, params.arguments or {})
+    server.add_request_handler("prompts/list", types.PaginatedRequestParams, list_prompts)
+    server.add_request_handler("prompts/get", types.GetPromptRequestParams, get_prompt)
 
 
 def offered_workflows(
     catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
 ) -> Workflows:
-    """Those that are prompts for such a caller: whoever may not run them has no use for any."""
     if Scope.RUN not in scopes:
         return {}
     seen = catalogue.seen_through(toolset)
@@ -68,17 +51,19 @@ def find_offered(access: Access, name: str) -> Workflow:
     """Raises MCPError."""
     if not access.allows(Scope.RUN):
         raise MCPError(
-            INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
+            types.INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
         )
     offered = offered_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
     if (workflow := find_named(offered, name)) is None:
-        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are.")
+        raise MCPError(
+            types.INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are."
+        )
     return workflow
 
 
-def workflow_prompt(workflow: Workflow) -> Prompt:
+def workflow_prompt(workflow: Workflow) -> types.Prompt:
     inputs = describe_inputs(workflow.offered_input_schema)
-    return Prompt(
+    return types.Prompt(
         name=workflow.tool_name,
         title=workflow.title,
         description=workflow.shown_description or None,
@@ -88,7 +73,7 @@ def workflow_prompt(workflow: Workflow) -> Prompt:
 
 
 def values_of_argument(workflow: Workflow, name: str) -> list[str]:
-    """What the argument can be, as a person would write it, where the schema counts it up."""
+    """Possible values as a person would write them, if the schema lists them."""
     root = workflow.offered_input_schema
     properties = root.get("properties")
     place = Place(properties.get(name) if isinstance(properties, dict) else None, root)
@@ -102,20 +87,20 @@ def values_of_argument(workflow: Workflow, name: str) -> list[str]:
     return []
 
 
-def _list(access: Access, cursor: str | None) -> ListPromptsResult:
+def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     catalogue = current_catalogue()
     offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
     names = list(offered)
     begin, end, following = page_bounds(names, cursor, settings.CATALOGUE["page_size"])
     page = [offered[name] for name in names[begin:end]]
-    return ListPromptsResult(
+    return types.ListPromptsResult(
         prompts=[prompt for _, prompt in make_of_each(workflow_prompt, page, catalogue)],
         next_cursor=following,
         ttl_ms=round(settings.CATALOGUE["list_ttl"] * 1000),
     )
 
 
-def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResult:
+def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetPromptResult:
     """Raises MCPError."""
     workflow = find_offered(access, name)
     arguments = _read_arguments(workflow, written)
@@ -125,46 +110,45 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> GetPromptResu
     if portable is not None:
         arguments = make_portable(workflow.offered_input_schema).plan.write(arguments)
     message = _ask_to_run(workflow, shown, arguments, has_own_tool=workflow.tool_name in tools)
-    return GetPromptResult(
+    return types.GetPromptResult(
         description=workflow.shown_description or None,
-        messages=[PromptMessage(role="user", content=TextContent(text=message))],
+        messages=[types.PromptMessage(role="user", content=types.TextContent(text=message))],
     )
 
 
-def _argument(name: str, told: Mapping[str, Any]) -> PromptArgument:
-    """Clients show one field of text for each, so that other types are told in the description."""
-    kind = told["type"]
+def _argument(name: str, described: Mapping[str, Any]) -> types.PromptArgument:
+    """Clients show a text field for each, so the description has the type."""
+    kind = described["type"]
     sort = "" if kind in WRITTEN_AS_THEY_ARE else f"({'JSON ' if kind in ('object', 'array') else ''}{kind})"
-    description = " ".join(part for part in (told["description"], sort) if part)
-    return PromptArgument(name=name, description=description or None, required=told["required"])
+    description = " ".join(part for part in (described["description"], sort) if part)
+    return types.PromptArgument(name=name, description=description or None, required=described["required"])
 
 
 def _in_order(workflow: Workflow, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What has to be given first, otherwise as the engine has it."""
+    """Required ones first, else in the engine's order."""
     properties = workflow.offered_input_schema.get("properties")
     order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
     return sorted(inputs, key=lambda name: (not inputs[name]["required"], order.get(name, len(order))))
 
 
 def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str, Any]:
-    """The values that are meant. An optional field left empty is left out, as forms cannot leave it out.
-
-    Raises MCPError that names each argument which is missing or does not fit.
-    """
+    """Without empty optional ones: forms cannot omit a field. Raises MCPError that names all problems."""
     inputs = describe_inputs(workflow.offered_input_schema)
     arguments: dict[str, Any] = {}
     for name, text in written.items():
-        told = inputs.get(name, {"type": "any", "required": False})
-        if text or told["required"]:
-            arguments[name] = _read(text, told["type"])
+        described = inputs.get(name, {"type": "any", "required": False})
+        if text or described["required"]:
+            arguments[name] = _read(text, described["type"])
     if problems := find_argument_problems(workflow.offered_input_schema, arguments):
         listed = "\n".join(f"- {problem}" for problem in problems)
-        raise MCPError(INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}")
+        raise MCPError(
+            types.INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}"
+        )
     return arguments
 
 
 def _read(text: str, kind: str) -> Any:
-    """The text itself where it can be meant, or where it is not JSON: the schema will have its say."""
+    """The text itself if the type allows it or it is not JSON, which the schema then rejects."""
     if WRITTEN_AS_THEY_ARE & set(kind.split(" or ")):
         return text
     try:
@@ -178,7 +162,6 @@ def _written(value: Any) -> str:
 
 
 def _ask_to_run(workflow: Workflow, name: str, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:
-    """Toolsets in compact mode have no tool for it."""
     tool, sent = (
         (name, arguments) if has_own_tool else ("execute_workflow", {"name": name, "arguments": arguments})
     )

@@ -1,5 +1,3 @@
-"""Toolsets and tokens at the REST door."""
-
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
@@ -22,15 +20,7 @@ from catalogue.history import changed_fields
 from catalogue.models import Toolset, Workflow
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.permissions import Access
-from catalogue.rest.base import (
-    NOT_VALID,
-    Problem,
-    ProblemSerializer,
-    Refusal,
-    StableOrdering,
-    StrictBooleanFilter,
-    StrictSerializer,
-)
+from catalogue.rest import base
 from catalogue.rest.filters import RuleSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
@@ -77,20 +67,9 @@ class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
     class Meta:
         model = Toolset
         fields: tuple[str, ...] = (
-            "slug",
-            "title",
-            "description",
-            "enabled",
-            "mode",
-            "portable",
-            "token_budget",
-            "inline_wait_seconds",
-            "url",
-            "workflow_count",
-            "cost",
-            "created_at",
-            "updated_at",
-        )
+            "slug", "title", "description", "enabled", "mode", "portable", "token_budget",
+            "inline_wait_seconds", "url", "workflow_count", "cost", "created_at", "updated_at",
+        )  # fmt: skip
         read_only_fields = fields
 
     def get_url(self, toolset: Toolset) -> str:
@@ -130,7 +109,7 @@ class ToolsetDetailSerializer(ToolsetSerializer):
         return find_refused(toolset, self.context["catalogue"])
 
 
-class ToolsetChangeSerializer(StrictSerializer):
+class ToolsetChangeSerializer(base.StrictSerializer):
     """What may change of a toolset; `picked` and `rules` are each replaced as a whole.
 
     Its fields may be missing, instead of the whole being partial: that would hold for those of the rules too.
@@ -216,9 +195,9 @@ NEW_TOOLSET = {
 
 
 class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
-    enabled = StrictBooleanFilter()
+    enabled = base.StrictBooleanFilter()
     mode = django_filters.ChoiceFilter(choices=Toolset.Mode.choices)
-    ordering = StableOrdering(fields=["slug", "created_at", "updated_at"])
+    ordering = base.StableOrdering(fields=["slug", "created_at", "updated_at"])
 
 
 @extend_schema_view(
@@ -266,7 +245,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     def create(self, request: Request) -> Response:
         asked = NewToolsetSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED, told="Added.")
+        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED, change="Added.")
 
     @extend_schema(
         summary="Change a toolset",
@@ -279,15 +258,15 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         toolset = self.get_object()
         asked = ToolsetChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        told = changed_fields(asked.validated_data)
-        return self._written(toolset, asked.validated_data, status.HTTP_200_OK, told=told)
+        change = changed_fields(asked.validated_data)
+        return self._written(toolset, asked.validated_data, status.HTTP_200_OK, change=change)
 
     @extend_schema(
         summary="Delete a toolset",
         description="Its address is gone at once; the workflows stay.",
         responses={
             204: None,
-            409: OpenApiResponse(ProblemSerializer, "Tokens are bound to it. Nothing was changed."),
+            409: OpenApiResponse(base.ProblemSerializer, "Tokens are bound to it. Nothing was changed."),
         },
     )
     @transaction.atomic
@@ -297,28 +276,28 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         try:
             delete_toolset(toolset)
         except ToolsetInUse as error:
-            raise Refusal(status.HTTP_409_CONFLICT, str(error), kind="configuration") from None
+            raise base.Refusal(status.HTTP_409_CONFLICT, str(error), kind="configuration") from None
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @transaction.atomic
-    def _written(self, toolset: Toolset, asked: dict[str, Any], code: int, *, told: str) -> Response:
+    def _written(self, toolset: Toolset, asked: dict[str, Any], code: int, *, change: str) -> Response:
         try:
             written = write_toolset(toolset, **asked)
         except UnknownPicks as unknown:
             problems = [
-                Problem(f"/picked/{asked['picked'].index(name)}", f"No such workflow: {name}")
+                base.Problem(f"/picked/{asked['picked'].index(name)}", f"No such workflow: {name}")
                 for name in unknown.names
             ]
-            raise Refusal(400, NOT_VALID, kind="validation", errors=problems) from None
-        self.record(told, written)
+            raise base.Refusal(400, base.NOT_VALID, kind="validation", errors=problems) from None
+        self.record(change, written)
         shown = self.get_serializer(self.get_queryset().get(pk=written.pk))
         return Response(shown.data, code)
 
 
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
-    usable = StrictBooleanFilter(method="by_use", label="Whether it is neither revoked nor expired.")
+    usable = base.StrictBooleanFilter(method="by_use", label="Whether it is neither revoked nor expired.")
     toolset = django_filters.CharFilter(field_name="toolset__slug", label="The slug that bounds it.")
-    ordering = StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
+    ordering = base.StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
 
     def by_use(self, tokens: QuerySet[AccessToken], name: str, wanted: bool) -> QuerySet[AccessToken]:
         usable = AccessToken.objects.usable().values("pk")

@@ -1,4 +1,4 @@
-"""A run as a document: how it does and what came of it, within bounds."""
+"""Executions as JSON and as results of tool calls, within the limits of a model's context."""
 
 import json
 from datetime import datetime
@@ -11,64 +11,42 @@ from catalogue.schemas import find_argument_problems
 from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
-from mcp_bridge.content import (
-    BEGINNING,
-    FIRST_VERSIONS,
-    Block,
-    Room,
-    blocks_of,
-    fits_inline,
-    has_structure,
-    media_type,
-    outline_blocks,
-    promises_output,
-    result_address,
-    show_blocks,
-    what_was_cut,
-    why_no_output,
-    write_output,
-)
+from mcp_bridge import content
 from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED, RENAMED_TO
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
-    """As `describe_execution` does, with the content blocks of engines that answer with such.
-
-    Of a large output only the beginning, the size and where the rest is.
-    """
+    """As `describe_execution`, with content blocks; of a large output beginning, size and address."""
     described = describe_execution(execution)
     if execution.state not in (State.COMPLETED, State.FAILED):
         return described
-    if missing := what_was_cut(execution):
+    if missing := content.what_was_cut(execution):
         described["note"] = missing
-    blocks = blocks_of(execution)
+    blocks = content.blocks_of(execution)
     if blocks and not _says_the_same(blocks, execution.payload.output):
-        described |= outline_blocks(execution, blocks)
-        if not has_structure(execution):
+        described |= content.outline_blocks(execution, blocks)
+        if not content.has_structure(execution):
             described.pop("output", None)
-    if "output" not in described or fits_inline(text := write_output(described["output"])):
+    if "output" not in described or content.fits_inline(text := content.write_output(described["output"])):
         return described
     del described["output"]
     return described | {
-        "output_beginning": text[:BEGINNING],
+        "output_beginning": text[: content.BEGINNING],
         "output_characters": len(text),
-        "output_resource": result_address(execution),
+        "output_resource": content.result_address(execution),
     }
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
-    """All that is text of a completed run's result, and its media type.
-
-    That is the output, and for engines that gave nothing but content blocks these in words.
-    """
-    if not has_structure(execution):
-        return "\n\n".join(block.words for block in blocks_of(execution)), "text/plain"
+    """A completed run's output, or its content blocks as text, and the media type."""
+    if not content.has_structure(execution):
+        return "\n\n".join(block.words for block in content.blocks_of(execution)), "text/plain"
     output = execution.payload.output
-    return write_output(output), media_type(output)
+    return content.write_output(output), content.media_type(output)
 
 
-def _says_the_same(blocks: list[Block], output: Any) -> bool:
-    """Whether the blocks are nothing but the output as text, as servers are advised to send it."""
+def _says_the_same(blocks: list[content.Block], output: Any) -> bool:
+    """Whether the only block is the output as text, as MCP advises servers to send it."""
     if output is None or len(blocks) != 1 or blocks[0].text is None:
         return False
     if blocks[0].text == output:
@@ -80,9 +58,9 @@ def _says_the_same(blocks: list[Block], output: Any) -> bool:
 
 
 ToolAnswer = CallToolResult | dict[str, Any]
-"""A tool's result, or the task that stands for it."""
+"""A result or a task."""
 PROPOSED_WAIT_SECONDS = 25
-"""For `get_execution_status`; the clients with the least patience by default that get so far wait for 30."""
+"""For `get_execution_status`; the least patient of the common clients wait for 30 s."""
 
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
@@ -92,7 +70,7 @@ def text_result(text: str, *, structured: Any = None, is_error: bool = False) ->
 
 
 def document_result(document: dict[str, Any]) -> CallToolResult:
-    return text_result(write_output(document), structured=document)
+    return text_result(content.write_output(document), structured=document)
 
 
 def execution_result(
@@ -102,11 +80,7 @@ def execution_result(
     may_be_large: bool = False,
     patience: int | None = None,
 ) -> CallToolResult:
-    """The workflow's output; or what went wrong and what to do; or how to ask for a run that goes on.
-
-    Of an output that would flood a model's context only its beginning, unless it `may_be_large`.
-    `patience`: see `next_step`.
-    """
+    """The output, the error with advice, or the handle of an unfinished run. `patience`: see `next_step`."""
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
     elif execution.is_settled:
@@ -125,15 +99,14 @@ def execution_result(
 
 
 def tell_renamed(result: CallToolResult, called: str, present: str) -> CallToolResult:
-    """For a call by a former name that still works."""
-    told = f"({called} is now called {present}; the former name will stop working.)"
-    result.content.append(TextContent(text=told, _meta={NOTE: True}))
+    note = f"({called} is now called {present}; the former name will stop working.)"
+    result.content.append(TextContent(text=note, _meta={NOTE: True}))
     result.meta = {**(result.meta or {}), RENAMED_TO: present}
     return result
 
 
 def _origin(execution: Execution) -> str:
-    """When it ran, for what did not run for this call."""
+    """For a result of a run that this call did not start."""
     if execution.cached_at is not None:
         return f"(From the result cache: the workflow ran before, until {_moment(execution.cached_at)}.)"
     ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
@@ -148,82 +121,83 @@ def _moment(time: datetime) -> str:
 
 
 def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
-    if problem := why_no_output(execution):
+    if problem := content.why_no_output(execution):
         return text_result(f"{problem} {_reference(execution)}", is_error=True)
-    text = write_output(execution.payload.output)
-    fits = may_be_large or fits_inline(text)
+    text = content.write_output(execution.payload.output)
+    fits = may_be_large or content.fits_inline(text)
     if execution.payload.content is not None:
-        content = _engine_blocks(execution, protocol_version, may_be_large)
+        shown = _engine_blocks(execution, protocol_version, may_be_large)
     elif fits:
-        content = [TextContent(text=text)]
+        shown = [TextContent(text=text)]
     else:
-        content = [TextContent(text=_beginning(execution, text)), *_links(execution, text, protocol_version)]
-    if missing := what_was_cut(execution):
-        content.append(TextContent(text=f"{missing} {_reference(execution)}"))
+        shown = [TextContent(text=_beginning(execution, text)), *_links(execution, text, protocol_version)]
+    if missing := content.what_was_cut(execution):
+        shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
-        return CallToolResult(content=_preceded(words, content, execution), is_error=True)
-    # Clients that validate demand structured content where the tool has an output schema, large or not.
-    shows = fits or (execution.workflow is not None and promises_output(execution.workflow))
+        return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
+    # Clients may require structured content if the tool has an output schema, however large.
+    shows = fits or (execution.workflow is not None and content.promises_output(execution.workflow))
     structured = _structured(execution, protocol_version) if shows else None
-    return CallToolResult(content=content, structured_content=structured)
+    return CallToolResult(content=shown, structured_content=structured)
 
 
 def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    room = Room.boundless() if may_be_large else Room.usual()
-    return show_blocks(execution, blocks_of(execution), protocol_version=protocol_version, room=room)
+    room = content.Room.boundless() if may_be_large else content.Room.usual()
+    return content.show_blocks(
+        execution, content.blocks_of(execution), protocol_version=protocol_version, room=room
+    )
 
 
-def _preceded(words: str, content: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
-    """The words first: apart from blocks that have to stay as they came, within a text of ours."""
-    first, *others = content or [TextContent(text="")]
+def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
+    """A block of its own before those of an engine, which stay unchanged; else part of the first text."""
+    first, *others = shown or [TextContent(text="")]
     if execution.payload.content is not None or not isinstance(first, TextContent):
-        return [TextContent(text=words), *content]
+        return [TextContent(text=words), *shown]
     return [TextContent(text=f"{words}\n\n{first.text}"), *others]
 
 
 def _broken_promise(execution: Execution) -> str:
-    """How the output breaks the schema that its workflow has; empty where it does not."""
+    """How the output violates its schema; empty if it does not."""
     promised = execution.workflow.promised_output_schema if execution.workflow else None
     if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
         return ""
-    if what_was_cut(execution):
+    if content.what_was_cut(execution):
         return "The run completed, but its output could not be kept whole."
-    if execution.payload.is_testimony:
+    if execution.payload.is_reported_by_hand:
         return "The run completed, but what its output schema promises is not known."
     broken = "\n".join(f"- {problem}" for problem in problems)
     return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
 
 
 def _beginning(execution: Execution, text: str) -> str:
-    """Of a large output, with what a model has to do for the rest."""
-    rest = {"execution_id": str(execution.pk), "output_offset": BEGINNING}
+    rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
     return (
-        f"The output has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} "
+        f"The output has {len(text):,} characters, too many to show at once; its first {content.BEGINNING:,} "
         f"follow. For the rest call get_execution_status with {json.dumps(rest)}, or read the resource "
-        f"{result_address(execution)}.\n\n{text[:BEGINNING]}"
+        f"{content.result_address(execution)}.\n\n{text[: content.BEGINNING]}"
     )
 
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
-    """For clients; older ones know no such block and would refuse the whole result."""
-    if not is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
+    """Empty for older clients, which would refuse the whole result."""
+    if not is_version_at_least(protocol_version, content.FIRST_VERSIONS["resource_link"]):
         return []
     return [
         ResourceLink(
-            uri=result_address(execution),
+            uri=content.result_address(execution),
             name=f"{execution.tool_name}_result",
             title=f"Result of {execution.tool_name}",
             description="The whole output. Large ones are read in parts; each tells the address of the next.",
-            mime_type=media_type(execution.payload.output),
+            mime_type=content.media_type(execution.payload.output),
             size=len(text.encode()),
         )
     ]
 
 
 def _structured(execution: Execution, protocol_version: str) -> Any:
-    """None where the engine gave nothing but blocks."""
+    """None if the engine sent only content blocks."""
     output = execution.payload.output
-    if not has_structure(execution):
+    if not content.has_structure(execution):
         return None
     # Handshake versions allow only an object as structured content.
     fits = isinstance(output, dict) or protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -231,37 +205,33 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
-    """What the engine said of it in blocks of its own comes as it came; then our part."""
+    """The engine's content blocks unchanged, then our own text."""
     if execution.state != State.FAILED or not execution.payload.content:
         return text_result(_failure_text(execution, execution.error), is_error=True)
-    content = _engine_blocks(execution, protocol_version, may_be_large)
-    if missing := what_was_cut(execution):
-        content.append(TextContent(text=f"{missing} {_reference(execution)}"))
-    has_words = any(block.text for block in blocks_of(execution))
+    shown = _engine_blocks(execution, protocol_version, may_be_large)
+    if missing := content.what_was_cut(execution):
+        shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
+    has_words = any(block.text for block in content.blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
-    told = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
+    text = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
     structured = None if execution.payload.output is None else _structured(execution, protocol_version)
     return CallToolResult(
-        content=[*content, TextContent(text=told)], structured_content=structured, is_error=True
+        content=[*shown, TextContent(text=text)], structured_content=structured, is_error=True
     )
 
 
 def _failure_text(execution: Execution, why: str) -> str:
+    last = ""
+    if execution.state == State.TIMED_OUT and execution.progress_message:
+        last = f" Its last message: {_closed(execution.progress_message)}"
     return (
-        f"{execution.tool_name} {execution.get_state_display()}: {why}{_last_word(execution)}\n"
+        f"{execution.tool_name} {execution.get_state_display()}: {why}{last}\n"
         f"{_advice(execution)} {_reference(execution)}"
     )
 
 
-def _last_word(execution: Execution) -> str:
-    """What a run that took too long was waiting for, where it said so."""
-    if execution.state != State.TIMED_OUT or not execution.progress_message:
-        return ""
-    return f" The last that it told: {_closed(execution.progress_message)}"
-
-
 def _advice(execution: Execution) -> str:
-    """What to do about it, for a model that would otherwise just call again."""
+    """For models, which would otherwise just call again."""
     if execution.state == State.FAILED:
         return _advice_on_failure(execution)
     return {
@@ -293,20 +263,20 @@ def _advice_on_failure(execution: Execution) -> str:
 def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
     document = describe_execution(execution) | next_step(execution, patience=patience)
     asking = json.dumps(document["next"]["arguments"])
-    progress = "" if execution.told_progress is None else f", {execution.told_progress:g} % done"
-    doubt = f"{_closed(execution.doubt)} " if execution.doubt else ""
-    told = f": {execution.progress_message}" if execution.progress_message else ""
+    progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
+    problem = f"{_closed(execution.poll_problem)} " if execution.poll_problem else ""
+    message = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
-        f"{_closed(f'{execution.tool_name} is still {execution.told_state}{progress}{told}')} {doubt}"
+        f"{_closed(f'{execution.tool_name} is still {execution.state_label}{progress}{message}')} {problem}"
         "It goes on and its result is kept: do not start it again. "
         f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
-        "or tells how far it is."
+        "or reports how far it is."
     )
     return text_result(text, structured=document)
 
 
 def _closed(words: str) -> str:
-    """With a full stop, unless they have an end of their own."""
+    """With a full stop, unless they end with punctuation."""
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 

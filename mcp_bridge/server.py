@@ -1,5 +1,3 @@
-"""The MCP server: what it answers to each method. Transports are elsewhere."""
-
 import asyncio
 import contextlib
 import json
@@ -7,18 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
+import mcp_types as types
 from django.conf import settings
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CancelledNotificationParams,
-    PaginatedRequestParams,
-    ServerCapabilities,
-    SetLevelRequestParams,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_background_connectors, close_connectors
@@ -31,7 +22,7 @@ from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall
-from mcp_bridge.completions import CompletionMethod
+from mcp_bridge.completions import register_completions
 from mcp_bridge.declarations import (
     Context,
     describe_client,
@@ -42,10 +33,9 @@ from mcp_bridge.declarations import (
     wants_fresh,
     wants_progress,
 )
-from mcp_bridge.notifications.list_snapshots import ListSnapshots
-from mcp_bridge.notifications.notifier import OpenStreams
+from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
-from mcp_bridge.prompts import PromptMethods
+from mcp_bridge.prompts import register_prompts
 from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
@@ -55,10 +45,7 @@ from mcp_bridge.toolset_costs import BudgetWatch
 
 
 class CatalogueServer(Server[None]):
-    """The server of one transport; `local_access` is the caller where requests carry none (stdio).
-
-    `worker` ends with it.
-    """
+    """`local_access`: the caller of requests without credentials (stdio). `worker` ends with the server."""
 
     def __init__(self, *, local_access: Access | None = None, worker: LocalWorker | None = None) -> None:
         bridge = _Bridge(self, local_access, worker)
@@ -68,14 +55,14 @@ class CatalogueServer(Server[None]):
             title="Workflow Catalogue",
             description="Workflows of the company's engines, curated, as tools.",
             lifespan=bridge.lifespan,
-            # No tool of ours maps arguments to headers. Without an answer the SDK lists all at every call.
+            # No tool maps arguments to headers; by default the SDK would list all tools at every call.
             get_tool_input_schema=lambda name: {},
         )
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
-        self.add_request_handler("tools/list", PaginatedRequestParams, bridge.list_tools)
-        self.add_request_handler("tools/call", CallToolRequestParams, bridge.call_tool)
+        self.add_request_handler("tools/list", types.PaginatedRequestParams, bridge.list_tools)
+        self.add_request_handler("tools/call", types.CallToolRequestParams, bridge.call_tool)
         self.add_notification_handler(
-            "notifications/cancelled", CancelledNotificationParams, bridge.note_cancelled
+            "notifications/cancelled", types.CancelledNotificationParams, bridge.note_cancelled
         )
         TaskMethods(bridge.access_of).register(self)
         self.streams, self.snapshots = OpenStreams(), ListSnapshots(self.tool_lists)
@@ -83,23 +70,23 @@ class CatalogueServer(Server[None]):
         if local_access is not None:
             PushedChanges(bridge.access_of, self.streams, self.snapshots).register(self)
         ResourceMethods(bridge.access_of).register(self)
-        PromptMethods(bridge.access_of).register(self)
-        CompletionMethod(bridge.access_of).register(self)
+        register_prompts(self, bridge.access_of)
+        register_completions(self, bridge.access_of)
         Instructions(bridge.access_of).register(self)
-        LogLevels().register(self)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
-    ) -> ServerCapabilities:
+    ) -> types.ServerCapabilities:
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
-            # Over HTTP by the stream that GET opens, over stdio without asking.
+            # Notified over the GET stream of HTTP, and unasked over stdio.
             for listed in (capabilities.tools, capabilities.prompts, capabilities.resources):
                 if listed is not None:
                     listed.list_changed = True
         else:
-            # Its method belongs to the handshake versions.
+            # logging/setLevel belongs to the handshake versions.
             capabilities.logging = None
         return capabilities
 
@@ -124,11 +111,13 @@ class _Bridge:
                 if self._worker is not None:
                     await asyncio.to_thread(self._worker.end)
                 await close_connectors()
-                # Uvicorn ends itself by the signal that it got, and so does nothing at exit.
+                # Uvicorn re-raises the signal, so exit handlers do not run.
                 await asyncio.to_thread(close_background_connectors)
 
-    async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> dict[str, Any]:
-        """For what comes here; over HTTP nearly all is answered before it does, from the same bytes."""
+    async def list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> dict[str, Any]:
+        """Over HTTP, `DirectAnswers` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
         closed_page = await self._server.tool_lists.closed_page(
             self.access_of(context), context.protocol_version, cursor
@@ -136,23 +125,27 @@ class _Bridge:
         listed: dict[str, Any] = json.loads(closed_page[:-1])
         return listed
 
-    async def call_tool(self, context: Context, params: CallToolRequestParams) -> ToolAnswer:
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
         call, arguments = self._call(context), params.arguments or {}
         if (needed := missing_scope(params.name, call.access.scopes)) is not None:
-            raise MCPError(INVALID_PARAMS, describe_missing_scope(params.name, needed))
+            raise MCPError(types.INVALID_PARAMS, describe_missing_scope(params.name, needed))
         with self._open_calls.interruptible(context, call.access):
             try:
                 return await call_tool(call, params.name, arguments)
             except UnknownTool as error:
-                raise MCPError(INVALID_PARAMS, str(error)) from None
+                raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
-    async def note_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
+    async def note_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         self._open_calls.interrupt(context, params, self.access_of(context))
+
+    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
+        """Without effect: without sessions there is nowhere to send log messages."""
+        return {}
 
     def access_of(self, context: Context) -> Access:
         if context.request is None:
             if self._local_access is None:
-                raise MCPError(INVALID_PARAMS, "This request carries no credentials.")
+                raise MCPError(types.INVALID_PARAMS, "This request carries no credentials.")
             return self._local_access
         access: Access = context.request.scope["state"]["access"]
         return access
@@ -189,17 +182,16 @@ ALONE = (
     "connection lasts. How a run went on after that is seen the next time."
 )
 DESCRIBED_CHARACTERS = 2_000
-"""Of a toolset's description."""
 NAMED_OUTAGES = 5
 REASON_CHARACTERS = 200
-TELLING = ("initialize", "server/discover")
+WITH_INSTRUCTIONS = ("initialize", "server/discover")
 
 
 async def instructions_for(access: Access) -> str:
-    """At most one hop to the database, none when what is known is fresh."""
+    """Queries the database only if the cached catalogue or outages are stale."""
     catalogue, outages = fresh_catalogue(), fresh_outages()
     if catalogue is None or outages is None:
-        asked = await run_in_database(_look)
+        asked = await run_in_database(lambda: (current_catalogue(), current_outages()))
         return write_instructions(*asked, toolset=access.toolset)
     return write_instructions(catalogue, outages, toolset=access.toolset)
 
@@ -214,10 +206,6 @@ def write_instructions(catalogue: ExposedCatalogue, outages: Outages, *, toolset
     return "\n\n".join(paragraphs)
 
 
-def _look() -> tuple[ExposedCatalogue, Outages]:
-    return current_catalogue(), current_outages()
-
-
 def _about_toolset(catalogue: ExposedCatalogue, slug: str | None) -> list[str]:
     if slug is None:
         return [FULL]
@@ -227,12 +215,12 @@ def _about_toolset(catalogue: ExposedCatalogue, slug: str | None) -> list[str]:
         )
         return [COMPACT, f"{off} An administrator can switch it on again."]
     fixed = COMPACT if entry.toolset.mode == Toolset.Mode.COMPACT else FULL
-    told = entry.toolset.description.strip()[:DESCRIBED_CHARACTERS]
-    return [fixed, f"{entry.toolset.title or slug}: {told}"] if told else [fixed]
+    purpose = entry.toolset.description.strip()[:DESCRIBED_CHARACTERS]
+    return [fixed, f"{entry.toolset.title or slug}: {purpose}"] if purpose else [fixed]
 
 
 def _about_outage(outage: Outage) -> str:
-    """The reason in quotes and on one line, because the engine may have worded it."""
+    """The reason is quoted and on one line: it may be the engine's text."""
     since = f" since {outage.since:%Y-%m-%d %H:%M} UTC" if outage.since else ""
     reason = " ".join(outage.reason.split())[:REASON_CHARACTERS]
     shown = (
@@ -246,30 +234,20 @@ def _about_outage(outage: Outage) -> str:
 
 
 class Instructions:
-    """Writes them anew for each client that connects, where the SDK knows one text for all."""
+    """Written for each caller; the SDK has one text for all."""
 
     def __init__(self, access_of: Callable[[Context], Access]) -> None:
         self._access_of = access_of
 
     def register(self, server: Server[None]) -> None:
-        server.middleware.append(self._tell)
+        server.middleware.append(self._answer)
 
-    def _tell(self, ctx: Context, call_next: CallNext) -> Any:
-        """An awaitable, as middleware has to return."""
-        return self._add_to(call_next(ctx), ctx) if ctx.method in TELLING else call_next(ctx)
+    def _answer(self, ctx: Context, call_next: CallNext) -> Any:
+        """Not a coroutine, which would cost all other methods a hop."""
+        return self._add_to(call_next(ctx), ctx) if ctx.method in WITH_INSTRUCTIONS else call_next(ctx)
 
     async def _add_to(self, answer: Awaitable[HandlerResult], ctx: Context) -> HandlerResult:
         result = await answer
         if not isinstance(result, dict):
             return result
         return {**result, "instructions": await instructions_for(self._access_of(ctx))}
-
-
-class LogLevels:
-    """Takes any level and keeps to it: without sessions there is nowhere to send log messages."""
-
-    def register(self, server: Server[None]) -> None:
-        server.add_request_handler("logging/setLevel", SetLevelRequestParams, self.set_level)
-
-    async def set_level(self, context: Context, params: SetLevelRequestParams) -> dict[str, Any]:
-        return {}

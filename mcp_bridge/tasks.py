@@ -31,10 +31,9 @@ def describe_created_task(execution: Execution) -> dict[str, Any]:
 
 
 def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, Any]:
-    """DetailedTask: when it has ended, with the result that the call would have had.
+    """DetailedTask. Failed and unconfirmed runs are `completed`, with an error as their result.
 
-    Whatever went wrong in the run is such a result too; `failed` would mean that the protocol did. One whose
-    start is unconfirmed changes no more by itself, so that its task has ended with a result that says so.
+    `failed` is for failures of the protocol.
     """
     if execution.state == State.CANCELLED:
         return _describe_state(execution, "cancelled")
@@ -42,7 +41,6 @@ def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, A
         return _describe_state(execution, "working")
     result = execution_result(execution, protocol_version=protocol_version)
     dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-    # As the SDK would have sent it in answer to the call.
     sent = serialize_server_result("tools/call", protocol_version, dumped)
     return _describe_state(execution, "completed") | {"result": sent}
 
@@ -56,16 +54,20 @@ def _describe_state(execution: Execution, status: str) -> dict[str, Any]:
         "lastUpdatedAt": _last_updated_at(execution).isoformat(),
         "ttlMs": _ttl_ms(execution),
     }
-    return task if execution.is_settled else task | {"pollIntervalMs": _poll_interval_ms(execution)}
+    if execution.is_settled:
+        return task
+    # Long runs need fewer polls: a tenth of the age.
+    age_ms = (timezone.now() - execution.created_at).total_seconds() * 1000
+    return task | {"pollIntervalMs": round(min(max(age_ms / 10, SHORTEST_POLL_MS), LONGEST_POLL_MS))}
 
 
 def _status_message(execution: Execution) -> str:
     if execution.is_settled:
         return execution.error or f"{execution.tool_name} {execution.get_state_display()}."
-    done = "" if execution.told_progress is None else f"{execution.told_progress:g} %: "
-    cancelling = ", cancelling was asked for" if execution.cancel_requested_at else ""
-    doubt = f". {execution.doubt}" if execution.doubt else ""
-    return f"{done}{execution.progress_message or execution.told_state}{cancelling}{doubt}"
+    done = "" if execution.progress_percent is None else f"{execution.progress_percent:g} %: "
+    cancelling = ", cancellation requested" if execution.cancel_requested_at else ""
+    problem = f". {execution.poll_problem}" if execution.poll_problem else ""
+    return f"{done}{execution.progress_message or execution.state_label}{cancelling}{problem}"
 
 
 def _last_updated_at(execution: Execution) -> datetime:
@@ -81,7 +83,7 @@ def _last_updated_at(execution: Execution) -> datetime:
 
 
 def _ttl_ms(execution: Execution) -> int | None:
-    """From its creation until the retention takes its result; None while that cannot be known."""
+    """From creation until the retention removes the result; None if not known yet."""
     if not execution.is_final or execution.finished_at is None:
         return None
     if (limit := Retention.current().keeps_results_for) is None:
@@ -90,17 +92,11 @@ def _ttl_ms(execution: Execution) -> int | None:
     return lifetime // timedelta(milliseconds=1)
 
 
-def _poll_interval_ms(execution: Execution) -> int:
-    """A tenth of the run's age: who waits for a long run need not ask often."""
-    age_ms = (timezone.now() - execution.created_at).total_seconds() * 1000
-    return round(min(max(age_ms / 10, SHORTEST_POLL_MS), LONGEST_POLL_MS))
-
-
 ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
 class TaskParams(RequestParams):
-    """Lenient, because what is wrong with the request as a whole is told before what is wrong in it."""
+    """Untyped: errors of the request as a whole take precedence over those of its parameters."""
 
     task_id: Any = None
     input_responses: Any = None
@@ -125,7 +121,7 @@ class TaskMethods:
         return {"resultType": "complete", **task}
 
     async def update(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """No task of ours asks for input, so every response is one to a key that is not outstanding."""
+        """No task asks for input, so responses are ignored."""
         access, task_id = self._admit(context, params, Scope.RUN)
         if not isinstance(params.input_responses, dict):
             raise MCPError(INVALID_PARAMS, "inputResponses has to be an object.")
@@ -136,7 +132,7 @@ class TaskMethods:
         return ACKNOWLEDGED
 
     async def cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """An acknowledgement, whatever comes of it: the task's state shows that."""
+        """Acknowledges only; the task's state shows the outcome."""
         access, task_id = self._admit(context, params, Scope.RUN)
         try:
             await cancel_execution(task_id, caller=access.caller)
@@ -145,7 +141,7 @@ class TaskMethods:
         return ACKNOWLEDGED
 
     def _admit(self, context: Context, params: TaskParams, *scopes: Scope) -> tuple[Access, str]:
-        """The caller, and the id of the task that it may ask for; raises what the extension says."""
+        """The caller and the task's id. Raises MCPError as the extension says."""
         if not is_modern(context):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", data=context.method)
         require_client_extension(context, TASKS)

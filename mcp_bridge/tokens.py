@@ -1,4 +1,4 @@
-"""Making and recognising access tokens."""
+"""Access tokens: creation, authentication, and what a caller may see and do."""
 
 import getpass
 import hashlib
@@ -28,11 +28,11 @@ from catalogue.scopes import Scope
 from executions.callers import Caller
 from mcp_bridge.models import AccessToken, default_scopes
 
-TOKEN_START = "wfc_"  # noqa: S105 - how our tokens begin, so that secret scanners recognise a leaked one
+TOKEN_START = "wfc_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 SHOWN_CHARACTERS = 12
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 REMEMBERED_SECONDS = 0.5
-"""How long a process trusts what it knows of a token; a revoked one is refused within a second."""
+"""How long a process trusts a token without a query; a revoked one is refused within a second."""
 REMEMBERED_TOKENS = 10_000
 USE_NOTED_EVERY = timedelta(minutes=1)
 
@@ -48,9 +48,9 @@ def create_token(
     inline_wait_seconds: int | None = None,
     created_by: User | None = None,
 ) -> tuple[AccessToken, str]:
-    """A new token, and its text: the only time that it can be seen. Raises ValidationError keyed by field.
+    """A token and its text, which is not stored. Raises ValidationError keyed by field.
 
-    `created_by`: the person who asks for it, whose own permissions bound the scopes; None for the operator.
+    The permissions of `created_by` limit the scopes; None: the operator.
     """
     text = TOKEN_START + secrets.token_urlsafe(32)
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
@@ -75,7 +75,7 @@ def create_token(
 
 
 def authenticate(text: str) -> AccessToken | None:
-    """The usable token of this text, or None. Touches the database at most twice a second for one token."""
+    """The usable token of this text; at most two queries a second for one token."""
     digest = digest_of(text)
     return recognise(digest) or look_up(digest)
 
@@ -96,7 +96,7 @@ def look_up(digest: str) -> AccessToken | None:
 
 
 def recognise(digest: str) -> AccessToken | None:
-    """A token that was authenticated a moment ago, without touching the database."""
+    """A token authenticated within REMEMBERED_SECONDS; no query."""
     asked_at, token = _remembered.get(digest, (0.0, None))
     return token if token is not None and time.monotonic() - asked_at < REMEMBERED_SECONDS else None
 
@@ -106,7 +106,7 @@ def forget_tokens() -> None:
 
 
 def describe_wrong_token(text: str) -> str:
-    """For the log: which of our tokens it is, or how it begins if it looks like one of ours."""
+    """For the log, without secrets."""
     token = AccessToken.objects.filter(digest=digest_of(text)).first()
     if token is not None:
         return f"{token.name!r} is {'expired' if token.revoked_at is None else 'revoked'}"
@@ -116,16 +116,16 @@ def describe_wrong_token(text: str) -> str:
 
 
 def digest_of(text: str) -> str:
-    """A plain hash is enough: the token is 256 random bits, there is nothing to guess."""
+    """A plain hash is enough for 256 random bits."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @transaction.atomic
 def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_certain: bool) -> None:
-    """Remember the shortest patience of a token's clients, one of which gave up a call that began then.
+    """Remember the shortest patience of a token's clients.
 
-    What is not certain has to be seen twice, and the second call has to have begun after the end of the
-    first: one interruption of the network, or one restart, teaches nothing, however many calls it ends.
+    An uncertain one has to be seen twice, in calls that do not overlap: one network failure or restart
+    ends any number of calls.
     """
     token = AccessToken.objects.select_for_update().get(pk=token_id)
     known = token.patience_seconds
@@ -154,7 +154,7 @@ def resource_url(slug: str | None = None) -> str:
 
 
 def metadata_url(slug: str | None = None) -> str:
-    """Where RFC 9728's description of that resource is."""
+    """Of the resource's description, RFC 9728."""
     return f"{settings.PUBLIC_URL}{METADATA_PATH}{_path(slug)}"
 
 
@@ -163,26 +163,20 @@ def _path(slug: str | None) -> str:
 
 
 async def is_known(scope: dict[str, Any]) -> bool:
-    """Whether it brings a good token, or the cookie of somebody who has signed in."""
+    """Whether the request has a usable token or the cookie of a signed-in user."""
     headers = Headers(scope=scope)
     scheme, _, token = headers.get("authorization", "").partition(" ")
     session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
     if scheme.lower() == "bearer":
         return await run_in_database(authenticate, token.strip()) is not None
-    return bool(session) and await run_in_database(_has_signed_in, session)
-
-
-def _has_signed_in(session_key: str) -> bool:
-    store = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    return SESSION_KEY in store
+    store = import_module(settings.SESSION_ENGINE).SessionStore(session)
+    return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)
 
 
 NAMED_TOKENS = 10
 
 
 class ToolsetInUse(Exception):
-    """Tokens that are bound to the toolset would see nothing, or everything, without it."""
-
     def __init__(self, toolset: Toolset, names: list[str]) -> None:
         more = f" and {len(names) - NAMED_TOKENS} more" if len(names) > NAMED_TOKENS else ""
         super().__init__(
@@ -192,13 +186,13 @@ class ToolsetInUse(Exception):
 
 
 def tokens_bound_to(toolset: Toolset) -> list[str]:
-    """The names of the tokens that keep it from being deleted: all that were not revoked."""
+    """Names of the tokens that block its deletion: all that are not revoked."""
     bound = AccessToken.objects.filter(toolset=toolset, revoked_at=None)
     return list(bound.order_by("name").values_list("name", flat=True))
 
 
 def delete_toolset(toolset: Toolset) -> None:
-    """Raises ToolsetInUse. Revoked tokens, which are never deleted, do not keep it: they open nothing."""
+    """Raises ToolsetInUse. Revoked tokens, which are never deleted, do not block it."""
     try:
         with transaction.atomic():
             AccessToken.objects.filter(toolset=toolset).exclude(revoked_at=None).update(toolset=None)
@@ -208,7 +202,7 @@ def delete_toolset(toolset: Toolset) -> None:
 
 
 class OtherToolset(Exception):
-    """The token is bound to a toolset, and it is not this one."""
+    """The token is bound to another toolset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,23 +210,22 @@ class Access:
     caller: Caller
     scopes: frozenset[str]
     token_id: int | None = None
-    """None for callers that need no token."""
     inline_wait_seconds: int | None = None
-    """What the token says of its client's patience; None: what the toolset or the product says."""
+    """As set for the token; None: as set for the toolset or the product."""
     learned_wait_seconds: int | None = None
-    """Where the token says nothing: what the calls that its clients gave up have taught."""
+    """Learned from the calls that its clients gave up; applies where none is set."""
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @property
     def toolset(self) -> str | None:
-        """The slug of the toolset that the caller comes through; None: everything that is exposed."""
+        """The slug of the caller's toolset; None: everything that is exposed."""
         return self.caller.toolset
 
     @classmethod
     def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
-        """`toolset`: that of the address that was asked. Raises OtherToolset where the token has another."""
+        """`toolset`: the slug in the requested address. Raises OtherToolset."""
         caller = token.caller
         if toolset is not None and caller.toolset not in (None, toolset):
             raise OtherToolset
@@ -242,12 +235,11 @@ class Access:
 
     @classmethod
     def of_local_user(cls, *, toolset: str | None = None) -> "Access":
-        """Whoever can start our process on this machine can read the database anyway."""
+        """Needs no token: a user who can start this process can read the database anyway."""
         user = getpass.getuser()
         caller = Caller(key=f"local:{user}"[:100], name=f"{user} (local)", toolset=toolset)
         return cls(caller, frozenset({Scope.READ, Scope.RUN}))
 
 
 def granted_tokens(keys: Collection[int]) -> set[int]:
-    """Those of them that are neither revoked nor expired."""
     return set(AccessToken.objects.usable().filter(pk__in=keys).values_list("pk", flat=True))

@@ -1,7 +1,4 @@
-"""`tools/list` as bytes: serialised once per view and revision, and answered from memory.
-
-The SDK alone needs 67 ms for a thousand tools, a request (docs/decisions/0013-tool-lists.md).
-"""
+"""`tools/list` as bytes, serialised once per view and revision (docs/decisions/0013-tool-lists.md)."""
 
 import asyncio
 import json
@@ -21,15 +18,8 @@ from mcp_types import SERVER_INFO_META_KEY, Icon, ListToolsResult, Tool, ToolAnn
 from mcp_types.methods import serialize_server_result
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
+from catalogue import exposure
 from catalogue.database import run_in_database
-from catalogue.exposure import (
-    MAX_AGE_SECONDS,
-    NOTHING,
-    ExposedCatalogue,
-    Workflows,
-    current_catalogue,
-    fresh_catalogue,
-)
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.scopes import Scope
@@ -42,8 +32,7 @@ from mcp_bridge.tokens import Access
 Made = TypeVar("Made")
 
 
-def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
-    """What `tools/list` shows, in a stable order."""
+def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[Tool]:
     workflows = listed_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
     portable = portable_view(catalogue, access.toolset)
     make = partial(workflow_tool, portable=portable)
@@ -52,8 +41,8 @@ def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
-def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
-    """Those that these scopes allow, by name; those that talk to runs only where a workflow declares how."""
+def built_in_tools(seen: exposure.Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
+    """By name. Tools for queries and signals only if a workflow declares some."""
     kinds = set()
     if any(workflow.queries for workflow in seen.values()):
         kinds.add(InteractionKind.QUERY)
@@ -73,36 +62,33 @@ def _built_in_tools(scopes: frozenset[str], kinds: frozenset[InteractionKind]) -
 
 
 def listed_workflows(
-    catalogue: ExposedCatalogue, *, toolset: str | None, scopes: frozenset[str]
-) -> Workflows:
-    """The workflows that are tools of their own; a compact toolset has none."""
+    catalogue: exposure.ExposedCatalogue, *, toolset: str | None, scopes: frozenset[str]
+) -> exposure.Workflows:
+    """Those with a tool of their own; none in a compact toolset."""
     entry = catalogue.toolsets.get(toolset or "")
     if Scope.RUN not in scopes or (entry is not None and entry.toolset.mode == Toolset.Mode.COMPACT):
-        return NOTHING
+        return exposure.NOTHING
     return catalogue.seen_through(toolset)
 
 
 def make_of_each(
-    make: Callable[[Workflow], Made], workflows: Iterable[Workflow], catalogue: ExposedCatalogue
+    make: Callable[[Workflow], Made], workflows: Iterable[Workflow], catalogue: exposure.ExposedCatalogue
 ) -> Iterator[tuple[Workflow, Made]]:
-    """What is made of each workflow, without those of which nothing can be made.
-
-    A row that holds what MCP does not know must not cost the others their place in a list.
-    """
+    """Skips workflows for which `make` fails: one invalid row must not break a list."""
     for workflow in workflows:
         try:
             made = make(workflow)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is wrong with this one alone
-            if _told_at.get(workflow.pk) != catalogue.revision:
-                _told_at[workflow.pk] = catalogue.revision
+        except Exception as error:  # noqa: BLE001 - any error concerns this row alone
+            if _logged_at.get(workflow.pk) != catalogue.revision:
+                _logged_at[workflow.pk] = catalogue.revision
                 logger.error("{} is left out of lists, as its row is broken: {}", workflow, str(error)[:300])
         else:
             yield workflow, made
 
 
-_told_at: dict[int, int] = {}
-"""At which revision it was said of a workflow, so that it is said once for each."""
-forget_left_out = _told_at.clear
+_logged_at: dict[int, int] = {}
+"""The revision at which a workflow's error was logged, to log it once for each."""
+forget_left_out = _logged_at.clear
 
 
 def workflow_tool(workflow: Workflow, *, portable: PortableView | None = None) -> Tool:
@@ -136,11 +122,11 @@ class SerialisedTool:
 
 
 class SerialisedTools:
-    """The tools of workflows, for all lists of a process: most outlive most revisions."""
+    """Tools of workflows, shared by all lists of a process; most stay the same at a new revision."""
 
     def __init__(self) -> None:
         self._by_version: defaultdict[tuple[str, str], dict[int, SerialisedTool]] = defaultdict(dict)
-        """By the protocol's version, and the slug of a portable toolset."""
+        """By protocol version and slug of a portable toolset."""
         self._changing = threading.Lock()
 
     def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
@@ -160,7 +146,7 @@ class SerialisedTools:
             self._by_version[key][workflow.pk] = made
         return made
 
-    def forget_gone(self, catalogue: ExposedCatalogue) -> None:
+    def forget_gone(self, catalogue: exposure.ExposedCatalogue) -> None:
         present = {workflow.pk for workflow in catalogue.workflows.values()}
         with self._changing:
             for tools in self._by_version.values():
@@ -176,10 +162,10 @@ serialised_tools = SerialisedTools()
 
 
 def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
-    """Changes whenever the tool does; the hash stands for all that upstream says, the schemas above all."""
+    """Changes whenever the tool does; the hash covers all that upstream provides, including schemas."""
     return (
         workflow.content_hash,
-        # As text: 1 and true are the same to Python.
+        # As text: 1 equals True.
         json.dumps(workflow.argument_overrides),
         workflow.title,
         workflow.shown_description,
@@ -196,7 +182,7 @@ def serialise_tool(tool: Tool, version: str) -> bytes:
 
 
 def list_on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str, Any]:
-    """A result of `tools/list` as the SDK shapes it for this version, before it stamps it."""
+    """A result of `tools/list` as the SDK makes it, without its stamp."""
     result = ListToolsResult(tools=tools, **others).model_dump(by_alias=True, mode="json", exclude_none=True)
     return serialize_server_result(METHOD, version, result)
 
@@ -205,20 +191,17 @@ def write_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-STALE_SECONDS = 0.9 - MAX_AGE_SECONDS
-"""How long a list is still served while the next one is made; agents see a change at most 1 s later."""
+STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS
+"""How long a stale list is served while the next is made; agents see changes within 1 s."""
 MOST_VIEWS = 64
-"""Lists kept in a process; the least recently asked for goes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What makes two callers see the same list."""
-
     toolset: str | None
     scopes: frozenset[str]
     version: str
-    """Of the protocol; the handshake versions share one wire format."""
+    """Of the protocol; handshake versions share one wire format."""
 
     @classmethod
     def of(cls, access: Access, version: str) -> "View":
@@ -228,33 +211,31 @@ class View:
 
 @dataclass(slots=True)
 class ToolList:
-    """One view's tools at one revision, each serialised, and its pages as far as they were asked for."""
-
     view: View
-    catalogue: ExposedCatalogue
+    catalogue: exposure.ExposedCatalogue
     positions: list[str]
-    """Sorted, by which cursors go on."""
+    """Sorted; cursors are positions."""
     tools: list[bytes]
     server_info: dict[str, Any]
     current_at: float = field(default_factory=time.monotonic)
-    """When its catalogue was last seen to be the present one."""
+    """Monotonic; when its catalogue was last confirmed."""
     _pages: dict[int, bytes] = field(default_factory=dict)
-    """By where they begin."""
+    """By their begin."""
 
     def closed_page(self, cursor: str | None) -> bytes:
-        """The JSON of a result, and the brace that closes the answer. Raises MCPError for a bad cursor."""
+        """The JSON of a result and the closing brace of the answer. Raises MCPError for a bad cursor."""
         size = settings.CATALOGUE["page_size"]
         begin, end, following = page_bounds(self.positions, cursor, size)
         if (known := self._pages.get(begin)) is not None:
             return known
         made = self._before_tools(following) + b",".join(self.tools[begin:end]) + b"]}}"
-        # Cursors of other revisions begin pages anywhere; only those that this list gives come again.
+        # Cursors of other revisions may begin anywhere; only those of this list recur.
         if begin % size == 0:
             self._pages[begin] = made
         return made
 
     def _before_tools(self, following: str | None) -> bytes:
-        """All of the result but the tools, open for them."""
+        """The result up to the tools."""
         ttl = round(settings.CATALOGUE["list_ttl"] * 1000)
         wire = list_on_the_wire(
             [], self.view.version, next_cursor=following, ttl_ms=ttl, cache_scope="private"
@@ -270,12 +251,12 @@ _all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
 class ToolLists:
-    """The lists of one server, each for the present revision; the next one is made in the background."""
+    """Lists of one server; those of the next revision are made in the background."""
 
     def __init__(
         self,
         server_info: dict[str, Any],
-        on_new_catalogue: Callable[[ExposedCatalogue], None] = lambda _: None,
+        on_new_catalogue: Callable[[exposure.ExposedCatalogue], None] = lambda _: None,
     ) -> None:
         self._server_info = server_info
         self._on_new_catalogue = on_new_catalogue
@@ -285,7 +266,7 @@ class ToolLists:
         _all_lists.add(self)
 
     async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        """A result of `tools/list`, as `ToolList.closed_page` has it."""
+        """See `ToolList.closed_page`."""
         view = View.of(access, version)
         known = self._lists.get(view)
         if known is None or not self._is_usable(known):
@@ -293,17 +274,17 @@ class ToolLists:
         return known.closed_page(cursor)
 
     def recall(self, access: Access, view: View, cursor: str | None) -> bytes | None:
-        """The same from memory alone; None where somebody has to look. Raises MCPError for a bad cursor."""
+        """From memory; None if that is not possible. Raises MCPError for a bad cursor."""
         known = self._lists.get(view)
         if known is None or (access.toolset or "") not in ("", *known.catalogue.toolsets):
             return None
         return known.closed_page(cursor) if self._is_usable(known) else None
 
     def current(self, view: View) -> ToolList:
-        """The list of the present revision; may ask the database."""
-        # Before anything is loaded and made of it, which may take longer than a list may be stale.
+        """The list of the present revision; may query the database."""
+        # Taken first: loading may take longer than STALE_SECONDS.
         asked_at = time.monotonic()
-        catalogue = current_catalogue()
+        catalogue = exposure.current_catalogue()
         with self._making:
             known = self._lists.get(view)
             if known is None or known.catalogue is not catalogue:
@@ -311,7 +292,7 @@ class ToolLists:
                 serialised_tools.forget_gone(catalogue)
                 self._on_new_catalogue(catalogue)
             known.current_at = asked_at
-            # First out is what was put in first, or again.
+            # Also moves it to the end of the FIFO.
             self._lists[view] = known
             return known
 
@@ -320,7 +301,7 @@ class ToolLists:
             self._lists.clear()
 
     def _is_usable(self, known: ToolList) -> bool:
-        if fresh_catalogue() is known.catalogue:
+        if exposure.fresh_catalogue() is known.catalogue:
             known.current_at = time.monotonic()
             return True
         if time.monotonic() - known.current_at >= STALE_SECONDS:
@@ -330,20 +311,19 @@ class ToolLists:
         return True
 
     async def _refresh(self) -> None:
-        """Before anybody has to wait for it; whoever does learns what went wrong."""
         try:
             await run_in_database(self._refresh_recent)
-        except Exception as error:  # noqa: BLE001 - nobody waits for this; the next request tries again
+        except Exception as error:  # noqa: BLE001 - the next request tries again
             logger.warning("Making the lists of tools in the background failed: {}", error)
 
     def _refresh_recent(self) -> None:
-        """Those that somebody has just asked for; the others wait until somebody does."""
-        since = time.monotonic() - STALE_SECONDS - MAX_AGE_SECONDS
+        """Lists in use; others are made on request."""
+        since = time.monotonic() - STALE_SECONDS - exposure.MAX_AGE_SECONDS
         for view, known in list(self._lists.items()):
             if known.current_at > since:
                 self.current(view)
 
-    def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
+    def _made(self, view: View, catalogue: exposure.ExposedCatalogue) -> ToolList:
         built_in = [*built_in_tools(catalogue.seen_through(view.toolset), view.scopes).values()]
         workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
         portable = portable_view(catalogue, view.toolset)

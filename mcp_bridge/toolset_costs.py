@@ -1,4 +1,4 @@
-"""What a `tools/list` costs a client's context, of the catalogue and of each toolset, and their budgets."""
+"""Size of `tools/list` in a client's context, and token budgets of toolsets."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -19,11 +19,8 @@ from mcp_bridge.tool_lists import built_in_tools, make_of_each, serialise_tool, 
 
 @dataclass(frozen=True, slots=True)
 class ListCost:
-    """A whole `tools/list`, over all its pages, as a token with the usual scopes gets it."""
-
     tools: int
     characters: int
-    """Of the JSON array of tools, as it is served."""
 
     @property
     def tokens(self) -> int:
@@ -36,13 +33,11 @@ class ListCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolsetCost:
-    """What the list costs in either mode, and what it may."""
-
     full: ListCost
     compact: ListCost
     is_compact: bool
     budget: int | None
-    """In tokens; None: no limit."""
+    """Tokens; None: no limit."""
 
     @property
     def served(self) -> ListCost:
@@ -69,11 +64,10 @@ class ToolsetCost:
 
     @property
     def warning(self) -> str:
-        """What is wrong and what helps; empty within the budget."""
+        """Empty within the budget."""
         if self.budget is None or not self.is_over_budget:
             return ""
         remedy = "switch it to compact or take workflows out"
-        # The built-in tools are in every list.
         if self.compact.tokens > self.budget:
             remedy = f"raise the budget, since the built-in tools alone take {self.compact.tokens:,}"
         return f"{self.compared}; {remedy}"
@@ -87,10 +81,7 @@ def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
 
 
 def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
-    """What `/mcp/<slug>` costs, or would if the toolset were switched on.
-
-    Of one that is off, it asks for the rules and the picks, unless they are prefetched.
-    """
+    """For a disabled toolset as if it were enabled, which queries rules and picks unless prefetched."""
     return _remembered.cost(
         catalogue,
         toolset.pk,
@@ -141,7 +132,7 @@ def _size_of(tool: Tool) -> int:
 
 
 class _Remembered:
-    """The costs at one revision: every change of a toolset or of what it shows moves that."""
+    """Costs at one revision, which every change of a toolset or its workflows increments."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -168,7 +159,7 @@ forget_costs = _remembered.forget
 
 
 class BudgetWatch:
-    """Says once, in a process, that a revision has put a toolset over its budget."""
+    """Logs once per process when a toolset goes over its budget."""
 
     def __init__(self) -> None:
         self._over: set[int] = set()

@@ -5,4 +5,4 @@ class OrchestrationConfig(AppConfig):
     name = "orchestration"
 
     def ready(self) -> None:
-        from orchestration import records  # noqa: F401 - it takes its part in pruning
+        from orchestration import records  # noqa: F401 - registers itself for pruning

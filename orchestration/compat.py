@@ -4,5 +4,5 @@ from django.http import HttpResponseBase
 
 
 def mark_logged(response: HttpResponseBase) -> None:
-    """Keep Django from logging a response of a status from 400 on."""
+    """Keep Django from logging an error response."""
     response._has_been_logged = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The last stage: the response as a text for the user (C6)."""
+"""The last stage: the response as text for the user (C6)."""
 
 import html
 import json
@@ -18,11 +18,11 @@ from orchestration.prompts import formatting_prompt
 from orchestration.request_types import RequestInput
 
 LONGEST_TEXT = 50_000
-"""Characters of the text."""
+"""Characters."""
 FEWEST_TOKENS = 250
-"""Of the response that the model sees, however long the rest of the prompt is."""
+"""Minimum of the response that the model sees, however long the prompt is."""
 SHARE_OF_BEGINNING = 0.8
-"""Of a response that is cut; the rest is its end, where totals are and lists close."""
+"""Of a cut response; the rest is its end, where totals are."""
 
 
 async def format_response(
@@ -32,7 +32,7 @@ async def format_response(
     format_instructions: str,
     ask: Callable[[Sequence[Message]], Awaitable[Reply]] = ask_model,
 ) -> Reply:
-    """`raw`: a JSON value or text, of which the model sees as much as fits. Raises what `ask` raises."""
+    """`raw`: a JSON value or text, which is cut to fit. Raises what `ask` raises."""
     prompt_about = partial(
         formatting_prompt, instructions=instructions, format_instructions=format_instructions
     )
@@ -43,7 +43,7 @@ async def format_response(
 
 
 def cut_to_tokens(text: str, tokens: int) -> str:
-    """The text, or its beginning and end with a line between them that says how much is missing."""
+    """Cuts the middle, with a note in its place."""
     most = tokens * CHARACTERS_PER_TOKEN
     if len(text) <= most:
         return text
@@ -60,7 +60,7 @@ def _as_text(raw: Any) -> str:
 async def format_answer(
     raw_response: dict[str, Any], asked: RequestInput, *, model: MeteredModel
 ) -> tuple[str, list[str]]:
-    """The text and its warnings. Raises StageFailed."""
+    """Text and warnings. Raises StageFailed."""
     reply = await format_response(
         raw_response,
         instructions=asked.user_instructions,
@@ -81,28 +81,27 @@ REMOVED = "[address removed]"
 REST = r"""[^\s<>"'`)\]}]+"""
 SCHEMES = "https?|ftp|file|wss?|data|blob|javascript|vbscript|mailto|tel|sms"
 ADDRESS = re.compile(
-    # Browsers take backslashes for slashes, and do without slashes after these schemes.
+    # Browsers accept backslashes for slashes, and these schemes without slashes.
     rf"\b[a-z][a-z0-9+.-]{{1,30}}:[/\\]{{2}}{REST}|\b(?:{SCHEMES}):{REST}|\bwww\.{REST}",
     re.IGNORECASE,
 )
 DESTINATION = re.compile(r"(\]\(\s*<?|^ {0,3}\[[^\]\n]+\]:\s*<?)([^)\s>]+)", re.MULTILINE)
-"""What a link of Markdown leads to, whatever it looks like, in a link or apart from it."""
+"""Targets of Markdown links, inline and in reference definitions."""
 IMAGE = re.compile(r"!(?=\[)")
 PLAIN_TAGS = (
     "b|blockquote|br|caption|code|dd|div|dl|dt|em|h[1-6]|hr|i|li|ol|p|pre|s|small|span|strong|sub|sup|table|"
     "tbody|td|tfoot|th|thead|tr|u|ul"
 )
 TAG = re.compile(rf"<(?!/?(?:{PLAIN_TAGS})\s*/?>)(?=[a-z/!?])", re.IGNORECASE)
-"""Where any other tag begins, or one with attributes."""
+"""The start of any other tag, or of one with attributes."""
 PUNCTUATION = ".,;:!?"
 
 
 def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, int]:
-    """The text, and how many addresses were taken out of it, since nothing `given` (JSON values) has them.
+    """The text without addresses that no value in `given` (JSON) has, and the number removed.
 
-    A response may talk the model into writing an address that carries what it has read to a stranger.
-    Images become links, and tags text unless they only arrange it, so that nothing is fetched or run for
-    being shown.
+    A response may make the model write an address that leaks data. Images become links and all but plain
+    tags become text, so that displaying the text fetches and runs nothing.
     """
     known, removed = frozenset(_addresses_in(given)), 0
 
@@ -119,7 +118,7 @@ def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, i
 
 
 def _addresses_in(value: Any) -> Iterator[str]:
-    """Those in all texts of a JSON value, names of members included."""
+    """In all strings of a JSON value, including keys."""
     left = [value]
     while left:
         match left.pop():
@@ -135,5 +134,5 @@ def _addresses_in(value: Any) -> Iterator[str]:
 
 
 def _bare(address: str) -> str:
-    """Without the punctuation of the sentence around it."""
+    """Without the punctuation of the surrounding sentence."""
     return html.unescape(address).rstrip(PUNCTUATION)

@@ -1,7 +1,7 @@
-"""The guard: decides whether a proposal of the model may be carried out.
+"""The guard: decides whether the model's proposal may be carried out.
 
-The request that is sent is made of the arguments, by the tool's own definition. A request that the model
-wrote beside them is only compared with that one, and never sent.
+The request is built from the arguments, by the tool's definition. One that the model wrote is only compared
+with it, and never sent.
 """
 
 import re
@@ -35,19 +35,19 @@ class Proposal(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     tool: str | None
-    """A tool's name; None: none of them fits."""
+    """None: no tool fits."""
     reason: str = Field(default="", max_length=LONGEST_REASON)
     arguments: dict[str, Any] | None = None
     http_request: HTTPRequestSpec | None = None
-    """For tools with an endpoint, the request that the model has in mind; the product makes its own of it."""
+    """What the model would send, for comparison."""
 
 
 class UnreadableProposal(ValueError):
-    """The answer is no proposal; the message tells the model what to mend."""
+    """The message tells the model what to correct."""
 
 
 def read_proposal(text: str) -> Proposal:
-    """Takes JSON, also in a fence or with words around it. Raises UnreadableProposal."""
+    """Accepts JSON in a fence or within text. Raises UnreadableProposal."""
     written = _with_plain_members(_the_one_proposal(text))
     try:
         return Proposal.model_validate(written)
@@ -69,14 +69,11 @@ REQUEST_SCHEMA = {
 
 
 def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dict[str, Any]:
-    """JSON Schema that servers with structured outputs hold the model to.
-
-    The reason comes first: where the order is kept, the model thinks before it chooses.
-    """
+    """For structured outputs. The reason comes first, so that the model thinks before it chooses."""
     names: list[str | None] = [*tool_names, None]
     properties: dict[str, Any] = {
         "reason": {"type": "string"},
-        # Without a type: beside a list of types, llama.cpp does not keep to the names.
+        # No type: with a list of types, llama.cpp ignores the enum.
         "tool": {"enum": names},
         "arguments": {"type": "object"},
     }
@@ -99,8 +96,8 @@ def _the_one_proposal(text: str) -> dict[str, Any]:
 
 
 def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:
-    """As meant: what models write in a way of their own but without ambiguity."""
-    # Function calling, which many models are trained for, calls them so.
+    """Normalises unambiguous deviations."""
+    # The name in function calling, which many models are trained for.
     arguments = found.get("arguments", found.get("parameters"))
     reason = found.get("reason")
     return {
@@ -112,7 +109,7 @@ def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> Any:
-    """Function calling also writes them as text."""
+    """Function calling may write them as text."""
     try:
         return parse_json(arguments.encode("utf-8", "replace")) if arguments.strip() else None
     except UnreadableJSON as error:
@@ -120,7 +117,7 @@ def _parsed(arguments: str) -> Any:
 
 
 def _request(given: Any) -> Any:
-    """Null is as good as left out; a method counts in any letters."""
+    """Without nulls; the method in capitals."""
     if not isinstance(given, dict):
         return given or None
     stated = {name: value for name, value in given.items() if value is not None}
@@ -130,18 +127,18 @@ def _request(given: Any) -> Any:
 
 
 def _sentence(error: ValidationError) -> str:
-    """Without the values: they may be long."""
+    """Without values, which may be long."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
-    told = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
-    return "The proposal has not the shape that was asked for. " + "; ".join(told[:MOST_PROBLEMS])
+    listed = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
+    return "The proposal has not the shape that was asked for. " + "; ".join(listed[:MOST_PROBLEMS])
 
 
 TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
-"""Possessive, so that even an unclosed string is passed over once."""
+"""Possessive, so that an unclosed string is scanned only once."""
 
 
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
-    """Those that are in no other. Braces that hold no JSON are passed over, with all that is in them."""
+    """Outermost objects; skips braces without valid JSON, including their contents."""
     for span in _braces(text):
         try:
             value = parse_json(span.encode("utf-8", "replace"))
@@ -152,7 +149,7 @@ def objects_in(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _braces(text: str) -> Iterator[str]:
-    """From each outermost brace to the one that closes it."""
+    """Spans of outermost braces."""
     begin = text.find("{")
     while begin >= 0:
         depth = 0
@@ -174,16 +171,16 @@ class Approved:
     workflow: Workflow
     arguments: dict[str, Any]
     http_spec: HTTPRequestSpec | None
-    """For HTTP tools, what will be sent, but for credentials."""
+    """What will be sent, without credentials; None for tools of other engines."""
     reason: str
 
 
 class ProposalRefused(Exception):
-    """The proposal names no allowed tool, or calls it wrongly; the message says what is wrong."""
+    """The proposal names no allowed tool, or its arguments are invalid."""
 
 
 def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approved:
-    """`tools`: those that the request allows, by tool name. Raises ProposalRefused."""
+    """`tools`: the allowed ones, by tool name. Raises ProposalRefused."""
     if (workflow := tools.get(proposal.tool or "")) is None:
         named = f"{proposal.tool[:SHOWN_NAME]!r} is" if proposal.tool else "No tool was named, and that is"
         raise ProposalRefused(f"{named} none of the tools of this request: {', '.join(tools)}.")
@@ -213,8 +210,6 @@ def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class _HttpTool:
-    """The one call that a tool is."""
-
     def __init__(self, workflow: Workflow) -> None:
         self._name = workflow.tool_name
         self._schema: dict[str, Any] = workflow.offered_input_schema
@@ -226,7 +221,7 @@ class _HttpTool:
             raise ProposalRefused(error.message) from None
 
     def build(self, arguments: dict[str, Any]) -> HTTPRequestSpec:
-        """The request as it will be sent, with what the catalogue sets."""
+        """With the catalogue's overrides. Raises ProposalRefused."""
         sent = complete_arguments(self._overrides, arguments)
         try:
             return build_request(self._operation, base_url=self._base_url, arguments=sent)
@@ -234,10 +229,7 @@ class _HttpTool:
             raise ProposalRefused(error.message) from None
 
     def compare(self, written: HTTPRequestSpec, arguments: dict[str, Any]) -> None:
-        """Raises ProposalRefused where the request is not the one that the arguments make.
-
-        Constants, and arguments that have their defaults, may be in it or not.
-        """
+        """Raises ProposalRefused if the requests differ. Constants and defaults are optional."""
         defaults = {
             name: schema["default"]
             for name, schema in self._schema.get("properties", {}).items()

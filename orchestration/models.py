@@ -48,7 +48,7 @@ class Failure(models.TextChoices):
 
 
 class StageFailed(Exception):
-    """A stage failed; the message is a sentence for the caller."""
+    """The message is a sentence for the caller."""
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class StageFailed(Exception):
         self.retry_after = retry_after
         """Seconds."""
         self.execution_id = execution_id
-        """Where there is a run."""
 
     def preceded_by(self, sentence: str) -> "StageFailed":
         return StageFailed(
@@ -84,20 +83,16 @@ class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)
 
     def with_ended_run(self) -> Self:
-        """Answered before their run ended, which has ended since or lost its record."""
+        """Answered before their run ended; it has ended since or its record is gone."""
         waiting = self.filter(finished_at=None, deadline_at=None)
         return waiting.exclude(execution__state__in=ACTIVE)
 
     def overdue(self, now: datetime) -> Self:
-        """Requests whose process has given up or is gone."""
         return self.filter(finished_at=None, deadline_at__lt=now)
 
 
 class WorkflowRequest(models.Model):
-    """A natural-language request, the model's proposal and the outcome.
-
-    A status is never assigned: each verb is one UPDATE of a running request, and False if it had ended.
-    """
+    """Each transition is one UPDATE of a running request, and returns False if it had ended."""
 
     class Status(models.TextChoices):
         RUNNING = "running", "going on"
@@ -161,7 +156,7 @@ class WorkflowRequest(models.Model):
             models.Index(
                 fields=["deadline_at"], name="request_unfinished", condition=models.Q(finished_at=None)
             ),
-            # What the retention walks: each index holds only what it may still have to remove.
+            # For the retention: only rows that it may still have to prune.
             models.Index(
                 fields=["finished_at"],
                 name="request_finished",
@@ -190,12 +185,11 @@ class WorkflowRequest(models.Model):
 
     @property
     def awaits_run(self) -> bool:
-        """It was answered before its run was over, and ends with it."""
+        """It was answered before its run ended, and ends with it."""
         return self.is_running and self.deadline_at is None
 
     @property
     def seconds(self) -> float | None:
-        """From the request to its answer; None while it runs."""
         return None if self.finished_at is None else (self.finished_at - self.created_at).total_seconds()
 
     @property
@@ -204,14 +198,14 @@ class WorkflowRequest(models.Model):
         return Stage(reached[-1]["stage"]) if reached else Stage.TOOL_RETRIEVAL
 
     def begin_stage(self, stage: Stage, *, within: timedelta, message: str = "", **found: Any) -> bool:
-        """`message` and what was `found` are those of the stage that ends with it."""
+        """`message` and `found` belong to the stage that this ends."""
         now = timezone.now()
         self._end_stage(StageState.DONE, message, now)
         self.stages = [*self.stages, started_stage(stage, now)]
         return self._change(stages=self.stages, deadline_at=now + within, **found)
 
     def await_run(self, execution_id: uuid.UUID, **found: Any) -> bool:
-        """The run takes longer than the answer can wait: no process works on the request any more."""
+        """The run outlasts the answer: no process works on the request any more."""
         return self._change(deadline_at=None, execution_id=execution_id, **found)
 
     def succeed(
@@ -222,11 +216,11 @@ class WorkflowRequest(models.Model):
         at: datetime | None = None,
         **found: Any,
     ) -> bool:
-        """`state` is that of the last stage, which may have failed without the request; `at`: now."""
+        """`state`: of the last stage, which may fail without failing the request. `at`: default now."""
         return self._finish(self.Status.SUCCESS, state, message, at, **found)
 
     def fail(self, why: str, *, failure: Failure, at: datetime | None = None, **found: Any) -> bool:
-        """In the stage that it is at. A request that surely started nothing leaves its key to another try."""
+        """Frees the idempotency key if nothing can have been started."""
         why, stage = printable(why), self.stage
         may_run = stage == Stage.API_EXECUTION and failure in (Failure.INTERNAL, Failure.INTERRUPTED)
         if (found.get("execution_id") or self.execution_id) is None and not may_run:
@@ -261,7 +255,7 @@ class WorkflowRequest(models.Model):
         self.stages = [*earlier, last | ended]
 
     def _change(self, **values: Any) -> bool:
-        """Matches the deadline too: a process that was presumed dead finds the request ended."""
+        """Also matches the deadline, so that a process presumed dead changes nothing."""
         known = type(self).objects.filter(
             pk=self.pk, status=self.Status.RUNNING, deadline_at=self.deadline_at
         )

@@ -19,17 +19,11 @@ from executions.creating import StartRequest
 from executions.models import Execution
 from executions.refusals import Busy, StartRefused
 from executions.waiting import start_and_wait
+from orchestration import records
 from orchestration.formatting import format_answer
 from orchestration.guard import Approved, Proposal, ProposalRefused, check_proposal
 from orchestration.model.client import MeteredModel
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
-from orchestration.records import (
-    describe_failure,
-    open_request,
-    raw_response_of,
-    read_answer,
-    wait_for_original,
-)
 from orchestration.request_types import NotReplayable, RequestInput, RequestOutcome, RequestRefused
 from orchestration.retrieval import find_tools
 from orchestration.selection import Selection, approve_anew, choose_call
@@ -38,11 +32,11 @@ OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
 NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
 GRACE = timedelta(seconds=60)
-"""Beyond what a stage may take by its own limits; after it the request is taken for interrupted."""
+"""Added to a stage's own limits; after that the request counts as interrupted."""
 
 
 class Pipeline:
-    """`run` does not raise: failures are in the record, or in `refusal`."""
+    """`run` does not raise: failures are in the record or in `refusal`."""
 
     request: WorkflowRequest
 
@@ -73,11 +67,11 @@ class Pipeline:
                 await self._answer_with(execution)
 
     async def _open(self) -> bool:
-        """Whether the request is a new one, which has to be worked on."""
+        """Whether the request is a new one."""
         try:
-            self.request = await run_in_database(open_request, self._asked)
+            self.request = await run_in_database(records.open_request, self._asked)
             if self.request.pk != self._asked.id:
-                await wait_for_original(self.request)
+                await records.wait_for_original(self.request)
                 return False
         except RequestRefused as refusal:
             self.refusal = refusal
@@ -91,7 +85,7 @@ class Pipeline:
         except StageFailed as error:
             self._log(error)
             await self._fail(error)
-        except Exception as error:  # noqa: BLE001 - said in the next line
+        except Exception as error:  # noqa: BLE001 - logged in the next line
             self._log(error)
             await self._fail(StageFailed(OURS, failure=Failure.INTERNAL))
 
@@ -101,14 +95,17 @@ class Pipeline:
         return tools
 
     def _approve(self, selection: Selection) -> Approved:
-        """The call by the tool's present definition; a dry run ends with it."""
+        """By the tool's present definition; ends a dry run."""
         approved = selection.approved
         if selection.rounds:
             approved = approve_anew(approved, caller=self._asked.caller)
             selection = replace(selection, approved=approved)
         self._warnings += selection.warnings
         self._tool = approved.workflow.tool_name
-        message, found = _choice_message(selection), _found_by(selection)
+        how = {0: ", as the dry run showed it", 1: ""}.get(
+            selection.rounds, ", once its first proposal was sent back"
+        )
+        message, found = f"{self._tool}{how}", _found_by(selection)
         if self._asked.dry_run:
             self._succeed(message, **found)
         else:
@@ -120,16 +117,15 @@ class Pipeline:
             await run_in_database(self.request.await_run, execution.pk, **self._costs())
             self._bound().info("A natural-language request is answered while its run goes on")
         elif not execution.succeeded:
-            message, failure = describe_failure(execution)
-            # What the connector raised shows where in the exchange with the engine it went wrong.
+            message, failure = records.describe_failure(execution)
             raise StageFailed(message, failure=failure, execution_id=execution.pk) from execution.raised
         elif self._asked.format_response:
             await self._format(execution)
         else:
-            await run_in_database(self._succeed, execution.told_state, execution_id=execution.pk)
+            await run_in_database(self._succeed, execution.state_label, execution_id=execution.pk)
 
     async def _format(self, execution: Execution) -> None:
-        """A failure here costs the text, not the answer (C8.4)."""
+        """A failure here does not fail the request (C8.4)."""
         state, text, message = StageState.DONE, "", ""
         raw = await run_in_database(self._begin_formatting, execution)
         try:
@@ -142,16 +138,16 @@ class Pipeline:
         await run_in_database(self._succeed, message, state=state, formatted_response=text)
 
     def _begin_formatting(self, execution: Execution) -> dict[str, Any]:
-        """The response that is formatted."""
+        """Returns the response to format."""
         self._begin(
-            Stage.RESPONSE_FORMATTING, questions=1, message=execution.told_state, execution_id=execution.pk
+            Stage.RESPONSE_FORMATTING, questions=1, message=execution.state_label, execution_id=execution.pk
         )
-        return raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
+        return records.raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
 
     def _begin(
         self, stage: Stage, *, questions: int = 0, seconds: float = 0.0, message: str = "", **found: Any
     ) -> None:
-        """Raises StageFailed where the record was ended meanwhile: the same request may have come again."""
+        """Raises StageFailed if the record has been ended as interrupted."""
         within = timedelta(seconds=seconds + questions * settings.CATALOGUE["model_timeout"]) + GRACE
         if not self.request.begin_stage(stage, within=within, message=message, **self._costs(), **found):
             raise StageFailed(GIVEN_UP, failure=Failure.INTERRUPTED)
@@ -183,7 +179,7 @@ class Pipeline:
         )
 
     def _log(self, error: Exception) -> None:
-        """With the stack trace; the instructions are in the record only (C8.5)."""
+        """The instructions are only in the record, not in the log (C8.5)."""
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
         self._bound().opt(exception=error).log(level, "A natural-language request failed: {}", error)
@@ -191,13 +187,6 @@ class Pipeline:
 
 def _count(tools: Mapping[str, Workflow]) -> str:
     return "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
-
-
-def _choice_message(selection: Selection) -> str:
-    told = {0: ", as the dry run showed it", 1: ""}.get(
-        selection.rounds, ", once its first proposal was sent back"
-    )
-    return f"{selection.approved.workflow.tool_name}{told}"
 
 
 def _found_by(selection: Selection) -> dict[str, Any]:
@@ -212,29 +201,25 @@ def _found_by(selection: Selection) -> dict[str, Any]:
 
 
 async def answer_request(asked: RequestInput) -> RequestOutcome:
-    """Find the tools, let the model propose, check, run and format; every stage is recorded.
+    """Failures are part of the outcome. Raises RequestRefused.
 
-    Failures are part of the outcome. Cancelling ends the wait only: the request runs to its end, and a
-    repetition with its key gets the answer. Raises RequestRefused.
+    Cancellation ends only the wait: the request runs to its end, and a repetition gets its answer.
     """
     pipeline = Pipeline(asked)
     await asyncio.shield(begin(pipeline.run()))
     if pipeline.refusal is not None:
         raise pipeline.refusal
-    return await run_in_database(read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
+    return await run_in_database(records.read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
 
 
 def longest_wait(approved: Approved) -> float:
-    """How long the answer waits for the run, in seconds; a longer run continues without it."""
+    """Seconds that the answer waits for the run, which continues after that."""
     seconds = approved.workflow.inline_wait_seconds
     return float(settings.CATALOGUE["inline_wait"] if seconds is None else seconds)
 
 
 async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh: bool) -> Execution:
-    """The execution, whose id is `key`, as it is when it has ended or the wait is over.
-
-    Raises StageFailed where nothing was started.
-    """
+    """The execution with the id `key`, ended or not. Raises StageFailed if nothing was started."""
     request = StartRequest(
         tool_name=approved.workflow.tool_name,
         arguments=approved.arguments,
@@ -255,16 +240,13 @@ NEW_DRY_RUN = "Nothing was sent; make a new dry run."
 
 
 def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:
-    """Only by its own caller, and while its arguments are kept."""
+    """Only by its caller, while its arguments are kept."""
     succeeded = record.dry_run and record.status == WorkflowRequest.Status.SUCCESS
     return succeeded and record.arguments is not None and record.caller == caller.key
 
 
 def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID) -> RequestInput:
-    """A request of its own with this key, of which there is one however often it is asked.
-
-    Raises NothingToSend.
-    """
+    """A new request; only one for each dry run, by its idempotency key. Raises NotReplayable."""
     if not can_be_replayed(dry_run, caller=caller):
         raise NotReplayable(dry_run)
     return RequestInput(
@@ -280,7 +262,7 @@ def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID
 
 
 def replay_dry_run(dry_run_id: uuid.UUID, tools: Mapping[str, Workflow]) -> Approved:
-    """The call of the dry run. Raises StageFailed where the tool would make another request of it by now."""
+    """The call of the dry run. Raises StageFailed if the tool would send another request by now."""
     shown = WorkflowRequest.objects.get(pk=dry_run_id)
     proposal = Proposal(tool=shown.selected_tool, reason=shown.reason, arguments=shown.arguments)
     try:

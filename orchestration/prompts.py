@@ -1,4 +1,4 @@
-"""All prompts (C4.1, C4.2, C6.2)."""
+"""Prompts (C4.1, C4.2, C6.2)."""
 
 import re
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ Rules:
 """
 
 LONGEST_REPEATED = 4_000
-"""Characters of a useless answer that the model is shown again."""
+"""Characters of an unusable answer in the repair prompt."""
 
 
 def shortlist_prompt(instructions: str, names: str) -> list[Message]:
@@ -88,7 +88,6 @@ def selection_prompt(instructions: str, tool_context: str, *, has_endpoints: boo
 
     Without `has_endpoints` no tool is an HTTP call, and the model need not hear of requests.
     """
-    # What stays the same comes first, so that servers can reuse what they have computed for it.
     parts = [
         data_block("tools", tool_context),
         f"Today is {timezone.localdate():%A, %Y-%m-%d}.",
@@ -124,8 +123,5 @@ BROKEN = r"<\\"
 
 
 def data_block(name: Block, text: str) -> str:
-    r"""The text between `<name>` and `</name>`; where it holds such a mark itself, a backslash breaks it.
-
-    Everything else stays as it is, since values are copied from there.
-    """
+    r"""The text between `<name>` and `</name>`; a backslash breaks such tags in it. All else is unchanged."""
     return f"<{name}>\n{LOOKS_LIKE_OURS.sub(BROKEN, text)}\n</{name}>"

@@ -1,4 +1,4 @@
-"""The records of requests: opened once for each idempotency key, ended with their runs, pruned."""
+"""Records of requests: idempotency, ends with runs, interrupted ones, pruning."""
 
 import asyncio
 import hashlib
@@ -19,14 +19,13 @@ from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
 
 OPENING_SECONDS = 60
-"""For its first stage, which takes no time, and until the second begins."""
+"""For the first stage."""
 
 
 def open_request(asked: RequestInput) -> WorkflowRequest:
-    """A new record, or the one that the caller's key stands for; its id tells which.
+    """A new record, or the existing one of the key, with another id. Raises IdempotencyConflict.
 
-    A key belongs to the whole request: the model may choose differently the second time, so that a key of the
-    execution alone would not keep it from running twice. Raises IdempotencyConflict.
+    The key belongs to the whole request: the model may choose another tool for the same words.
     """
     digest = _hash_of(asked)
     if (known := _find_by_key(asked, digest)) is not None:
@@ -77,7 +76,6 @@ def _find_by_key(asked: RequestInput, digest: str) -> WorkflowRequest | None:
 
 
 def _hash_of(asked: RequestInput) -> str:
-    """The order of the tools does not count."""
     meant = [
         asked.user_instructions,
         sorted(set(asked.tool_ids)),
@@ -92,7 +90,7 @@ LOOK_AGAIN_SECONDS = 0.5
 
 
 async def wait_for_original(request: WorkflowRequest) -> None:
-    """At most `inline_wait` seconds. Raises StillRunning, unless only the run of the request continues."""
+    """At most `inline_wait` seconds. Raises StillRunning unless only the run continues."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.CATALOGUE["inline_wait"]
     while request.is_running:
@@ -111,11 +109,10 @@ def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
 
 
 WITH_RUN = ("execution__payload", "execution__cached_from__payload")
-"""The relations that `answer_of` reads."""
+"""Relations that `answer_of` reads."""
 
 
 def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:
-    """In one query, unless its run has ended since the last read."""
     request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
     settle_with_run(request)
     return answer_of(request, retry_after=retry_after)
@@ -134,7 +131,7 @@ UNREAD = (
     "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
     "formatted_response", "error", "stages",
 )  # fmt: skip
-"""Columns that the search does not need; ending a request reads its stages."""
+"""Deferred; ending a request reads its stages."""
 NOT_IN_WORDS = (
     "The run took longer than the answer could wait for it, so its response was not put into words."
 )
@@ -142,7 +139,7 @@ RUN_GONE = "The record of its run was removed before the request had ended."
 
 
 def settle_with_runs() -> int:
-    """End the answered requests whose run has ended since. Returns their number, one batch at most.
+    """End answered requests whose run has ended, one batch at most. Returns their number.
 
     Called by the schedule and before each read, so that a status is never behind its run.
     """
@@ -151,7 +148,7 @@ def settle_with_runs() -> int:
 
 
 def settle_with_run(request: WorkflowRequest) -> bool:
-    """End it as its run ended. False if the run continues or the request had ended already."""
+    """End it as its run ended. False if the run continues or the request has ended."""
     execution = request.execution
     if not request.awaits_run or (execution is not None and not execution.is_settled):
         return False
@@ -160,7 +157,7 @@ def settle_with_run(request: WorkflowRequest) -> bool:
     if execution.succeeded:
         unformatted = [NOT_IN_WORDS] if request.format_response else []
         return request.succeed(
-            message=execution.told_state,
+            message=execution.state_label,
             at=execution.finished_at,
             warnings=[*request.warnings, *unformatted],
         )
@@ -175,10 +172,7 @@ def settle_with_run(request: WorkflowRequest) -> bool:
 
 
 def reap_overdue() -> int:
-    """End the requests that are past their deadline. Returns their number, one batch at most.
-
-    Its run, to which the record points, continues.
-    """
+    """End requests past their deadline, one batch at most; their runs continue. Returns their number."""
     ended = 0
     for request in WorkflowRequest.objects.overdue(timezone.now())[:BATCH]:
         # An execution has its request's id.
@@ -206,18 +200,14 @@ DO_NOT_REPEAT = (
 
 
 def describe_failure(execution: Execution) -> tuple[str, Failure]:
-    """Of an execution that is settled and did not succeed."""
     failure = FAILURES.get(State(execution.state), Failure.RUN_FAILED)
     why = execution.error or "No reason was given."
     advice = f" {DO_NOT_REPEAT}" if failure == Failure.UNCONFIRMED else ""
-    return f"{execution.tool_name}: {execution.told_state}. {why}{advice}", failure
+    return f"{execution.tool_name}: {execution.state_label}. {why}{advice}", failure
 
 
 def raw_response_of(execution: Execution, *, of_http_tool: bool) -> dict[str, Any]:
-    """The HTTPResponseSpec of an HTTP tool that was answered, else what came of the run.
-
-    Of what a cached result answered, that of the run which it came from.
-    """
+    """The HTTPResponseSpec of an HTTP tool's answer, also of a cached one; else the outcome."""
     if of_http_tool and (response := _recorded_response(execution)) is not None:
         return response
     return {
@@ -258,7 +248,7 @@ def _prune_records(ended_before: datetime) -> int:
 
 @transaction.atomic
 def _prune_payloads(ended_before: datetime) -> int:
-    """The row stays: who asked, which tool was chosen, what it cost, and how it ended."""
+    """Keeps caller, tool, costs and outcome."""
     if keys := take_batch(_ended(ended_before).filter(payload_pruned_at=None)):
         emptied = EMPTIED | {"payload_pruned_at": timezone.now()}
         WorkflowRequest.objects.filter(pk__in=keys).update(**emptied)

@@ -1,4 +1,4 @@
-"""REST: natural-language requests, `POST /workflow` and the record of each."""
+"""REST endpoints of natural-language requests."""
 
 from typing import Any
 
@@ -29,29 +29,13 @@ from catalogue.rest.base import (
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.models import State
-from executions.rest.parameters import (
-    CACHE_CONTROL,
-    IDEMPOTENCY_KEY,
-    IDEMPOTENT_REPLAYED,
-    caller_of,
-    idempotency_key_of,
-    waiting_places,
-    wants_fresh,
-)
+from executions.rest import parameters
 from executions.rest.serializers import AnyJSONField
+from orchestration import request_types
 from orchestration.compat import mark_logged
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
 from orchestration.records import WITH_RUN, answer_of, settle_with_runs
-from orchestration.request_types import (
-    LONGEST_FORMAT_INSTRUCTIONS,
-    LONGEST_INSTRUCTIONS,
-    MOST_TOOLS,
-    RequestInput,
-    RequestOutcome,
-    RequestRefused,
-    StillRunning,
-)
 
 LONGEST_ID = 255
 
@@ -60,12 +44,12 @@ class AskSerializer(StrictSerializer):
     """What the user wants, in natural language, and which tools may be used for it."""
 
     user_instructions = serializers.CharField(
-        max_length=LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
+        max_length=request_types.LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
     )
     tool_ids = serializers.ListField(
         child=serializers.CharField(max_length=LONGEST_ID),
         min_length=1,
-        max_length=MOST_TOOLS,
+        max_length=request_types.MOST_TOOLS,
         help_text="The tools that may be used, by their tool names. No other one is.",
     )
     format_response = serializers.BooleanField(
@@ -75,7 +59,7 @@ class AskSerializer(StrictSerializer):
         default="",
         allow_blank=True,
         allow_null=True,
-        max_length=LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=request_types.LONGEST_FORMAT_INSTRUCTIONS,
         help_text="How: length, language, tone, form.",
     )
     dry_run = serializers.BooleanField(
@@ -117,7 +101,7 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.Serializer[RequestOutcome]):
+class WorkflowAnswerSerializer(serializers.Serializer[request_types.RequestOutcome]):
     """The answer, of one shape whether it succeeded or not."""
 
     request_id = serializers.UUIDField(source="request.pk")
@@ -164,7 +148,7 @@ class WorkflowAnswerSerializer(serializers.Serializer[RequestOutcome]):
     stages = StageEntrySerializer(many=True, source="request.stages")
     usage = ModelUsageSerializer(source="request")
 
-    def to_representation(self, answered: RequestOutcome) -> dict[str, Any]:
+    def to_representation(self, answered: request_types.RequestOutcome) -> dict[str, Any]:
         shown: dict[str, Any] = super().to_representation(answered)
         for name in ("error_stage", "failure"):
             shown[name] = shown[name] or None
@@ -186,22 +170,9 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
     class Meta:
         model = WorkflowRequest
         fields: tuple[str, ...] = (
-            "id",
-            "caller",
-            "caller_name",
-            "idempotency_key",
-            "created_at",
-            "finished_at",
-            "seconds",
-            "status",
-            "dry_run",
-            "selected_tool",
-            "execution_id",
-            "error",
-            "error_stage",
-            "failure",
-            "usage",
-        )
+            "id", "caller", "caller_name", "idempotency_key", "created_at", "finished_at", "seconds",
+            "status", "dry_run", "selected_tool", "execution_id", "error", "error_stage", "failure", "usage",
+        )  # fmt: skip
         read_only_fields = fields
 
 
@@ -222,14 +193,9 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
 
     class Meta(WorkflowRequestSerializer.Meta):
         fields = (
-            *WorkflowRequestSerializer.Meta.fields,
-            "user_instructions",
-            "tool_ids",
-            "format_response",
-            "response_format_instructions",
-            "payload_removed_at",
-            "answer",
-        )
+            *WorkflowRequestSerializer.Meta.fields, "user_instructions", "tool_ids", "format_response",
+            "response_format_instructions", "payload_removed_at", "answer",
+        )  # fmt: skip
         read_only_fields = fields
 
     @extend_schema_field(WorkflowAnswerSerializer)
@@ -254,12 +220,12 @@ CODES = {
 OURS = (Failure.INTERNAL, Failure.INTERRUPTED)
 NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
 MAY_RUN = "executions.add_execution"
-"""Of a member of staff, for what is no dry run."""
+"""Required of staff unless it is a dry run."""
 RETRY_AFTER_SECONDS = 5
-"""Of a request that repeats the key of one that is still running."""
+"""For repetitions of a request that still runs."""
 
 IDEMPOTENCY = OpenApiParameter(
-    IDEMPOTENCY_KEY,
+    parameters.IDEMPOTENCY_KEY,
     location=OpenApiParameter.HEADER,
     description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
     "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
@@ -267,12 +233,12 @@ IDEMPOTENCY = OpenApiParameter(
     "started does not use the key up.",
 )
 FRESH = OpenApiParameter(
-    CACHE_CONTROL,
+    parameters.CACHE_CONTROL,
     location=OpenApiParameter.HEADER,
     description="`no-cache`: the tool runs, though a cached result could answer.",
 )
 REPLAYED = OpenApiParameter(
-    IDEMPOTENT_REPLAYED,
+    parameters.IDEMPOTENT_REPLAYED,
     location=OpenApiParameter.HEADER,
     response=True,
     description="`true` if the idempotency key was used before and this is the answer to that request.",
@@ -325,7 +291,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         settle_with_runs()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
-        visible = WorkflowRequest.objects.visible_to(caller_of(self.request))
+        visible = WorkflowRequest.objects.visible_to(parameters.caller_of(self.request))
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
@@ -404,46 +370,42 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         body = AskSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         wanted = body.validated_data
-        asked = RequestInput(
+        asked = request_types.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
-            caller=caller_of(request),
-            idempotency_key=idempotency_key_of(request),
-            fresh=wants_fresh(request),
+            caller=parameters.caller_of(request),
+            idempotency_key=parameters.idempotency_key_of(request),
+            fresh=parameters.wants_fresh(request),
         )
         if not asked.dry_run:
             demand_of_staff(request, MAY_RUN)
-        with waiting_places.one_for(asked.caller.key) as has_place:
+        with parameters.waiting_places.one_for(asked.caller.key) as has_place:
             if not has_place:
                 raise _too_many_wait()
             try:
                 answered = run_without_connection(answer_request(asked))
-            except RequestRefused as refused:
+            except request_types.RequestRefused as refused:
                 conflict = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
-                if isinstance(refused, StillRunning):
+                if isinstance(refused, request_types.StillRunning):
                     conflict.wait = RETRY_AFTER_SECONDS
                 raise conflict from None
-        response = Response(
-            WorkflowAnswerSerializer(answered).data,
-            _code(answered),
-            headers=_headers(request, asked, answered),
-        )
+        code: int = status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
+        if answered.request.failure:
+            code = CODES[Failure(answered.request.failure)]
+        headers = _headers(request, asked, answered)
+        response = Response(WorkflowAnswerSerializer(answered).data, code, headers=headers)
         if answered.request.failure not in OURS:
-            # What is no error of ours was logged, with the request's id; Django would add a line as ERROR.
+            # Already logged, with the request's id; Django would add an ERROR.
             mark_logged(response)
         return response
 
 
-def _code(answered: RequestOutcome) -> int:
-    if answered.request.failure:
-        return CODES[Failure(answered.request.failure)]
-    return status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
-
-
-def _headers(request: Request, asked: RequestInput, answered: RequestOutcome) -> dict[str, str]:
+def _headers(
+    request: Request, asked: request_types.RequestInput, answered: request_types.RequestOutcome
+) -> dict[str, str]:
     recorded = reverse("workflow-request-detail", args=[answered.request.pk])
     headers = {"Location": request.build_absolute_uri(recorded)}
     if answered.request.pk != asked.id:
-        headers[IDEMPOTENT_REPLAYED] = "true"
+        headers[parameters.IDEMPOTENT_REPLAYED] = "true"
     if answered.retry_after is not None:
         headers["Retry-After"] = str(answered.retry_after)
     return headers

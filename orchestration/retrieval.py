@@ -1,4 +1,4 @@
-"""The first stage: the tools that a request may use (C1), and their description for the model (C3)."""
+"""The first stage: the tools of a request (C1), and their description for the model (C3)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -28,59 +28,43 @@ MOST_LIKELY = 40
 LONGEST_ENDPOINT = 2_000
 BETWEEN = "\n\n"
 REMEMBERED_ENTRIES = 2_000
-"""Texts of a tool, of at most some kilobytes each."""
-
-
+"""Texts of tools, a few kilobytes each."""
 SHOWN_ID = 100
+LONGEST_NAME = 120
+LONGEST_VALUE = 80
+"""Characters of a default and of each value of an enumeration."""
+MOST_VALUES = 20
+LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
+"""Keywords that models tend to violate unless they are stated."""
 
 
 def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
-    """The workflows by tool name, in the order asked for; what is named twice is there once.
-
-    Raises StageFailed, which names every id that is none of a tool that the caller may run.
-    """
+    """By tool name, in the given order, without duplicates. Raises StageFailed that names all invalid ids."""
     shown = current_catalogue().seen_through(caller.toolset)
     wanted = list(dict.fromkeys(tool_ids))
     if invalid := [tool_id for tool_id in wanted if tool_id not in shown]:
-        told = "; ".join(
-            _with_suggestions(tool_id, find_similar_names(tool_id, shown)) for tool_id in invalid
-        )
+        listed = []
+        for tool_id in invalid:
+            similar = " or ".join(find_similar_names(tool_id, shown))
+            meant = f" (did you mean {similar}?)" if similar else ""
+            listed.append(f"{printable(tool_id[:SHOWN_ID])}{meant}")
         raise StageFailed(
-            f"No such tools, or they are disabled: {told}. GET /api/workflows/ lists those that there are.",
+            f"No such tools, or they are disabled: {'; '.join(listed)}. "
+            "GET /api/workflows/ lists those that there are.",
             failure=Failure.UNKNOWN_TOOLS,
             invalid_tool_ids=invalid,
         )
     return {tool_id: shown[tool_id] for tool_id in wanted}
 
 
-def _with_suggestions(tool_id: str, similar: list[str]) -> str:
-    meant = f" (did you mean {' or '.join(similar)}?)" if similar else ""
-    return f"{printable(tool_id[:SHOWN_ID])}{meant}"
-
-
-LONGEST_NAME = 120
-
-
-LONGEST_VALUE = 80
-"""Characters of a default, and of each value that an enumeration allows."""
-
-
-MOST_VALUES = 20
-
-
-LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detail:
-    """How much of a schema is shown."""
-
     description: int
-    """Characters of each value's description; 0: none."""
+    """Characters of each description."""
     depth: int
     """Levels of nesting."""
     lines: int
-    """At most; the required ones come first."""
+    """Required ones come first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +99,7 @@ DEPTHS = (
         output=Detail(description=0, depth=1, lines=5),
     ),
 )
-"""Less and less; only what does not even fit with the least is left out."""
+"""In decreasing detail, tried until all tools fit."""
 
 
 def describe_all(workflows: Sequence[Workflow], *, tokens: int) -> ToolContext | None:
@@ -189,7 +173,7 @@ def rank_tools(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ToolText:
-    """The text of one tool. Content hash and overrides stand for the schemas, which are slow to compare."""
+    """A cache key: content hash and overrides stand for the schemas, which are slow to compare."""
 
     name: str
     title: str
@@ -202,7 +186,7 @@ class _ToolText:
 
 
 def _entry(workflow: Workflow, depth: _Depth) -> str:
-    told = _ToolText(
+    text = _ToolText(
         name=workflow.tool_name,
         title="" if workflow.title == workflow.tool_name else workflow.title,
         description=workflow.shown_description,
@@ -212,28 +196,28 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
         input_schema=workflow.offered_input_schema,
         output_schema=declared_output_schema(workflow),
     )
-    return _written(told, depth)
+    return _written(text, depth)
 
 
 # Walking the schemas of a hundred tools takes longer than the rest of a request.
 @lru_cache(maxsize=REMEMBERED_ENTRIES)
-def _written(told: _ToolText, depth: _Depth) -> str:
+def _written(text: _ToolText, depth: _Depth) -> str:
     facts = {
-        "name": told.name,
-        "title": one_line(told.title, LONGEST_TITLE),
-        "description": one_line(told.description, depth.description),
-        "endpoint": one_line(told.endpoint, LONGEST_ENDPOINT),
+        "name": text.name,
+        "title": one_line(text.title, LONGEST_TITLE),
+        "description": one_line(text.description, depth.description),
+        "endpoint": one_line(text.endpoint, LONGEST_ENDPOINT),
     }
     lines = [f"{name}: {value}" for name, value in facts.items() if value]
-    parameters = schema_lines(told.input_schema, depth.parameters, says_required=True)
-    output = schema_lines(told.output_schema, depth.output, says_required=False)
+    parameters = schema_lines(text.input_schema, depth.parameters, says_required=True)
+    output = schema_lines(text.output_schema, depth.output, says_required=False)
     lines += ["parameters:", *parameters] if parameters else ["parameters: none"]
     lines += ["output:", *output] if output else []
     return "\n".join(lines)
 
 
 def _endpoint(workflow: Workflow) -> str:
-    """`GET https://api.example.com/orders/{order_id}`; empty for what is no HTTP tool."""
+    """`GET https://api.example.com/orders/{order_id}`; empty for other tools."""
     if not is_http_tool(workflow):
         return ""
     operation = HttpOperation.of(workflow.ref)
@@ -241,7 +225,7 @@ def _endpoint(workflow: Workflow) -> str:
 
 
 def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required: bool) -> list[str]:
-    """`- order.lines[].sku (string, required): The article's number.`; empty where nothing is declared."""
+    """`- order.lines[].sku (string, required): The article's number.`"""
     if not isinstance(schema, dict):
         return []
     lines: list[str] = []
@@ -258,7 +242,7 @@ def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required
 
 
 def one_line(text: str, limit: int) -> str:
-    """A text that cannot forge lines of the prompt."""
+    """Cannot forge lines of the prompt."""
     line = " ".join(text.split())
     return shorten(line if line.isprintable() else " ".join(printable(line).split()), limit)
 
@@ -267,26 +251,23 @@ def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required:
     found = inputs_at(place)
     for name, given in sorted(found.properties.items(), key=lambda item: item[0] not in found.required):
         path = f"{prefix}{one_line(name, LONGEST_NAME)}"
-        yield _line(path, given, detail, _need(name in found.required) if says_required else "")
+        need = "required" if name in found.required else "optional"
+        yield _line(path, given, detail, need if says_required else "")
         if depth > 1:
             inner, mark = _inside(given.place)
             yield from _lines(inner, f"{path}{mark}.", depth - 1, detail, says_required)
-
-
-def _need(required: bool) -> str:
-    return "required" if required else "optional"
 
 
 def _line(path: str, given: Input, detail: Detail, need: str) -> str:
     stated = _stated(given.place)
     facts = [given.type, need, _values(stated), _default(given), *_limits(stated)]
     line = f"- {path} ({', '.join(filter(None, facts))})"
-    told = one_line(given.description, detail.description) if detail.description else ""
-    return f"{line}: {told}" if told else line
+    description = one_line(given.description, detail.description) if detail.description else ""
+    return f"{line}: {description}" if description else line
 
 
 def _stated(place: Place) -> dict[str, Any]:
-    """Its keywords, and those of what it refers to where it has none of its own."""
+    """Its keywords and those of its references."""
     stated: dict[str, Any] = {}
     for schema in place.chain():
         stated = schema | stated
@@ -294,13 +275,12 @@ def _stated(place: Place) -> dict[str, Any]:
 
 
 def _inside(place: Place) -> tuple[Place, str]:
-    """What the value holds, and how a path says so: `[]` for each item of a list."""
+    """The items of a list, with the path suffix `[]`, or the place itself."""
     items = _stated(place).get("items")
     return (place.at(items), "[]") if isinstance(items, dict) else (place, "")
 
 
 def _limits(stated: dict[str, Any]) -> Iterator[str]:
-    """Limits that models tend to break unless they are stated."""
     for keyword in LIMITS:
         if isinstance(limit := stated.get(keyword), str | int | float):
             yield f"{keyword} {one_line(str(limit), LONGEST_VALUE)}"

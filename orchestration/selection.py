@@ -1,4 +1,4 @@
-"""The second stage: the model proposes a call, and the guard approves it or sends it back once."""
+"""The second stage: the model proposes a call; the guard approves it or sends it back once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,7 @@ from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from connectors.network.redaction import printable, shorten
 from executions.callers import Caller
-from orchestration.guard import (
-    Approved,
-    Proposal,
-    ProposalRefused,
-    UnreadableProposal,
-    check_proposal,
-    objects_in,
-    proposal_schema,
-    read_proposal,
-)
+from orchestration import guard
 from orchestration.model.client import MeteredModel
 from orchestration.models import Failure, StageFailed
 from orchestration.prompts import repair_prompt, selection_prompt, shortlist_prompt
@@ -47,9 +38,7 @@ LEFT_OUT_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The approved call and how it was chosen."""
-
-    approved: Approved
+    approved: guard.Approved
     rounds: int
     warnings: Sequence[str] = ()
 
@@ -69,10 +58,10 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
         context, unknown = await _describe_wanted(instructions, tools, model)
     has_endpoints = any(map(is_http_tool, tools.values()))
     asked = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
-    schema = proposal_schema(list(context.described), has_endpoints=has_endpoints)
+    schema = guard.proposal_schema(list(context.described), has_endpoints=has_endpoints)
     reply = await model.ask(asked, schema=schema)
     first = _judge(reply.text, tools)
-    if isinstance(first, Approved):
+    if isinstance(first, guard.Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(unknown))
     logger.info("The proposal is sent back: {}", first.failure.label)
     asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
@@ -117,7 +106,7 @@ SHORTLIST_SCHEMA: dict[str, Any] = {
 def _read_wanted(text: str) -> Wanted:
     """Nothing where the answer cannot be read: the instructions alone rank the tools as well as they can."""
     answers = [
-        found for found in objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
+        found for found in guard.objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
     ]
     if not answers:
         logger.info("The model did not say which tools to describe; the instructions decide")
@@ -129,49 +118,41 @@ def _read_wanted(text: str) -> Wanted:
     )
 
 
-def approve_anew(approved: Approved, *, caller: Caller) -> Approved:
+def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
     """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
     name = approved.workflow.tool_name
     current = current_catalogue().seen_through(caller.toolset).get(name)
     if current is None or current is approved.workflow:
-        # Starting one that is gone is refused in words of its own.
+        # Starting a missing tool has its own error.
         return approved
-    proposal = Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
+    proposal = guard.Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
     try:
-        return check_proposal(proposal, {name: current})
-    except ProposalRefused as error:
-        told = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
-        raise StageFailed(told, failure=Failure.PROPOSAL_REFUSED) from error
+        return guard.check_proposal(proposal, {name: current})
+    except guard.ProposalRefused as error:
+        message = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
+        raise StageFailed(message, failure=Failure.PROPOSAL_REFUSED) from error
 
 
-def _judge(text: str, tools: Mapping[str, Workflow]) -> Approved | _Objection:
-    """Raises StageFailed where no tool fits, says the model: that is an answer, and no mistake to mend."""
+def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Objection:
+    """Raises StageFailed if the model says that no tool fits, which needs no repair."""
     try:
-        proposal = read_proposal(text)
+        proposal = guard.read_proposal(text)
         if proposal.tool is None:
-            raise StageFailed(_no_tool_fits(proposal), failure=Failure.NO_TOOL_FITS)
-        return check_proposal(proposal, tools)
-    except UnreadableProposal as error:
+            reason = f": {printable(proposal.reason)}" if proposal.reason else "."
+            raise StageFailed(f"None of the tools fits, says the model{reason}", failure=Failure.NO_TOOL_FITS)
+        return guard.check_proposal(proposal, tools)
+    except guard.UnreadableProposal as error:
         return _Objection(str(error), Failure.MODEL_ANSWER)
-    except ProposalRefused as error:
+    except guard.ProposalRefused as error:
         return _Objection(str(error), Failure.PROPOSAL_REFUSED)
-
-
-def _no_tool_fits(proposal: Proposal) -> str:
-    reason = printable(proposal.reason)
-    return (
-        f"None of the tools fits, says the model: {reason}"
-        if reason
-        else "None of the tools fits, says the model."
-    )
 
 
 def _refused_twice(first: _Objection, second: _Objection) -> str:
     is_readable = second.failure == Failure.PROPOSAL_REFUSED
     what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
     when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"
-    told = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
-    return told if first.message == second.message else f"{told} {_before_that(first)}"
+    message = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
+    return message if first.message == second.message else f"{message} {_before_that(first)}"
 
 
 def _before_that(first: _Objection) -> str:
@@ -196,6 +177,6 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
 
 
 def _room_for_tools(instructions: str) -> int:
-    """In tokens: what the prompt leaves beside the instructions and our own words."""
+    """In tokens."""
     limit: int = settings.CATALOGUE["model_context_tokens"]
     return max(limit // 4, limit - estimate_tokens(instructions) - PROMPT_TOKENS)

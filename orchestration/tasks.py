@@ -1,5 +1,3 @@
-"""Celery tasks of natural-language requests."""
-
 from celery import shared_task
 
 from orchestration.records import reap_overdue, settle_with_runs
@@ -7,6 +5,6 @@ from orchestration.records import reap_overdue, settle_with_runs
 
 @shared_task(name="orchestration.end_interrupted_requests")
 def end_interrupted_requests() -> None:
-    """One batch, requests whose run has ended included."""
+    """One batch, including requests whose run has ended."""
     settle_with_runs()
     reap_overdue()

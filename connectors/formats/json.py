@@ -143,6 +143,12 @@ def _opening_brackets(data: bytes) -> int:
     return data.count(b"[") + data.count(b"{")
 
 
+def _depth(data: bytes) -> int:
+    """The maximum nesting, in linear time; of broken JSON up to the first error."""
+    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
+    return max(accumulate(STEP[byte] for byte in brackets), default=0)
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise UnreadableJSON(f"The text is not valid JSON: {name} is not a JSON number.")
 

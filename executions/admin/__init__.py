@@ -1,5 +1,3 @@
-"""The admin of executions, a module for each kind of page."""
-
 from django.contrib import admin
 
 from executions.admin import executions, policies, sources, usage

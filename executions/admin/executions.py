@@ -344,7 +344,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     @admin.display(description="progress", ordering="progress")
     def progress_shown(self, execution: Execution) -> str:
-        return DASH if execution.told_progress is None else f"{execution.told_progress:g} %"
+        return DASH if execution.progress_percent is None else f"{execution.progress_percent:g} %"
 
     def get_buttons(self, request: HttpRequest, obj: Execution) -> list[Button]:
         return [] if obj.is_settled else super().get_buttons(request, obj)

@@ -1,5 +1,3 @@
-"""The page of one execution."""
-
 from typing import Any
 
 from django.http import HttpRequest
@@ -100,10 +98,10 @@ def _headline(execution: Execution, payload: ExecutionPayload | None) -> list[An
 def _progress_bar(execution: Execution) -> SafeString | str:
     if execution.is_settled:
         return ""
-    percent = execution.told_progress
+    percent = execution.progress_percent
     told = {
         "percent": "" if percent is None else f"{min(max(percent, 0.0), 100.0):g}",
-        "message": execution.progress_message or execution.told_state,
+        "message": execution.progress_message or execution.state_label,
     }
     return render_to_string("executions/admin/progress.html", told)
 
@@ -122,7 +120,7 @@ def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -
 
 
 def _progress_facts(execution: Execution) -> Facts:
-    percent = "" if execution.told_progress is None else f"{execution.told_progress:g} %"
+    percent = "" if execution.progress_percent is None else f"{execution.progress_percent:g} %"
     so_far = timezone.now() - execution.created_at
     return [
         ("Took", duration(execution.duration_ms)),
@@ -131,7 +129,7 @@ def _progress_facts(execution: Execution) -> Facts:
         ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
         ("Caller waits", _waiting(execution)),
         ("Next step", _next_step(execution)),
-        ("Last poll", execution.doubt),
+        ("Last poll", execution.poll_problem),
         ("Lookup since", exactly(execution.looked_up_since)),
     ]
 

@@ -84,8 +84,8 @@ def _show_data(line: str, mime_type: str, encoded: str, size: int) -> Shown:
 
 
 def _line(block: dict[str, Any], held: dict[str, Any]) -> str:
-    told = [block.get("type"), held.get("mimeType"), held.get("title") or held.get("name"), held.get("uri")]
-    return ", ".join(str(word)[:300] for word in told if word)
+    words = [block.get("type"), held.get("mimeType"), held.get("title") or held.get("name"), held.get("uri")]
+    return ", ".join(str(word)[:300] for word in words if word)
 
 
 METHOD_BADGES = {"GET": "info", "HEAD": "info", "DELETE": "danger"}

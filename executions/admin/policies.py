@@ -1,5 +1,3 @@
-"""The settings of the result cache and the retention, and the cached results."""
-
 from typing import Any
 
 from django.contrib import admin, messages
@@ -23,10 +21,12 @@ from executions.result_cache import CacheFigures, cache_figures, clear_results
 
 MAY_CLEAR = "executions.delete_cachedresult"
 MAY_LOOK = "executions.view_cacheuse"
+WORKFLOWS, USES = "catalogue_workflow_changelist", "executions_cacheuse_changelist"
+RESULTS = "executions_cachedresult_changelist"
 
 
 class OnlyRowAdmin(CatalogueAdmin):
-    """For a table of one row, to which the list redirects."""
+    """For a table of one row; the list redirects to it."""
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -70,19 +70,10 @@ class CachePolicyAdmin(ButtonsMixin, OnlyRowAdmin):
         return {
             "headline": [badge("on", "success") if obj.enabled else badge("off", "warning")],
             "facts": [
-                (
-                    "Workflows that use it",
-                    link_if_allowed(request, cached, "catalogue_workflow_changelist", query="?cache=cached"),
-                ),
-                (
-                    "Figures of each workflow",
-                    link_if_allowed(request, "All of them", "executions_cacheuse_changelist", otherwise=""),
-                ),
-                (
-                    "Results",
-                    link_if_allowed(request, f"{figures.entries:,}", "executions_cachedresult_changelist"),
-                ),
-                ("Size", f"{_size(figures.bytes)} of {_size(figures.max_bytes)}"),
+                ("Workflows that use it", link_if_allowed(request, cached, WORKFLOWS, query="?cache=cached")),
+                ("Figures of each workflow", link_if_allowed(request, "All of them", USES, otherwise="")),
+                ("Results", link_if_allowed(request, f"{figures.entries:,}", RESULTS)),
+                ("Size", f"{filesizeformat(figures.bytes)} of {filesizeformat(figures.max_bytes)}"),
                 *_facts(figures),
                 ("Cleaned", exactly(obj.cleaned_at)),
             ],
@@ -101,10 +92,6 @@ def _facts(figures: CacheFigures) -> list[tuple[str, str]]:
         ("Expired", f"{figures.expired:,}"),
         ("Cleared", f"{figures.cleared:,}"),
     ]
-
-
-def _size(number: int) -> str:
-    return filesizeformat(number)
 
 
 def _share(hits: int, misses: int) -> str:
@@ -145,12 +132,11 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
 
     @admin.display(description="results", ordering="entries")
     def results(self, use: CacheUse) -> SafeString:
-        narrowed = f"?workflow__id__exact={use.pk}"
-        return link(f"{use.entries:,}", "executions_cachedresult_changelist", query=narrowed)
+        return link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
 
     @admin.display(description="size", ordering="bytes")
     def size(self, use: CacheUse) -> str:
-        return _size(use.bytes)
+        return filesizeformat(use.bytes)
 
     @admin.display(description="hit rate")
     def hit_rate(self, use: CacheUse) -> str:
@@ -198,7 +184,7 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
 
     @admin.display(description="size", ordering="size")
     def size_shown(self, result: CachedResult) -> str:
-        return _size(result.size)
+        return filesizeformat(result.size)
 
     @admin.display(description="age", ordering="created_at")
     def age(self, result: CachedResult) -> str:
@@ -224,11 +210,9 @@ def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
     use = CacheUse.objects.filter(pk=workflow.pk).first() if request.user.has_perm(MAY_LOOK) else None
     if use is None:
         return ("Cached results", "")
-    found = link(
-        f"{use.entries:,}", "executions_cachedresult_changelist", query=f"?workflow__id__exact={use.pk}"
-    )
-    told = f"{_size(use.bytes)}, {use.hits:,} hits, {use.misses:,} misses, {_share(use.hits, use.misses)}"
-    return ("Cached results", format_html("{} ({} answered)", found, told))
+    found = link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
+    counts = f"{use.hits:,} hits, {use.misses:,} misses, {_share(use.hits, use.misses)}"
+    return ("Cached results", format_html("{} ({}, {} answered)", found, filesizeformat(use.bytes), counts))
 
 
 WorkflowAdmin.further_facts.append(cache_fact)
@@ -237,10 +221,7 @@ WorkflowAdmin.further_facts.append(cache_fact)
 @admin.register(Retention)
 class RetentionAdmin(OnlyRowAdmin):
     fields = (
-        "keep_records_days",
-        "keep_payloads_days",
-        "keep_events_days",
-        "keep_discovery_runs_days",
+        "keep_records_days", "keep_payloads_days", "keep_events_days", "keep_discovery_runs_days",
         "keep_statistics_days",
-    )
+    )  # fmt: skip
     change_form_outer_before_template = "executions/admin/retention.html"

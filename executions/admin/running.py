@@ -14,12 +14,7 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from unfold.widgets import (
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from unfold import widgets
 
 from catalogue.admin.base import ButtonsMixin, Link
 from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, write_value
@@ -74,7 +69,7 @@ class ArgumentField(forms.CharField):
 
 
 class Typed(str):
-    """Text as typed, to be shown again unchanged."""
+    pass
 
 
 class Given:
@@ -87,7 +82,7 @@ class OneOfField(ArgumentField):
 
     def __init__(self, name: str, kind: str, *, values: Iterable[Any], **common: Any) -> None:
         choices = [("", "(left out)"), *((json.dumps(value), _shown(value)) for value in values)]
-        super().__init__(name, kind, widget=UnfoldAdminSelectWidget(choices=choices), **common)
+        super().__init__(name, kind, widget=widgets.UnfoldAdminSelectWidget(choices=choices), **common)
 
     def prepare_value(self, value: Any) -> Any:
         return value if value is None or isinstance(value, Typed) else json.dumps(value)
@@ -147,13 +142,17 @@ class RunForm(forms.Form):
         label="Arguments, as a JSON object",
         required=False,
         strip=False,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 12, **MONOSPACE}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 12, **MONOSPACE}),
     )
     fresh = forms.BooleanField(
-        label="Run it though a cached result could answer", required=False, widget=UnfoldBooleanSwitchWidget
+        label="Run it though a cached result could answer",
+        required=False,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
     sure = forms.BooleanField(
-        label="Run it: it may delete or overwrite something", required=False, widget=UnfoldBooleanSwitchWidget
+        label="Run it: it may delete or overwrite something",
+        required=False,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
     def __init__(self, workflow: Workflow, data: Any = None, **options: Any) -> None:
@@ -235,29 +234,29 @@ def in_order(schema: Mapping[str, Any], inputs: Inputs) -> list[str]:
 
 
 def field_for(name: str, inputs: Inputs) -> ArgumentField:
-    told = inputs.properties[name]
+    described = inputs.properties[name]
     is_required = name in inputs.required
     left_out = ""
-    if told.default is not None:
-        left_out = f"Left out, it is {json.dumps(told.default, ensure_ascii=False)[:SHORT]}."
+    if described.default is not None:
+        left_out = f"Left out, it is {json.dumps(described.default, ensure_ascii=False)[:SHORT]}."
     common: dict[str, Any] = {
-        "about": f"{told.type}, required" if is_required else told.type,
-        "help_text": " ".join(filter(None, (told.description, left_out))),
+        "about": f"{described.type}, required" if is_required else described.type,
+        "help_text": " ".join(filter(None, (described.description, left_out))),
     }
-    schema = _resolved(told)
+    schema = _resolved(described)
     if values := _values(schema):
-        return OneOfField(name, told.type, values=values, **common)
-    if item := _item_type(told):
+        return OneOfField(name, described.type, values=values, **common)
+    if item := _item_type(described):
         common["help_text"] += " One a line."
         return ListField(name, item=item, widget=_area(3), **common)
-    if told.type in ("integer", "number"):
-        step = "1" if told.type == "integer" else "any"
-        return ArgumentField(name, told.type, widget=_line(type="number", step=step), **common)
-    if told.type == "string":
+    if described.type in ("integer", "number"):
+        step = "1" if described.type == "integer" else "any"
+        return ArgumentField(name, described.type, widget=_line(type="number", step=step), **common)
+    if described.type == "string":
         return _text_field(name, schema, common)
-    if told.type != "any":
+    if described.type != "any":
         common["help_text"] += " As JSON."
-    return ArgumentField(name, told.type, widget=_area(3, **MONOSPACE), **common)
+    return ArgumentField(name, described.type, widget=_area(3, **MONOSPACE), **common)
 
 
 def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) -> ArgumentField:
@@ -272,10 +271,10 @@ def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) ->
     return ArgumentField(name, "string", widget=_line() if has_one_line else _area(2), **common)
 
 
-def _resolved(told: Input) -> dict[str, Any]:
+def _resolved(described: Input) -> dict[str, Any]:
     """The schema merged with its references; its own keywords win."""
     whole: dict[str, Any] = {}
-    for schema in told.place.chain():
+    for schema in described.place.chain():
         whole = schema | whole
     return whole
 
@@ -289,12 +288,12 @@ def _values(schema: Mapping[str, Any]) -> list[Any]:
     return [True, False] if schema.get("type") == "boolean" else []
 
 
-def _item_type(told: Input) -> str:
+def _item_type(described: Input) -> str:
     """The scalar type of an array's items, or ""."""
-    items = _resolved(told).get("items")
-    if told.type != "array" or not isinstance(items, dict):
+    items = _resolved(described).get("items")
+    if described.type != "array" or not isinstance(items, dict):
         return ""
-    kind = next((one.get("type") for one in told.place.at(items).chain() if "type" in one), "")
+    kind = next((one.get("type") for one in described.place.at(items).chain() if "type" in one), "")
     return str(kind) if isinstance(kind, str) and kind in SCALARS else ""
 
 
@@ -306,13 +305,13 @@ def _shown(value: Any) -> str:
 
 def _line(**attrs: str) -> forms.Widget:
     # The schema refuses a number, not the browser.
-    widget: forms.TextInput = UnfoldAdminTextInputWidget(attrs={"autocomplete": "off", **attrs})
+    widget: forms.TextInput = widgets.UnfoldAdminTextInputWidget(attrs={"autocomplete": "off", **attrs})
     widget.input_type = attrs.get("type", "text")
     return widget
 
 
 def _area(rows: int, **attrs: str) -> forms.Widget:
-    area: forms.Widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, **attrs})
+    area: forms.Widget = widgets.UnfoldAdminTextareaWidget(attrs={"rows": rows, **attrs})
     return area
 
 
@@ -430,9 +429,8 @@ def run_again(request: HttpRequest, execution: Execution) -> list[Link]:
 
 
 def _link_to_run(request: HttpRequest, workflow: Workflow) -> list[Link]:
-    if not request.user.has_perm(MAY_RUN):
-        return []
-    return [Link(label="Run", icon="play_circle", address=reverse(RUN, args=[workflow.pk]))]
+    run = Link(label="Run", icon="play_circle", address=reverse(RUN, args=[workflow.pk]))
+    return [run] if request.user.has_perm(MAY_RUN) else []
 
 
 def _recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
@@ -445,7 +443,7 @@ def _recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
             state_badge(run),
             duration(run.duration_ms),
             side_by_side([run.caller_name or run.caller, f"by {run.get_door_display()}"]),
-            "" if run.told_progress is None else f"{run.told_progress:g} %",
+            "" if run.progress_percent is None else f"{run.progress_percent:g} %",
         ]
         for run in runs
     ]

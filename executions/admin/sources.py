@@ -1,4 +1,4 @@
-"""The pages that executions add to a source: its runs at the engine, and what deleting it ends."""
+"""Additions to the pages of sources: runs at the engine, and consequences of deleting."""
 
 from typing import Any
 
@@ -150,7 +150,7 @@ SourceAdmin.further_facts.append(engine_runs_fact)
 
 
 def executions_consequence(sources: list[Source]) -> str:
-    """Running executions become unconfirmed without their workflow, while the engine goes on with them."""
+    """Without their workflow, running executions become unconfirmed; the engine goes on with them."""
     theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
     active = theirs.active().count()
     others = theirs.count() - active
@@ -159,8 +159,8 @@ def executions_consequence(sources: list[Source]) -> str:
         f"{active:,} {followed} under way and will no longer be followed" if active else "",
         f"{others:,} {'stays' if others == 1 else 'stay'} on record" if others else "",
     ]
-    told = "; ".join(filter(None, parts))
-    return f"Executions: {told}." if told else ""
+    listed = "; ".join(filter(None, parts))
+    return f"Executions: {listed}." if listed else ""
 
 
 SourceAdmin.further_losses.append(executions_consequence)

@@ -1,5 +1,3 @@
-"""Usage: calls, callers, durations, failures, and workflows without calls."""
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -25,22 +23,10 @@ from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow
 from catalogue.models.workflow import WorkflowQuerySet
+from executions import statistics
 from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL, show_caller
 from executions.models import HourlyUsage
 from executions.models.usage import FAILURES
-from executions.statistics import (
-    Figures,
-    Period,
-    Subject,
-    Use,
-    called_since,
-    figures_in,
-    figures_of_workflows,
-    last_calls_of,
-    uncalled_workflows,
-    usage_by,
-    usage_since,
-)
 
 MAY_LOOK = "executions.view_execution"
 MAY_DISABLE = "catalogue.change_workflow"
@@ -50,9 +36,13 @@ EXECUTIONS = "executions_execution_changelist"
 ROWS = 100
 UNCALLED_DAYS = (7, 30, 90)
 MOST_UNCALLED = 500
-TABS = {Subject.TOOL: "Tools", Subject.TOOLSET: "Toolsets", Subject.CALLER: "Callers"}
+TABS = {
+    statistics.Subject.TOOL: "Tools",
+    statistics.Subject.TOOLSET: "Toolsets",
+    statistics.Subject.CALLER: "Callers",
+}
 
-ORDERS: dict[str, tuple[str, Callable[[Use], Any]]] = {
+ORDERS: dict[str, tuple[str, Callable[[statistics.Use], Any]]] = {
     "name": ("Name", lambda use: use.name.casefold()),
     "calls": ("Calls", lambda use: use.figures.calls),
     "failures": ("Failed", lambda use: use.figures.failures),
@@ -67,38 +57,39 @@ ORDERS: dict[str, tuple[str, Callable[[Use], Any]]] = {
 class UsageForm(forms.Form):
     """Invalid parameters fall back to the defaults."""
 
-    by = forms.ChoiceField(choices=[(subject.value, told) for subject, told in TABS.items()])
-    period = forms.ChoiceField(choices=[(period.value, period.words) for period in Period])
+    by = forms.ChoiceField(choices=[(subject.value, label) for subject, label in TABS.items()])
+    period = forms.ChoiceField(choices=[(period.value, period.words) for period in statistics.Period])
     order = forms.ChoiceField(choices=[(f"{sign}{name}", name) for name in ORDERS for sign in ("", "-")])
 
     @property
-    def chosen(self) -> tuple[Subject, Period, str]:
+    def chosen(self) -> tuple[statistics.Subject, statistics.Period, str]:
         self.full_clean()
         given = self.cleaned_data
-        subject = Subject(given.get("by") or Subject.TOOL)
-        return subject, Period(given.get("period") or Period.WEEK), given.get("order") or "-calls"
+        subject = statistics.Subject(given.get("by") or statistics.Subject.TOOL)
+        return (
+            subject,
+            statistics.Period(given.get("period") or statistics.Period.WEEK),
+            given.get("order") or "-calls",
+        )
 
 
-def query_of(subject: Subject, use: Use) -> dict[str, str]:
-    if subject is Subject.TOOLSET:
+def query_of(subject: statistics.Subject, use: statistics.Use) -> dict[str, str]:
+    if subject is statistics.Subject.TOOLSET:
         return {"toolset": use.key or ALL_TOOLS}
-    if subject is Subject.CALLER:
+    if subject is statistics.Subject.CALLER:
         return {"caller__exact": use.key}
     if use.workflow_id is not None:
         return {"workflow__id__exact": str(use.workflow_id)}
     return {"tool_name__exact": use.key, "workflow__isnull": "True"}
 
 
-def linked(number: int, period: Period, /, **query: str) -> Any:
+def linked(number: int, period: statistics.Period, /, **query: str) -> Any:
     """A number of ended executions, as a link to them."""
-    return (
-        link(f"{number:,}", EXECUTIONS, query="?" + urlencode(query | {"ended": period.value}))
-        if number
-        else DASH
-    )
+    address = "?" + urlencode(query | {"ended": period.value})
+    return link(f"{number:,}", EXECUTIONS, query=address) if number else DASH
 
 
-def shown_figures(figures: Figures, period: Period, query: dict[str, str]) -> list[Any]:
+def shown_figures(figures: statistics.Figures, period: statistics.Period, query: dict[str, str]) -> list[Any]:
     """Calls, failures, median, 95th percentile, tokens in and out, and the last call."""
     return [
         linked(figures.calls, period, **query),
@@ -116,7 +107,7 @@ def show_usage(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     form = UsageForm(request.GET)
     subject, period, order = form.chosen
-    uses = usage_by(subject, period)
+    uses = statistics.usage_by(subject, period)
     uses.sort(key=lambda use: use.name)
     uses.sort(key=ORDERS[order.lstrip("-")][1], reverse=order.startswith("-"))
     page = Paginator(uses, ROWS).get_page(request.GET.get("page"))
@@ -124,10 +115,10 @@ def show_usage(request: HttpRequest) -> HttpResponse:
     context = admin.site.each_context(request) | {
         "title": "Usage",
         "tabs": [
-            *_choices(chosen, "by", {subject.value: told for subject, told in TABS.items()}),
+            *_choices(chosen, "by", {subject.value: label for subject, label in TABS.items()}),
             (reverse(UNCALLED_PAGE), "Not called", False),
         ],
-        "periods": _choices(chosen, "period", {one.value: one.words for one in Period}),
+        "periods": _choices(chosen, "period", {one.value: one.words for one in statistics.Period}),
         "headers": [_header(chosen, name, heading) for name, (heading, _) in ORDERS.items()],
         "rows": [_row(request, subject, period, use) for use in page],
         "page": page,
@@ -145,8 +136,8 @@ def show_usage(request: HttpRequest) -> HttpResponse:
 def _choices(chosen: dict[str, str], name: str, values: dict[str, str]) -> list[tuple[str, str, bool]]:
     """Address, label, and whether it is chosen."""
     return [
-        (f"{reverse(PAGE)}?{urlencode(chosen | {name: value})}", told, chosen[name] == value)
-        for value, told in values.items()
+        (f"{reverse(PAGE)}?{urlencode(chosen | {name: value})}", label, chosen[name] == value)
+        for value, label in values.items()
     ]
 
 
@@ -166,7 +157,9 @@ def _header(chosen: dict[str, str], name: str, heading: str) -> dict[str, Any]:
     }
 
 
-def _row(request: HttpRequest, subject: Subject, period: Period, use: Use) -> list[Any]:
+def _row(
+    request: HttpRequest, subject: statistics.Subject, period: statistics.Period, use: statistics.Use
+) -> list[Any]:
     figures, query = use.figures, query_of(subject, use)
     calls, failures, *others = shown_figures(figures, period, query)
     if figures.failures:
@@ -174,11 +167,11 @@ def _row(request: HttpRequest, subject: Subject, period: Period, use: Use) -> li
     return [_name(request, subject, use), calls, failures, *others]
 
 
-def _name(request: HttpRequest, subject: Subject, use: Use) -> Any:
+def _name(request: HttpRequest, subject: statistics.Subject, use: statistics.Use) -> Any:
     match subject:
-        case Subject.CALLER:
+        case statistics.Subject.CALLER:
             return show_caller(request, key=use.key, name=use.name)
-        case Subject.TOOLSET:
+        case statistics.Subject.TOOLSET:
             return use.name or "none: the address of all tools"
     if use.workflow_id is None:
         return f"{use.name} (deleted)"
@@ -224,14 +217,9 @@ def _ask_before_disabling(request: HttpRequest, workflows: dict[int, Workflow]) 
         "note": "Agents no longer see them, and calls are refused, until they are enabled again.",
         "names": [chip(workflow.tool_name) for workflow in list(workflows.values())[:SHOWN_NAMES]],
         "more": max(0, number - SHOWN_NAMES),
-        "consequences": [
-            (
-                f"Toolsets that lose some: {len(consequences)}"
-                if consequences
-                else "No toolset has any of them",
-                consequences,
-            )
-        ],
+        "consequences": [(f"Toolsets that lose some: {len(consequences)}", consequences)]
+        if consequences
+        else [("No toolset has any of them", consequences)],
         "sent": [("confirmed", "yes"), *(("workflow", key) for key in workflows)],
         "back": request.get_full_path(),
         "variant": "danger",
@@ -243,7 +231,7 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
     if not (request.user.has_perm(MAY_LOOK) and request.user.has_perm("catalogue.view_workflow")):
         raise PermissionDenied
     days = next((days for days in UNCALLED_DAYS if request.GET.get("days") == str(days)), 30)
-    uncalled = uncalled_workflows(days=days).select_related("source").order_by("tool_name")
+    uncalled = statistics.uncalled_workflows(days=days).select_related("source").order_by("tool_name")
     may_disable = request.user.has_perm(MAY_DISABLE)
     if request.method == "POST":
         if not may_disable:
@@ -251,11 +239,11 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
         return _disable_uncalled(request, uncalled)
     number = uncalled.count()
     shown = list(uncalled.for_lists()[:MOST_UNCALLED])
-    last_calls = last_calls_of(workflow.pk for workflow in shown)
+    last_calls = statistics.last_calls_of(workflow.pk for workflow in shown)
     context = admin.site.each_context(request) | {
         "title": "Not called",
         "tabs": [
-            *((f"{reverse(PAGE)}?by={subject.value}", told, False) for subject, told in TABS.items()),
+            *((f"{reverse(PAGE)}?by={subject.value}", label, False) for subject, label in TABS.items()),
             (reverse(UNCALLED_PAGE), "Not called", True),
         ],
         "periods": [(f"?days={each}", f"{each} days", each == days) for each in UNCALLED_DAYS],
@@ -281,23 +269,23 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "executions/admin/uncalled.html", context)
 
 
-MONTH = Period.MONTH
+MONTH = statistics.Period.MONTH
 
 
 def note_usage(workflows: list[Any]) -> None:
     """Sets the figures on the workflows of a list page, with at most four queries."""
-    figures = {workflow.pk: Figures() for workflow in workflows}
-    for (key, _), found in figures_in(MONTH, "workflow", "tool_name").items():
+    figures = {workflow.pk: statistics.Figures() for workflow in workflows}
+    for (key, _), found in statistics.figures_in(MONTH, "workflow", "tool_name").items():
         if key in figures:
             figures[key].include(found)
-    last_calls = last_calls_of(key for key, found in figures.items() if not found.calls)
+    last_calls = statistics.last_calls_of(key for key, found in figures.items() if not found.calls)
     for workflow in workflows:
         workflow.figures = figures[workflow.pk]
         workflow.last_call = workflow.figures.last_at or last_calls.get(workflow.pk)
 
 
 def _usage_orders() -> dict[str, Any]:
-    recent = usage_since(MONTH.start()).filter(workflow=OuterRef("pk")).order_by()
+    recent = statistics.usage_since(MONTH.start()).filter(workflow=OuterRef("pk")).order_by()
     failed = recent.filter(outcome__in=FAILURES)
     ever = HourlyUsage.objects.filter(workflow=OuterRef("pk")).order_by()
     return {
@@ -352,13 +340,13 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
         match self.value():
             case "called":
-                return queryset.filter(called_since(MONTH.start()))
+                return queryset.filter(statistics.called_since(MONTH.start()))
             case "uncalled":
-                return queryset.exclude(called_since(MONTH.start()))
+                return queryset.exclude(statistics.called_since(MONTH.start()))
             case "never":
-                return queryset.exclude(called_since())
+                return queryset.exclude(statistics.called_since())
             case "failing":
-                recent = figures_in(MONTH, "workflow", "tool_name").items()
+                recent = statistics.figures_in(MONTH, "workflow", "tool_name").items()
                 return queryset.filter(pk__in={key for (key, _), found in recent if found.failures})
         return queryset
 
@@ -368,8 +356,10 @@ def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if not request.user.has_perm("executions.view_execution"):
         return ("Usage", "")
     query, rows = {"workflow__id__exact": str(workflow.pk)}, []
-    for period in reversed(Period):
-        figures = figures_of_workflows([workflow.pk], start=period.start()).get(workflow.pk, Figures())
+    for period in reversed(statistics.Period):
+        figures = statistics.figures_of_workflows([workflow.pk], start=period.start()).get(
+            workflow.pk, statistics.Figures()
+        )
         rows.append([f"Last {period.words}", *shown_figures(figures, period, query)])
         if not figures.calls:
             break

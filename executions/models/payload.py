@@ -40,7 +40,7 @@ class ExecutionPayload(models.Model):
         return f"payload of {self.pk}"
 
     @property
-    def is_testimony(self) -> bool:
+    def is_reported_by_hand(self) -> bool:
         """An administrator reported that it ran, and perhaps its output."""
         return SAID_BY in self.metadata
 

@@ -269,7 +269,7 @@ class ExecutionRecord(models.Model):
         return CancelProgress.REQUESTED if self.cancel_sent_at is None else CancelProgress.SENT
 
     @property
-    def told_state(self) -> str:
+    def state_label(self) -> str:
         if self.is_queued:
             return "waiting in the queue"
         if self.state == State.RUNNING and self.overdue_since is not None:
@@ -277,14 +277,14 @@ class ExecutionRecord(models.Model):
         return self.get_state_display()
 
     @property
-    def doubt(self) -> str:
+    def poll_problem(self) -> str:
         """A sentence if the last poll did not return the run's state; else empty."""
         if self.state != State.RUNNING or not self.poll_failure:
             return ""
         return f"The last poll did not return the run's state: {self.poll_failure}"
 
     @property
-    def told_progress(self) -> float | None:
+    def progress_percent(self) -> float | None:
         """Percent; engines rarely report that of a completed run."""
         return 100.0 if self.state == State.COMPLETED else self.progress
 

@@ -1,5 +1,3 @@
-"""The REST view of the runs that an engine lists."""
-
 from typing import Any
 
 from django.db.models import QuerySet
@@ -14,15 +12,7 @@ from rest_framework.response import Response
 from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.permissions import Access
-from catalogue.rest.base import (
-    REFUSED,
-    JSONObjectField,
-    Problem,
-    ProblemSerializer,
-    Refusal,
-    StrictSerializer,
-    find_problems,
-)
+from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from connectors.errors import ConnectorError, Rejected, Unsupported
@@ -36,7 +26,7 @@ LONGEST_CURSOR = 4_000
 STATES = [state.value for state in RunState]
 
 
-class RunFilterSerializer(StrictSerializer):
+class RunFilterSerializer(base.StrictSerializer):
     """Which runs to list."""
 
     workflow = serializers.CharField(
@@ -80,7 +70,7 @@ class EngineRunSerializer(serializers.Serializer[EngineRun]):
     told_state = serializers.CharField(source="listed.told_state", help_text="In the engine's own word.")
     started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
     finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
-    details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
+    details = base.JSONObjectField(source="listed.details", help_text="The engine's further details.")
     execution_id = serializers.SerializerMethodField(
         help_text="The execution it belongs to; null for runs started by other clients."
     )
@@ -112,17 +102,19 @@ class EngineRunViewSet(ApiViewSet[Execution]):
         ],
         responses={
             200: forced_singular_serializer(EngineRunPageSerializer),  # type: ignore[no-untyped-call]
-            400: OpenApiResponse(ProblemSerializer, "The engine cannot filter by this."),
-            409: OpenApiResponse(ProblemSerializer, "The engine cannot list its runs."),
-            503: OpenApiResponse(ProblemSerializer, "The engine did not answer."),
+            400: OpenApiResponse(base.ProblemSerializer, "The engine cannot filter by this."),
+            409: OpenApiResponse(base.ProblemSerializer, "The engine cannot list its runs."),
+            503: OpenApiResponse(base.ProblemSerializer, "The engine did not answer."),
         },
     )
     def list(self, request: Request, source: str) -> Response:
         found = get_object_or_404(Source, name=source)
         asked = RunFilterSerializer(data=_without_blanks(request.query_params))
         if not asked.is_valid():
-            problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
-            raise Refusal(status.HTTP_400_BAD_REQUEST, REFUSED, kind="validation", errors=problems)
+            problems = [
+                base.Problem(f"?{one.path[1:]}", one.message) for one in base.find_problems(asked.errors)
+            ]
+            raise base.Refusal(status.HTTP_400_BAD_REQUEST, base.REFUSED, kind="validation", errors=problems)
         size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
         try:
             page = run_without_connection(
@@ -142,11 +134,11 @@ def _without_blanks(parameters: QueryDict) -> QueryDict:
     return filled
 
 
-def _refusal(error: ConnectorError) -> Refusal:
+def _refusal(error: ConnectorError) -> base.Refusal:
     match error:
         case Rejected():
-            return Refusal(status.HTTP_400_BAD_REQUEST, error.message, kind="validation")
+            return base.Refusal(status.HTTP_400_BAD_REQUEST, error.message, kind="validation")
         case Unsupported():
-            return Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution")
+            return base.Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution")
         case _:
-            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution")
+            return base.Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution")

@@ -1,5 +1,3 @@
-"""The REST views of executions."""
-
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -25,29 +23,13 @@ from catalogue.permissions import Access
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
+from executions import interacting, resolving
 from executions.callers import Caller
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.creating import StartRequest
-from executions.interacting import (
-    EngineUnavailable,
-    InteractionRefused,
-    SignalUncertain,
-    UnfitArguments,
-    UnknownInteraction,
-    query_execution,
-    signal_execution,
-)
 from executions.models import Execution
 from executions.reading import UnknownExecution
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
-from executions.resolving import (
-    EngineSilent,
-    ResolutionRefused,
-    UnknownRun,
-    resolve_as_not_started,
-    resolve_as_ran,
-    resolve_as_started,
-)
 from executions.rest.lists import CSV, FORMAT, FURTHER_PARAMETERS, PagesOrCursor, wants_csv, write_csv
 from executions.rest.parameters import (
     ExecutionFilters,
@@ -110,22 +92,22 @@ def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
         return run_without_connection(talk)
     except UnknownExecution as error:
         raise NotFound(str(error)) from None
-    except InteractionRefused as error:
+    except interacting.InteractionRefused as error:
         raise _interaction_refusal(error) from None
 
 
-def _interaction_refusal(error: InteractionRefused) -> Refusal:
+def _interaction_refusal(error: interacting.InteractionRefused) -> Refusal:
     told = str(error)
     match error:
-        case UnknownInteraction():
+        case interacting.UnknownInteraction():
             problems = [Problem("/name", told)]
             return Refusal(status.HTTP_400_BAD_REQUEST, told, kind="validation", errors=problems)
-        case UnfitArguments():
+        case interacting.UnfitArguments():
             problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
             return Refusal(status.HTTP_400_BAD_REQUEST, told, kind="validation", errors=problems)
-        case EngineUnavailable():
+        case interacting.EngineUnavailable():
             return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, told, kind="execution")
-        case SignalUncertain():
+        case interacting.SignalUncertain():
             return Refusal(status.HTTP_504_GATEWAY_TIMEOUT, told, kind="execution")
         case _:
             return Refusal(status.HTTP_409_CONFLICT, told, kind="execution")
@@ -354,7 +336,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             resolved = _resolve(pk, asked.validated_data, caller=caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
-        except ResolutionRefused as error:
+        except resolving.ResolutionRefused as error:
             raise _not_resolved(error) from None
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
@@ -370,7 +352,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
         name, arguments = _asked(request)
-        answer = _interact(query_execution(pk, name, arguments, caller=caller_of(request)))
+        answer = _interact(interacting.query_execution(pk, name, arguments, caller=caller_of(request)))
         return Response(AnswerSerializer(answer).data)
 
     @extend_schema(
@@ -389,7 +371,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
         name, arguments = _asked(request)
-        told = _interact(signal_execution(pk, name, arguments, caller=caller_of(request)))
+        told = _interact(interacting.signal_execution(pk, name, arguments, caller=caller_of(request)))
         shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=told.pk)
         return Response(ExecutionDetailSerializer(shown).data)
 
@@ -406,18 +388,20 @@ def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
 
 def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Execution:
     if not said["ran"]:
-        return resolve_as_not_started(execution_id, caller=caller)
+        return resolving.resolve_as_not_started(execution_id, caller=caller)
     if said["run_id"]:
-        return run_without_connection(resolve_as_started(execution_id, said["run_id"], caller=caller))
-    return run_without_connection(resolve_as_ran(execution_id, said["output"], caller=caller))
+        return run_without_connection(
+            resolving.resolve_as_started(execution_id, said["run_id"], caller=caller)
+        )
+    return run_without_connection(resolving.resolve_as_ran(execution_id, said["output"], caller=caller))
 
 
-def _not_resolved(error: ResolutionRefused) -> Refusal:
+def _not_resolved(error: resolving.ResolutionRefused) -> Refusal:
     match error:
-        case UnknownRun():
+        case resolving.UnknownRun():
             problems = [Problem("/run_id", str(error))]
             return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
-        case EngineSilent():
+        case resolving.EngineSilent():
             return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution")
         case _:
             return Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution")

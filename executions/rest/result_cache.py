@@ -1,5 +1,3 @@
-"""The REST views of the result cache."""
-
 from typing import Any
 
 from django.db.models import QuerySet

@@ -1,5 +1,3 @@
-"""The JSON of executions and of the requests that start them."""
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -40,7 +38,7 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     progress = serializers.FloatField(
-        source="told_progress",
+        source="progress_percent",
         allow_null=True,
         help_text="Percent, as the engine reports it; 100 once it has completed.",
     )
@@ -55,33 +53,11 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     class Meta:
         model = Execution
         fields: tuple[str, ...] = (
-            "id",
-            "tool",
-            "workflow_name",
-            "workflow_id",
-            "source",
-            "caller",
-            "caller_name",
-            "door",
-            "idempotency_key",
-            "cached_from",
-            "cached_at",
-            "state",
-            "queued",
-            "awaited",
-            "unanswered",
-            "success",
-            "progress",
-            "progress_message",
-            "error",
-            "run_id",
-            "correlation_id",
-            "created_at",
-            "admitted_at",
-            "started_at",
-            "finished_at",
-            "duration_ms",
-        )
+            "id", "tool", "workflow_name", "workflow_id", "source", "caller", "caller_name", "door",
+            "idempotency_key", "cached_from", "cached_at", "state", "queued", "awaited", "unanswered",
+            "success", "progress", "progress_message", "error", "run_id", "correlation_id",
+            "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
+        )  # fmt: skip
         read_only_fields = fields
 
     def get_success(self, execution: Execution) -> bool | None:
@@ -141,34 +117,13 @@ class ExecutionDetailSerializer(ExecutionSerializer):
 
     class Meta(ExecutionSerializer.Meta):
         fields = (
-            *ExecutionSerializer.Meta.fields,
-            "timeout_seconds",
-            "deadline_at",
-            "engine_created_at",
-            "engine_started_at",
-            "engine_updated_at",
-            "engine_finished_at",
-            "polls",
-            "polled_at",
-            "poll_failure",
-            "overdue_since",
-            "cancel_requested_at",
-            "cancel_requested_by",
-            "cancel_sent_at",
-            "cancel_refusal",
-            "cancel_progress",
-            "looked_up_since",
-            "metadata",
-            "payload_removed_at",
-            "events_removed_at",
-            "input",
-            "output",
-            "content",
-            "start_answer",
-            "status_answer",
-            "cut",
-            "events",
-        )
+            *ExecutionSerializer.Meta.fields, "timeout_seconds", "deadline_at", "engine_created_at",
+            "engine_started_at", "engine_updated_at", "engine_finished_at", "polls", "polled_at",
+            "poll_failure", "overdue_since", "cancel_requested_at", "cancel_requested_by",
+            "cancel_sent_at", "cancel_refusal", "cancel_progress", "looked_up_since", "metadata",
+            "payload_removed_at", "events_removed_at", "input", "output", "content", "start_answer",
+            "status_answer", "cut", "events",
+        )  # fmt: skip
         read_only_fields = fields
 
 

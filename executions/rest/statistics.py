@@ -1,5 +1,3 @@
-"""The REST view of statistics."""
-
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -19,18 +17,14 @@ from catalogue.scopes import Scope
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
 from executions.rest.parameters import caller_of
-from executions.statistics import (
-    COLUMN_OF,
-    DAY,
-    HOUR,
-    Figures,
-    Period,
-    Subject,
-    figures_since,
-)
+from executions.statistics import COLUMN_OF, DAY, HOUR, Period, Subject, figures_since
 
 LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}
-"""The longest time of one answer, by the bucket."""
+"""The longest time of one answer, by bucket."""
+NUMBERS = (
+    "calls", "failures", "cancelled", "cached", "mean_ms", "p50_ms", "p95_ms", "input_tokens",
+    "output_tokens", "last_at",
+)  # fmt: skip
 
 
 class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -143,11 +137,11 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         chosen: dict[str, Any] = asked.cleaned_data
         start = chosen["ended_after"] or Period.DAY.start()
         _refuse_too_long(start, chosen["ended_before"] or timezone.now(), chosen["bucket"])
-        told = sorted(
+        found = sorted(
             _rows(rows, _hour_of(start), chosen["bucket"], chosen["group_by"]),
             key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
         )
-        page = self.paginate_queryset(told)
+        page = self.paginate_queryset(found)
         return self.get_paginated_response(StatisticsSerializer(page, many=True).data)
 
 
@@ -167,19 +161,5 @@ def _rows(
     for key, figures in figures_since(rows, start, *columns, bucket=lengths[bucket]).items():
         time, values = (key[0], key[1:]) if bucket else (None, key)
         named = dict.fromkeys((subject.value for subject in Subject), None)
-        yield {"time": time, **named, **dict(zip(group_by, values, strict=True)), **_numbers(figures)}
-
-
-def _numbers(figures: Figures) -> dict[str, Any]:
-    return {
-        "calls": figures.calls,
-        "failures": figures.failures,
-        "cancelled": figures.cancelled,
-        "cached": figures.cached,
-        "mean_ms": figures.mean_ms,
-        "p50_ms": figures.p50_ms,
-        "p95_ms": figures.p95_ms,
-        "input_tokens": figures.input_tokens,
-        "output_tokens": figures.output_tokens,
-        "last_at": figures.last_at,
-    }
+        numbers = {name: getattr(figures, name) for name in NUMBERS}
+        yield {"time": time, **named, **dict(zip(group_by, values, strict=True)), **numbers}

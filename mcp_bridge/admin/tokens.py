@@ -1,5 +1,3 @@
-"""Access tokens: made here, shown once, revoked here."""
-
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
@@ -17,18 +15,8 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, DropdownFilter, Rel
 from unfold.forms import AdminPasswordChangeForm, AuthenticationForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
+from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, CatalogueForm, button
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    chip,
-    exactly,
-    link,
-    link_if_allowed,
-    one_a_line,
-    side_by_side,
-)
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
@@ -36,14 +24,8 @@ from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.filters import caller_pages
 from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
+from mcp_bridge import authentication
 from mcp_bridge.admin.toolsets import over_budget
-from mcp_bridge.authentication import (
-    SignInAttempt,
-    TooBusy,
-    TooManyFailures,
-    checking_password,
-    client_address,
-)
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
@@ -60,7 +42,7 @@ CHANGEABLE = ("inline_wait_seconds",)
 
 class AccessTokenForm(AccessTokenModelForm):
     maker: Any = None
-    """The user in front of the form, who can give away only what they have."""
+    """The current user, who can grant only scopes of their own."""
     scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
 
     class Meta:
@@ -70,10 +52,8 @@ class AccessTokenForm(AccessTokenModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        granted, scopes = (
-            grantable_scopes(self.maker),
-            cast("forms.MultipleChoiceField", self.fields["scopes"]),
-        )
+        granted = grantable_scopes(self.maker)
+        scopes = cast("forms.MultipleChoiceField", self.fields["scopes"])
         scopes.choices = [(scope.value, f"{scope.value}: {scope.label}") for scope in granted]
         scopes.initial = [scope for scope in default_scopes() if scope in granted]
         if missing := [scope.value for scope in Scope if scope not in granted]:
@@ -127,8 +107,7 @@ class AccessTokenAdmin(ButtonsMixin):
     change_form_outer_before_template = "mcp_bridge/admin/token.html"
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Executions name it as their caller."""
-        return False
+        return False  # Executions refer to it as their caller.
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return self.may_press_buttons(request)
@@ -142,13 +121,11 @@ class AccessTokenAdmin(ButtonsMixin):
         return type(form.__name__, (form,), {"maker": request.user})
 
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
-        """Of a token that there is, only how long its client waits can be changed: no rights, no name."""
         return [(None, {"fields": CHANGEABLE if obj else FIELDS})]
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """One way to save a new one, because the next page is always the one with the token."""
         may_continue = context.get("original") is not None
         context |= {"show_save_and_add_another": False, "show_save_and_continue": may_continue}
         return super().render_change_form(request, context, *args, **kwargs)
@@ -164,7 +141,7 @@ class AccessTokenAdmin(ButtonsMixin):
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Not by way of a redirect: the token would have to be kept somewhere until the next page."""
+        """Without a redirect, for which the token would have to be stored."""
         super().response_add(request, obj, post_url_continue)  # For its message.
         context = self.admin_site.each_context(request) | {
             "title": f"Token {obj.name}",
@@ -198,39 +175,41 @@ class AccessTokenAdmin(ButtonsMixin):
 
     @admin.display(description="scopes")
     def scopes_shown(self, token: AccessToken) -> SafeString:
-        return one_a_line(map(chip, token.scopes))
+        return rendering.one_a_line(map(rendering.chip, token.scopes))
 
     @admin.display(description="toolset", ordering="toolset__slug")
     def toolset_shown(self, token: AccessToken) -> str:
         if token.toolset is None:
-            return DASH
-        return link(token.toolset, "catalogue_toolset_change", token.toolset.pk)
+            return rendering.DASH
+        return rendering.link(token.toolset, "catalogue_toolset_change", token.toolset.pk)
 
     @admin.display(description="state")
     def state(self, token: AccessToken) -> SafeString:
         if token.revoked_at is not None:
-            return badge("revoked", "danger")
+            return rendering.badge("revoked", "danger")
         if token.expires_at is not None and token.expires_at <= timezone.now():
-            return badge("expired", "warning")
-        usable = badge("usable", "success")
+            return rendering.badge("expired", "warning")
+        usable = rendering.badge("usable", "success")
         if token.created_by is None or token.created_by.is_active:
             return usable
-        told = f"{token.created_by} made it, and cannot sign in any more. It goes on until it is revoked."
-        return side_by_side([usable, badge("maker disabled", "warning", title=told)])
+        hint = f"{token.created_by} made it, and cannot sign in any more. It works until it is revoked."
+        return rendering.side_by_side([usable, rendering.badge("maker disabled", "warning", title=hint)])
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: AccessToken) -> str:
-        return ago(token.expires_at)
+        return rendering.ago(token.expires_at)
 
     @admin.display(description="last used", ordering="last_used_at")
     def last_used(self, token: AccessToken) -> str:
-        return ago(token.last_used_at)
+        return rendering.ago(token.last_used_at)
 
     @admin.display(description="created", ordering="created_at")
     def created(self, token: AccessToken) -> str:
-        return ago(token.created_at)
+        return rendering.ago(token.created_at)
 
     def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
+        page, query = "executions_execution_changelist", f"?caller__exact={obj.caller.key}"
+        calls = rendering.link_if_allowed(request, "Executions", page, query=query, otherwise="")
         return {
             "headline": [self.state(obj)],
             "facts": [
@@ -239,21 +218,12 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
                 ("Address", resource_url(obj.caller.toolset)),
                 ("Inline wait", _describe_wait(obj)),
-                ("Created", exactly(obj.created_at)),
-                ("Created by", obj.created_by or DASH),
-                ("Expires", exactly(obj.expires_at) if obj.expires_at else "never"),
-                ("Last used", exactly(obj.last_used_at) if obj.last_used_at else "never"),
-                ("Revoked", exactly(obj.revoked_at)),
-                (
-                    "What it called",
-                    link_if_allowed(
-                        request,
-                        "Executions",
-                        "executions_execution_changelist",
-                        query=f"?caller__exact={obj.caller.key}",
-                        otherwise="",
-                    ),
-                ),
+                ("Created", rendering.exactly(obj.created_at)),
+                ("Created by", obj.created_by or rendering.DASH),
+                ("Expires", rendering.exactly(obj.expires_at) if obj.expires_at else "never"),
+                ("Last used", rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                ("Revoked", rendering.exactly(obj.revoked_at)),
+                ("What it called", calls),
             ],
         }
 
@@ -267,7 +237,6 @@ def _describe_wait(token: AccessToken) -> str:
 
 
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
-    """Neither rights nor a revocation are taken back by the history."""
     if set(wanted) - set(CHANGEABLE):
         raise RevertRefused("A token that was revoked stays revoked: make another.")
     token.inline_wait_seconds = wanted["inline_wait_seconds"]
@@ -306,21 +275,23 @@ admin.site.unregister(Group)
 
 
 class SignInForm(AuthenticationForm):  # type: ignore[misc]
-    """Looks at passwords one at a time, and at none of a caller that guesses."""
+    """Limits concurrent password checks and failed attempts."""
 
     def clean(self) -> Any:
         request, username = self.request, self.cleaned_data.get("username")
         if not (username and self.cleaned_data.get("password")):
             return super().clean()
-        address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+        address = authentication.client_address(
+            request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", "")
+        )
         try:
-            attempt = SignInAttempt(username=username, address=address)
-        except TooManyFailures as problem:
+            attempt = authentication.SignInAttempt(username=username, address=address)
+        except authentication.TooManyFailures as problem:
             raise ValidationError(str(problem), code="throttled") from None
         try:
-            with checking_password():
+            with authentication.checking_password():
                 cleaned = super().clean()
-        except TooBusy:
+        except authentication.TooBusy:
             attempt.withdraw()
             raise ValidationError("Too many people sign in at this moment: try again.", code="busy") from None
         except ValidationError:
@@ -334,7 +305,7 @@ admin.site.login_form = SignInForm
 
 
 class OwnPermissionsMixin(CatalogueAdmin):
-    """Bounds what can be given away, and whose rows can be changed, by the permissions of the user."""
+    """Users can grant only their own permissions, and change only accounts that have no others."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_change_permission(request, obj) and _covers(request.user, obj)
@@ -353,7 +324,7 @@ class OwnPermissionsMixin(CatalogueAdmin):
 class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
-    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Unfold's own class has none, and comes first.
+    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Missing in Unfold's class.
     change_password_form = AdminPasswordChangeForm
 
     list_filter = (
@@ -380,14 +351,14 @@ def _covers(user: Any, other: User | Group | None) -> bool:
 
 
 def _permissions_of(holder: Any) -> QuerySet[Permission]:
-    """Also of an account that is switched off: it can be switched on again."""
+    """Also of disabled accounts, which can be enabled again."""
     if isinstance(holder, Group):
         return Permission.objects.filter(group=holder)
     return Permission.objects.filter(Q(user=holder) | Q(group__user=holder))
 
 
 def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QuerySet[Any]:
-    """Those of the permissions or groups that give nothing else."""
+    """Permissions among these, or groups without others."""
     others = Permission.objects.exclude(pk__in=permissions.values("pk"))
     if offered.model is Group:
         return offered.exclude(permissions__in=others)
@@ -395,7 +366,7 @@ def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QueryS
 
 
 def _with_short_names(db_field: Any, field: Any) -> Any:
-    """`Can add workflow`: with the names of app and model before it, lists cut what matters."""
+    """`Can add workflow`: lists would cut it behind the names of app and model."""
     if field is not None and db_field.remote_field.model is Permission:
         field.queryset = field.queryset.order_by("content_type__model", "pk")
         field.label_from_instance = lambda permission: permission.name

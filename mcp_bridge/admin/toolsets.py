@@ -1,5 +1,3 @@
-"""Toolsets: what each shows, at which address, and what its list of tools costs."""
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,13 +10,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
+from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
-from unfold.widgets import (
-    BASE_INPUT_CLASSES,
-    CHECKBOX_CLASSES,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminTextareaWidget,
-)
 
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
 from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
@@ -29,12 +22,7 @@ from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
-from mcp_bridge.toolset_costs import (
-    ToolsetCost,
-    cost_of_catalogue,
-    cost_of_proposal,
-    cost_of_toolset,
-)
+from mcp_bridge.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_proposal, cost_of_toolset
 
 if TYPE_CHECKING:
     RuleInline = admin.TabularInline[ToolsetRule, Toolset]
@@ -48,7 +36,7 @@ else:
 SHOWN_NAMES = 20
 POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}
-"""Columns of rules in which choices would be cut."""
+"""Columns of rules whose choices would be cut."""
 Group = tuple[str, int, list[SafeString], int]
 
 
@@ -56,7 +44,7 @@ class RuleForm(RuleModelForm):
     position = forms.IntegerField(
         required=False,
         min_value=0,
-        widget=UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
+        widget=widgets.UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
         help_text="Lower comes first; the first match decides. Empty: after all others.",
     )
 
@@ -68,7 +56,7 @@ class RuleForm(RuleModelForm):
 
 
 class RuleFormSet(RuleModelFormSet):
-    """A rule without a position comes last, so that a new one overrules nothing by accident."""
+    """Puts rules without a position last, where they overrule nothing."""
 
     def clean(self) -> None:
         super().clean()
@@ -88,17 +76,13 @@ class RulesInline(RuleInline):
     verbose_name = "rule"
     verbose_name_plural = "Rules: which exposed workflows are in it besides those picked by hand"
 
-    # Rules are a part of their toolset: who may change it may change them, as by REST.
+    # Permissions of the toolset apply, as in REST.
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._may(request, "view", "change")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return (
-            self._may(request, "change")
-            if obj is not None and obj.pk
-            else self._may(request, "add", "change")
-        )
+        return self._may(request, *(["change"] if obj is not None and obj.pk else ["add", "change"]))
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_add_permission(request, obj)
@@ -117,7 +101,7 @@ class RulesInline(RuleInline):
         return field
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Named for who does not see the column's heading."""
+        """With a label for screen readers."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None:
             field.widget.attrs["aria-label"] = f"{db_field.verbose_name} of the rule".capitalize()
@@ -125,7 +109,7 @@ class RulesInline(RuleInline):
 
 
 def over_budget(toolsets: QuerySet[Toolset]) -> list[int]:
-    """The keys of those of them whose list costs more tokens than they may."""
+    """Keys of enabled toolsets over their token budget."""
     budgeted = toolsets.filter(token_budget__isnull=False, enabled=True)
     catalogue = confirmed_catalogue()
     return [toolset.pk for toolset in budgeted if cost_of_toolset(toolset, catalogue).is_over_budget]
@@ -145,7 +129,7 @@ class BudgetFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class ToolsetChangeList(CatalogueChangeList):
-    """Asks once what is exposed, and tells each row on the page what its toolset makes of it."""
+    """Reads the exposed catalogue once for all rows."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -178,8 +162,6 @@ class ToolsetAdmin(ButtonsMixin):
     class Media:
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("mcp_bridge/admin/workflow_picker.css",)}
         js = ("mcp_bridge/admin/workflow_picker.js",)
-
-    # The list
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Toolset]:
         bound = Count("tokens", filter=Q(tokens__revoked_at=None))
@@ -217,14 +199,12 @@ class ToolsetAdmin(ButtonsMixin):
     def bound_tokens(self, toolset: Any) -> SafeString:
         return _link_to_tokens(toolset, toolset.bound_count)
 
-    # The page
-
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "picked":
-            # Without the links that Django puts beside fields of other objects.
+            # Without Django's links to related objects.
             return db_field.formfield(widget=WorkflowPicker())
         if db_field.name == "description":
-            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": 3})
+            kwargs["widget"] = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_urls(self) -> list[URLPattern]:
@@ -237,7 +217,6 @@ class ToolsetAdmin(ButtonsMixin):
         ]
 
     def _choices(self, request: HttpRequest) -> HttpResponse:
-        """The first workflows that fit what was typed into the picker."""
         self._check_may_edit(request)
         return TemplateResponse(request, CHOICES, find_choices(request.GET.get("find_workflows", "")))
 
@@ -248,7 +227,7 @@ class ToolsetAdmin(ButtonsMixin):
         stored = None if key is None else Toolset.objects.filter(pk=key).first()
         form = self.get_form(request, stored, change=stored is not None)(request.POST, instance=stored)
         form.is_valid()
-        formset = self._rules_in(request, form.instance, is_stored=stored is not None)
+        formset = formsets_of(self, request, form.instance, change=stored is not None)[0]
         formset.is_valid()
         lines = [
             line for line in formset.forms if not line.errors and (line.has_changed() or line.instance.pk)
@@ -260,6 +239,7 @@ class ToolsetAdmin(ButtonsMixin):
         shown = choose(catalogue.workflows.values(), rules=ordered, picked=picked)
         before = shown_by(Toolset.objects.get(pk=stored.pk), catalogue) if stored is not None else {}
         cost = cost_of_proposal(form.instance, shown, catalogue)
+        problems = [problem for line in formset.forms for found in line.errors.values() for problem in found]
         context = {
             "groups": [
                 _group("would be in it", list(shown)),
@@ -268,12 +248,9 @@ class ToolsetAdmin(ButtonsMixin):
             ],
             "cost": cost,
             "share": min(100, cost.served.tokens * 100 // cost.budget) if cost.budget else None,
-            "problems": [f"Rule: {problem}" for line in formset.forms for problem in _told_errors(line)],
+            "problems": [f"Rule: {problem}" for problem in problems],
         }
         return TemplateResponse(request, "mcp_bridge/admin/toolset_preview.html", context)
-
-    def _rules_in(self, request: HttpRequest, toolset: Toolset, *, is_stored: bool) -> Any:
-        return formsets_of(self, request, toolset, change=is_stored)[0]
 
     def _check_may_edit(self, request: HttpRequest) -> None:
         if not (self.has_change_permission(request) or self.has_add_permission(request)):
@@ -294,12 +271,12 @@ class ToolsetAdmin(ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: Toolset) -> dict[str, Any]:
         catalogue = confirmed_catalogue()
-        cost = cost_of_toolset(obj, catalogue)
+        cost, count = cost_of_toolset(obj, catalogue), len(shown_by(obj, catalogue))
         return {
             "headline": [_state_badges(obj, cost), cost.warning],
             "facts": [
                 ("Address", chip(resource_url(obj.slug))),
-                ("Shows", _counted(len(shown_by(obj, catalogue)))),
+                ("Shows", "1 workflow" if count == 1 else f"{count:,} workflows"),
                 ("List in full", str(cost.full)),
                 ("List if compact", str(cost.compact)),
                 ("Budget", cost.compared),
@@ -310,12 +287,10 @@ class ToolsetAdmin(ButtonsMixin):
             "configurations": configurations_of(HttpServer(toolset=obj.slug)),
         }
 
-    # Deleting
-
     def get_deleted_objects(
         self, objs: Iterable[Toolset], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """Bound tokens keep a toolset; its rules are nobody's loss."""
+        """Bound tokens block deletion; rules are not listed."""
         toolsets = list(objs)
         kept = [
             str(ToolsetInUse(toolset, names)) for toolset in toolsets if (names := tokens_bound_to(toolset))
@@ -330,10 +305,6 @@ class ToolsetAdmin(ButtonsMixin):
             delete_toolset(toolset)
 
 
-def _told_errors(form: forms.BaseForm) -> list[str]:
-    return [str(problem) for problems in form.errors.values() for problem in problems]
-
-
 def _state_badges(toolset: Toolset, cost: ToolsetCost) -> SafeString:
     switched = badge("on", "success") if toolset.enabled else badge("off: its address answers 404")
     portable = badge("portable", "info") if toolset.portable else ""
@@ -346,10 +317,6 @@ def _budget_badge(cost: ToolsetCost) -> str:
     if cost.is_over_budget:
         return badge(f"{cost.percent_over:,} % over budget", "warning", title=cost.warning)
     return badge("within budget", "success", title=cost.compared)
-
-
-def _counted(workflows: int) -> str:
-    return "1 workflow" if workflows == 1 else f"{workflows:,} workflows"
 
 
 def _link_to_tokens(toolset: Toolset, count: int) -> SafeString:
@@ -383,13 +350,13 @@ class Choice:
     description: str
     source: str
     tokens: int | None
-    """None where no tool can be made of it."""
+    """None if its row is invalid."""
     is_exposed: bool
     is_picked: bool
 
 
 class WorkflowPicker(forms.SelectMultiple):
-    """Boxes of what is picked, and below them a search for more; only what is ticked is sent."""
+    """Checkboxes of picked workflows, and a search for more."""
 
     template_name = "mcp_bridge/admin/workflow_picker.html"
 
@@ -400,14 +367,14 @@ class WorkflowPicker(forms.SelectMultiple):
             "widget": {"name": name, "attrs": attrs or {}},
             "name": name,
             "choices": _choices_of(list(picked.select_related("source").for_lists()), are_picked=True),
-            "input_classes": " ".join(BASE_INPUT_CLASSES),
-            "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+            "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
+            "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "choices_template": CHOICES,
         }
 
 
 def find_choices(text: str) -> dict[str, Any]:
-    """The first of those that have all the words in a name, a description, a tag or their source."""
+    """Workflows with all words in name, description, tags or source."""
     found = Workflow.objects.present().select_related("source").for_lists()
     for word in text.split()[:10]:
         if "*" in word or "?" in word:
@@ -418,7 +385,7 @@ def find_choices(text: str) -> dict[str, Any]:
     return {
         "choices": _choices_of(list(found[:MOST_SHOWN]), are_picked=False),
         "name": "picked",
-        "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+        "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
         "total": total,
         "more": max(0, total - MOST_SHOWN),
     }

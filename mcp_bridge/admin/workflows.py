@@ -1,4 +1,4 @@
-"""What the list and the page of workflows tell of them as tools: the entry in agents' lists, and its cost."""
+"""Additions to the pages of workflows: their entry in `tools/list`, and its cost."""
 
 import json
 from collections.abc import Iterable
@@ -19,13 +19,12 @@ from catalogue.models import Workflow
 from mcp_bridge.tool_lists import make_of_each, serialise_tool, serialised_tools, workflow_tool
 
 
-def _tell_of_tokens(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     entry = _entry_of(workflow)
     return ("In a list of tools", f"about {estimate_tokens(entry):,} tokens" if entry else "it is left out")
 
 
 def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """Whether agents see it or not: it is what they would get."""
     if not (entry := _entry_of(workflow)):
         return ("", "")
     cost = format_html(
@@ -39,7 +38,7 @@ def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
 
 
 def _entry_of(workflow: Workflow) -> str:
-    """Empty for a row that holds what MCP does not know."""
+    """Empty if the row is invalid."""
     try:
         return serialise_tool(workflow_tool(workflow), LATEST_PROTOCOL_VERSION).decode()
     except ValidationError:
@@ -47,7 +46,7 @@ def _entry_of(workflow: Workflow) -> str:
 
 
 def tokens_by_key(keys: Iterable[int]) -> dict[int, int]:
-    """What the tool of each of these workflows costs in a full list; of those alone that can be shown."""
+    """Tokens of each workflow's tool in a full list, without invalid rows."""
     whole = Workflow.objects.select_related("source").filter(pk__in=keys)
     serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
     made = make_of_each(serialise, whole, confirmed_catalogue())
@@ -65,7 +64,7 @@ def tokens(workflow: Any) -> str:
     return DASH if workflow.tokens is None else f"{workflow.tokens:,}"
 
 
-WorkflowAdmin.further_facts.append(_tell_of_tokens)
+WorkflowAdmin.further_facts.append(_token_cost)
 WorkflowAdmin.further_sections.append(_show_entry)
 WorkflowAdmin.prepare_rows.append(_weigh)
 WorkflowAdmin.further_columns.append(tokens)

@@ -1,4 +1,4 @@
-"""The tools of our own: find a workflow, run it, ask how far it is, talk to it, cancel it."""
+"""Tools of the product itself, beside those of workflows."""
 
 from collections.abc import Awaitable, Collection
 from typing import Any
@@ -8,7 +8,7 @@ from catalogue.models import Workflow
 from catalogue.scopes import Scope
 from executions.refusals import UnknownTool
 from mcp_bridge.builtin_tools.executions import CACHING_TOOLS, EXECUTION_TOOLS, INTERACTION_TOOLS
-from mcp_bridge.builtin_tools.tool import BuiltInTool, call_built_in
+from mcp_bridge.builtin_tools.tool import call_built_in
 from mcp_bridge.builtin_tools.workflows import WORKFLOW_TOOLS
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.results import ToolAnswer
@@ -18,11 +18,11 @@ BUILT_IN_TOOLS = {
 }
 
 OTHER_SPELLINGS = {"clear_cache": "ClearCache"}
-"""What agents call built-in tools besides their names, where no workflow has that name."""
+"""Other names of built-in tools, where no workflow has that name."""
 
 
 def call_tool(call: ToolCall, name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:
-    """A built-in tool or a workflow's. Awaiting it raises UnknownTool."""
+    """Awaiting it raises UnknownTool."""
     if (built_in := BUILT_IN_TOOLS.get(name)) is not None:
         return call_built_in(built_in, call, arguments)
     if name in OTHER_SPELLINGS:
@@ -40,10 +40,7 @@ async def _call_by_other_spelling(call: ToolCall, name: str, arguments: dict[str
 
 
 def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
-    """What a caller with these scopes lacks to call the tool.
-
-    Names that no tool has are not told apart from workflows.
-    """
+    """The scope that is needed to call the tool; for unknown names as for workflows."""
     if (tool := BUILT_IN_TOOLS.get(name)) is not None:
         return None if tool.is_open_to(scopes) else tool.scope
     return None if Scope.RUN in scopes else Scope.RUN
@@ -51,13 +48,3 @@ def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
 
 def describe_missing_scope(name: str, needed: Scope) -> str:
     return f"This token may not call {name}: it lacks the scope {needed.value}."
-
-
-__all__ = [
-    "BUILT_IN_TOOLS",
-    "BuiltInTool",
-    "call_built_in",
-    "call_tool",
-    "describe_missing_scope",
-    "missing_scope",
-]

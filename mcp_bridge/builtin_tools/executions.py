@@ -1,5 +1,3 @@
-"""Built-in tools about runs: status, results, cancelling, queries and signals, the result cache."""
-
 from typing import Any
 
 from mcp_types import CallToolResult, ToolAnnotations
@@ -15,29 +13,16 @@ from executions.models import Execution, State
 from executions.reading import MOST_AT_A_TIME, describe_execution, list_own_executions, summarise_execution
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
-from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
+from mcp_bridge import content
+from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import UNNAMED_WAIT_SECONDS, ProgressNotifications, ToolCall, known_patience
-from mcp_bridge.content import (
-    BEGINNING,
-    Block,
-    NoSuchPart,
-    Part,
-    Room,
-    blocks_of,
-    fits_inline,
-    rest_of_block,
-    show_blocks,
-    take_part,
-    why_no_output,
-    write_output,
-)
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
 
 LONGEST_WAIT_SECONDS = 50
-"""Below the 60 s after which common clients give up."""
+"""Common clients give up after 60 s."""
 USUAL_PAGE = 10
 ANY = "any"
-"""State: for models that fill in every argument."""
+"""A state, for models that fill in every argument."""
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
 
 
@@ -58,12 +43,14 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
 def _status(
     execution: Execution, arguments: Arguments, protocol_version: str, patience: float | None
 ) -> CallToolResult:
-    """The document, then what of the result is no text."""
-    blocks: list[Block] = []
+    """The document, then the binary blocks of the result."""
+    blocks: list[content.Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
-        blocks = blocks_of(execution)
+        blocks = content.blocks_of(execution)
     if blocks and (number := arguments.get("content_block")) is not None:
-        blocks = [_block(blocks, int(number))]
+        if number >= len(blocks):
+            raise content.NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
+        blocks = [blocks[int(number)]]
         document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
@@ -71,8 +58,8 @@ def _status(
         document = _describe_execution(execution, patience)
     result = document_result(document)
     without_text = [block for block in blocks if block.size]
-    result.content += show_blocks(
-        execution, without_text, protocol_version=protocol_version, room=Room.usual()
+    result.content += content.show_blocks(
+        execution, without_text, protocol_version=protocol_version, room=content.Room.usual()
     )
     return result
 
@@ -80,7 +67,7 @@ def _status(
 def _describe_execution(execution: Execution, patience: float | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
-        return described | _rest(execution, BEGINNING)
+        return described | _rest(execution, content.BEGINNING)
     if execution.state == State.UNCONFIRMED:
         described["note"] = (
             "It may be running at the engine; an administrator has to find out. Do not start it again."
@@ -88,33 +75,26 @@ def _describe_execution(execution: Execution, patience: float | None) -> dict[st
     return described if execution.is_settled else described | next_step(execution, patience=patience)
 
 
-def _block(blocks: list[Block], number: int) -> Block:
+def _describe_block(execution: Execution, block: content.Block, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
-    if number >= len(blocks):
-        raise NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
-    return blocks[number]
-
-
-def _describe_block(execution: Execution, block: Block, offset: int) -> dict[str, Any]:
-    """Raises NoSuchPart."""
-    part = take_part(block.words, offset=offset)
+    part = content.take_part(block.words, offset=offset)
     document = _describe_part(execution, part) | {"content_block": block.number}
     if part.next_offset is None:
         return document
-    return document | _asking_for(rest_of_block(execution, block.number, part.next_offset))
+    return document | _asking_for(content.rest_of_block(execution, block.number, part.next_offset))
 
 
 def _part_of_output(execution: Execution, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
-    if problem := why_no_output(execution):
-        raise NoSuchPart(problem)
+    if problem := content.why_no_output(execution):
+        raise content.NoSuchPart(problem)
     text, _ = result_text(execution)
-    part = take_part(text, offset=offset)
+    part = content.take_part(text, offset=offset)
     document = _describe_part(execution, part)
     return document if part.next_offset is None else document | _rest(execution, part.next_offset)
 
 
-def _describe_part(execution: Execution, part: Part) -> dict[str, Any]:
+def _describe_part(execution: Execution, part: content.Part) -> dict[str, Any]:
     return {
         "execution_id": str(execution.pk),
         "state": execution.state,
@@ -129,15 +109,11 @@ def _rest(execution: Execution, offset: int) -> dict[str, Any]:
 
 
 def _asking_for(arguments: dict[str, Any]) -> dict[str, Any]:
-    # Not `next`, which programs follow until a run has ended.
+    # Programs follow `next` until a run has ended, so this has another name.
     return {"rest": {"tool": "get_execution_status", "arguments": arguments}}
 
 
-async def _list_executions(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_listing, call, arguments))
-
-
-def _listing(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+def _list_executions(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     state = arguments.get("state", ANY)
     page = list_own_executions(
         call.access.caller,
@@ -222,7 +198,7 @@ EXECUTION_TOOLS = (
             },
         },
         names_workflow="tool",
-        call=_list_executions,
+        call=answer_with(_list_executions),
     ),
     BuiltInTool(
         name="cancel_execution",
@@ -248,11 +224,11 @@ async def _query_execution(call: ToolCall, arguments: Arguments) -> CallToolResu
 
 
 def _describe_answer(answer: Answer) -> dict[str, Any]:
-    """Of an answer that would flood a model's context only the beginning, with its size."""
+    """Only the beginning of a large answer."""
     described = {"execution_id": str(answer.execution.pk), "query": answer.query}
-    if fits_inline(text := write_output(answer.value)):
+    if content.fits_inline(text := content.write_output(answer.value)):
         return described | {"answer": answer.value}
-    return described | {"answer_beginning": text[:BEGINNING], "answer_characters": len(text)}
+    return described | {"answer_beginning": text[: content.BEGINNING], "answer_characters": len(text)}
 
 
 async def _signal_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:
@@ -260,8 +236,8 @@ async def _signal_execution(call: ToolCall, arguments: Arguments) -> CallToolRes
     execution = await signal_execution(
         arguments["execution_id"], name, arguments.get("arguments", {}), caller=call.access.caller
     )
-    told = "The run was told; what it makes of it, its status shows."
-    return document_result({"execution_id": str(execution.pk), "signal": name, "message": told})
+    message = "The run got the signal; its status shows the effect."
+    return document_result({"execution_id": str(execution.pk), "signal": name, "message": message})
 
 
 def _properties(kind: InteractionKind) -> dict[str, Any]:
@@ -301,13 +277,8 @@ INTERACTION_TOOLS = (
 )
 
 
-async def _clear_cache(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_clear, call, arguments.get("workflowName", "")))
-
-
-def _clear(call: ToolCall, name: str) -> dict[str, Any]:
-    """Of what the caller may run, and no more."""
-    if name:
+def _clear_cache(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    if name := arguments.get("workflowName", ""):
         cleared = clear_results({exposed_workflow(name, caller=call.access.caller).pk})
     else:
         visible = current_catalogue().seen_through(call.access.toolset).values()
@@ -323,7 +294,7 @@ CACHING_TOOLS = (
             "Forget the cached results of one workflow, or of all that you can call, so that the next calls "
             "run. For when what they tell is known to be out of date."
         ),
-        # Whoever may run a workflow may have it run anew instead of taking a cached result.
+        # Callers who may run a workflow may also bypass its cached results.
         scope=Scope.RUN,
         properties={
             "workflowName": {
@@ -336,6 +307,6 @@ CACHING_TOOLS = (
         hints=ToolAnnotations(
             read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
         ),
-        call=_clear_cache,
+        call=answer_with(_clear_cache),
     ),
 )

@@ -1,11 +1,10 @@
-"""What a built-in tool consists of, and how it is called."""
-
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from mcp_types import Tool, ToolAnnotations
 
+from catalogue.database import run_in_database
 from catalogue.interactions import InteractionKind
 from catalogue.schemas import check_arguments
 from catalogue.scopes import Scope
@@ -15,7 +14,7 @@ from executions.refusals import InvalidArguments, StartRefused
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view
-from mcp_bridge.results import ToolAnswer, text_result
+from mcp_bridge.results import ToolAnswer, document_result, text_result
 
 Arguments = dict[str, Any]
 
@@ -27,17 +26,15 @@ class BuiltInTool:
     description: str
     scope: Scope
     other_scope: Scope | None = None
-    """One that will do as well."""
     properties: dict[str, Any]
     required: tuple[str, ...] = ()
     read_only: bool = True
     starts: bool = False
     hints: ToolAnnotations | None = None
-    """Where they differ from what `read_only` stands for."""
+    """Default: from `read_only`."""
     takes_part_in: InteractionKind | None = None
-    """Listed only for callers who see a workflow that declares such; can be called at any time."""
+    """Listed only for callers who see a workflow that declares some; can always be called."""
     names_workflow: str = ""
-    """The argument that is the name of a workflow's tool."""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
     def is_open_to(self, scopes: Collection[str]) -> bool:
@@ -60,8 +57,19 @@ class BuiltInTool:
         )
 
 
+def answer_with(
+    document: Callable[[ToolCall, Arguments], dict[str, Any]],
+) -> Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]:
+    """A tool's `call` from a synchronous function, which may query the database."""
+
+    async def answer(call: ToolCall, arguments: Arguments) -> ToolAnswer:
+        return document_result(await run_in_database(document, call, arguments))
+
+    return answer
+
+
 async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> ToolAnswer:
-    """Check the arguments, call it, and tell refusals in-band, where the model can correct itself."""
+    """Returns refusals as results, so that the model can correct itself."""
     try:
         return await tool.call(call, await _read_arguments(tool, call, arguments))
     except (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
@@ -73,15 +81,12 @@ async def _read_arguments(tool: BuiltInTool, call: ToolCall, arguments: Argument
     portable = await find_portable_view(call.access)
     if portable is not None:
         arguments = portable.read(tool.name, tool.input_schema, arguments)
-    checked = check_arguments(tool.input_schema, _without_empty_texts(tool, arguments))
+    # Some clients make every argument required, and models then write "" for optional ones.
+    given = {name: value for name, value in arguments.items() if value != "" or name in tool.required}
+    checked = check_arguments(tool.input_schema, given)
     if checked.problems:
         raise InvalidArguments(tool.name, checked.problems, starts=tool.starts)
     if portable is None or tool.names_workflow not in checked.arguments:
         return checked.arguments
     named = checked.arguments[tool.names_workflow]
     return checked.arguments | {tool.names_workflow: portable.meant_name(named)}
-
-
-def _without_empty_texts(tool: BuiltInTool, arguments: Arguments) -> Arguments:
-    """Clients that make every argument required have models write "" for one that is left out."""
-    return {name: given for name, given in arguments.items() if given != "" or name in tool.required}

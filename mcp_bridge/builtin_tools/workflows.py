@@ -1,4 +1,4 @@
-"""Built-in tools about workflows: `list_workflows` (D1 to D6), everything about one, run one."""
+"""Built-in tools for workflows: `list_workflows` (D1 to D6), `get_workflow_info`, `execute_workflow`."""
 
 import json
 import zlib
@@ -18,17 +18,17 @@ from catalogue.scopes import Scope
 from catalogue.search import Selection, WorkflowQuery, select_workflows
 from executions.refusals import InvalidArguments
 from executions.starting import exposed_workflow
-from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool
+from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.declarations import page_bounds, read_cursor
 from mcp_bridge.portability import portable_view
-from mcp_bridge.results import ToolAnswer, document_result, text_result
+from mcp_bridge.results import ToolAnswer, text_result
 
 LIST_NAME = "list_workflows"
 USUAL_LIMIT = 200
 MOST_AT_A_TIME = 500
 RANKED = "?"
-"""Begins the places of ranked lists; no tool name has it."""
+"""Prefix of positions in ranked lists, which no tool name has."""
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and goes in 1.0.0: use "
     '`mode`, "detailed" for true and "standard" for false (docs/MIGRATION.md).'
@@ -40,7 +40,7 @@ async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResul
     if "detailed" in arguments:
         bound.warning(DEPRECATED)
     document = await run_in_database(list_for, call, arguments)
-    # What models read is this text, and white space costs them as much as words do.
+    # White space costs models tokens.
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     workflows = len(document["workflows"])
     bound.bind(mode=_mode(arguments).value, workflows=workflows, characters=len(text)).info(
@@ -69,12 +69,12 @@ def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
         **_instead(selection),
         "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
     }
-    # What is empty tells nothing, but costs tokens in every answer.
+    # Empty values cost tokens.
     return {name: value for name, value in document.items() if value or name in ("workflows", "total")}
 
 
 def _mode(arguments: Arguments) -> Mode:
-    """`detailed` wins: who says it was written for it, and `mode` may be a default that a client fills in."""
+    """`detailed` wins: `mode` may be a default that the client fills in."""
     if "detailed" in arguments:
         return Mode.DETAILED if arguments["detailed"] else Mode.STANDARD
     return Mode(arguments.get("mode", Mode.COMPACT))
@@ -91,10 +91,7 @@ def _instead(selection: Selection) -> dict[str, Any]:
 def _page(
     found: Sequence[Workflow], wish: WorkflowQuery, arguments: Arguments
 ) -> tuple[int, int, str | None]:
-    """Where it begins and ends, and the cursor of the next one.
-
-    Raises InvalidArguments for a cursor of another list.
-    """
+    """Begin, end and next cursor. Raises InvalidArguments for a cursor of another list."""
     cursor, limit = arguments.get("cursor"), int(arguments.get("limit", USUAL_LIMIT))
     places = _places(found, wish)
     try:
@@ -106,7 +103,7 @@ def _page(
 
 
 def _places(found: Sequence[Workflow], wish: WorkflowQuery) -> list[str]:
-    """Sorted, by which cursors go on: names, or ranks where the order is another."""
+    """Sorted positions for cursors: names, or ranks in search results."""
     if not wish.query:
         return [workflow.tool_name for workflow in found]
     return [f"{_ranked_by(wish)}{rank:06}" for rank in range(len(found))]
@@ -117,7 +114,7 @@ def _is_of_this_list(place: str, wish: WorkflowQuery) -> bool:
 
 
 def _ranked_by(wish: WorkflowQuery) -> str:
-    """The same rank means another workflow in every ranking."""
+    """The prefix of ranks in this ranking."""
     ranking = json.dumps([wish.query, sorted(wish.tags), wish.source])
     return f"{RANKED}{zlib.crc32(ranking.encode()):08x}"
 
@@ -182,12 +179,8 @@ NAME = {
 }
 
 
-async def _get_workflow_info(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    return document_result(await run_in_database(_everything_about, arguments["name"], call))
-
-
-def _everything_about(name: str, call: ToolCall) -> dict[str, Any]:
-    described = describe_workflow(exposed_workflow(name, caller=call.access.caller))
+def _get_workflow_info(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    described = describe_workflow(exposed_workflow(arguments["name"], caller=call.access.caller))
     portable = portable_view(current_catalogue(), call.access.toolset)
     return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
@@ -209,7 +202,7 @@ WORKFLOW_TOOLS = (
         properties={"name": NAME},
         required=("name",),
         names_workflow="name",
-        call=_get_workflow_info,
+        call=answer_with(_get_workflow_info),
     ),
     BuiltInTool(
         name="execute_workflow",

@@ -1,5 +1,3 @@
-"""`--toolset SLUG` of the commands that see what an agent sees."""
-
 from argparse import ArgumentParser
 from typing import Any
 
@@ -14,7 +12,7 @@ def add_toolset_option(parser: ArgumentParser, *, what: str) -> None:
 
 
 def chosen_toolset(options: dict[str, Any]) -> Toolset | None:
-    """Raises CommandError for a slug that no toolset has."""
+    """Raises CommandError for an unknown slug."""
     if (slug := options["toolset"]) is None:
         return None
     toolset = Toolset.objects.filter(slug=slug).first()
@@ -25,7 +23,7 @@ def chosen_toolset(options: dict[str, Any]) -> Toolset | None:
 
 
 def local_access(options: dict[str, Any]) -> Access:
-    """The local user's, through the toolset if one is named. Raises CommandError also for one that is off."""
+    """The local user's. Raises CommandError for an unknown or disabled toolset."""
     toolset = chosen_toolset(options)
     if toolset is not None and not toolset.enabled:
         raise CommandError(f"Toolset {toolset.slug} is switched off; switch it on in the admin or by REST.")

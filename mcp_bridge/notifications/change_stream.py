@@ -1,7 +1,4 @@
-"""What `GET /mcp` opens for clients of the handshake era: a stream that says which list has changed.
-
-It belongs to no session, so any process can serve it. (Clients of 2026-07-28 use `subscriptions/listen`.)
-"""
+"""`GET /mcp`, for clients of handshake versions: a stream of notifications that a list has changed."""
 
 import json
 
@@ -14,9 +11,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from mcp_bridge.notifications.list_snapshots import ListSnapshots
 from mcp_bridge.notifications.notifier import (
     Interests,
+    ListSnapshots,
     Notifier,
     OpenStreams,
     TaskChanged,
@@ -27,15 +24,15 @@ from mcp_bridge.tokens import Access
 
 EVENT_STREAM = "text/event-stream"
 PING_SECONDS = 15.0
-"""Between two comments, which keep proxies from closing the connection."""
+"""Between comments, which keep proxies from closing the connection."""
 RECONNECT_MILLISECONDS = 3000
-"""After which a client comes back when the server has ended the stream, as it does when it is restarted."""
+"""After which clients reconnect when the server ends the stream, as at a restart."""
 RETRY_SECONDS = 60
 HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class ChangeStreams:
-    """The ASGI application for GET requests of callers that the endpoint has let in."""
+    """The ASGI application for authenticated GET requests."""
 
     def __init__(self, streams: OpenStreams, snapshots: ListSnapshots) -> None:
         self._streams = streams
@@ -81,7 +78,7 @@ class _EventStream:
                 together.start_soon(self._keep_alive)
 
             together.start_soon(self._cancel_at_disconnect, together.cancel_scope)
-            await notifier.go_on(self._tell, begin=begin)
+            await notifier.run(self._notify, begin=begin)
             together.cancel_scope.cancel()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -90,8 +87,8 @@ class _EventStream:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._write(f"retry: {RECONNECT_MILLISECONDS}")
 
-    async def _tell(self, news: ServerEvent | TaskChanged) -> None:
-        # Nobody can name a task here.
+    async def _notify(self, news: ServerEvent | TaskChanged) -> None:
+        # Tasks cannot be subscribed to here.
         if not isinstance(news, TaskChanged):
             notification = event_to_notification(news, {})
             message = notification.model_dump(by_alias=True, mode="json", exclude_none=True)

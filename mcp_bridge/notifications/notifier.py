@@ -1,4 +1,4 @@
-"""Notifies one listener of changes, whatever carries the notifications."""
+"""Finds the changes that one listener is notified of; independent of the transport."""
 
 import asyncio
 import contextlib
@@ -12,48 +12,47 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 from loguru import logger
-from mcp.shared.subscriptions import (
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ServerEvent,
-    ToolsListChanged,
-)
+from mcp.shared import subscriptions
 
+from catalogue import exposure
 from catalogue.database import run_in_database
-from catalogue.exposure import MAX_AGE_SECONDS, ExposedCatalogue, RevisionWatch, watching_revisions
 from catalogue.scopes import Scope
 from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
-from mcp_bridge.notifications.list_snapshots import ListSnapshot, ListSnapshots
-from mcp_bridge.resources import find_kind
-from mcp_bridge.resources.executions import EXECUTION_RESOURCES
-from mcp_bridge.resources.resource import Reading, ResourceKind, UnknownResource
+from mcp_bridge.prompts import offered_workflows, workflow_prompt
+from mcp_bridge.resources import (
+    EXECUTION_RESOURCES,
+    Reading,
+    ResourceKind,
+    UnknownResource,
+    find_kind,
+    listed_resources,
+)
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, granted_tokens
-from mcp_bridge.tool_lists import STALE_SECONDS
+from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
 
-SCOPES: Mapping[ServerEvent, tuple[Scope, ...]] = {
-    ToolsListChanged(): (Scope.READ, Scope.RUN),
-    PromptsListChanged(): (Scope.RUN,),
-    ResourcesListChanged(): (Scope.READ,),
+SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
+    subscriptions.ToolsListChanged(): (Scope.READ, Scope.RUN),
+    subscriptions.PromptsListChanged(): (Scope.RUN,),
+    subscriptions.ResourcesListChanged(): (Scope.READ,),
 }
-"""Of which any lets a caller hear of it: without them its list is always empty."""
+"""Any of them suffices; without them the list is always empty."""
 STATE, *RESULTS = EXECUTION_RESOURCES
 
 Addresses = Mapping[uuid.UUID, Collection[str]]
-"""As the listener wrote them, by the execution that they are about."""
+"""As the listener wrote them, by execution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interests:
-    events: tuple[ServerEvent, ...] = ()
-    """Those that come of changes of the catalogue."""
+    events: tuple[subscriptions.ServerEvent, ...] = ()
+    """About the catalogue."""
     states: Addresses = field(default_factory=dict)
-    """Resources that show how an execution is."""
+    """Resources with an execution's state."""
     results: Addresses = field(default_factory=dict)
-    """Resources that are there once it has ended."""
+    """Resources that exist once it has ended."""
     tasks: tuple[uuid.UUID, ...] = ()
 
     @property
@@ -62,37 +61,35 @@ class Interests:
 
     @property
     def addresses(self) -> set[str]:
-        of_executions = (*self.states.values(), *self.results.values())
-        return {event.uri for event in self.events if isinstance(event, ResourceUpdated)}.union(
-            *of_executions
-        )
-
-    def events_of(self, execution: Execution) -> Iterable[ResourceUpdated]:
-        results = self.results.get(execution.pk, ()) if execution.is_settled else ()
-        return map(ResourceUpdated, (*self.states.get(execution.pk, ()), *results))
+        of_catalogue = {
+            event.uri for event in self.events if isinstance(event, subscriptions.ResourceUpdated)
+        }
+        return of_catalogue.union(*self.states.values(), *self.results.values())
 
 
-def admissible_lists(access: Access) -> tuple[ServerEvent, ...]:
-    """The events of the lists that the caller may hear of."""
+def admissible_lists(access: Access) -> tuple[subscriptions.ServerEvent, ...]:
     return tuple(event for event, scopes in SCOPES.items() if any(map(access.allows, scopes)))
 
 
 def admit_interests(
     access: Access,
     *,
-    lists: Collection[ServerEvent] = (),
+    lists: Collection[subscriptions.ServerEvent] = (),
     addresses: Iterable[str] = (),
     tasks: Iterable[str] = (),
 ) -> Interests:
-    """What of it there is and the caller may see; what is foreign and what is unknown are left out alike."""
+    """Without what is unknown or invisible to the caller."""
     resources = list(_find_resources(access, addresses))
     states, results = _addresses_of([STATE], resources), _addresses_of(RESULTS, resources)
     keys = [key for text in dict.fromkeys(tasks) if (key := _execution_key(text)) is not None]
-    visible = _visible_executions(access, {*states, *results, *keys})
+    visible: set[uuid.UUID] = set()
+    if (wanted := {*states, *results, *keys}) and (access.allows(Scope.READ) or access.allows(Scope.RUN)):
+        rows = Execution.objects.visible_to(access.caller).filter(pk__in=wanted)
+        visible = set(rows.values_list("pk", flat=True))
     return Interests(
         events=(
             *(event for event in admissible_lists(access) if event in lists),
-            *(ResourceUpdated(uri) for uri in _readable_of_catalogue(resources)),
+            *(subscriptions.ResourceUpdated(uri) for uri in _readable_of_catalogue(resources)),
         ),
         states={key: found for key, found in states.items() if key in visible},
         results={key: found for key, found in results.items() if key in visible},
@@ -126,35 +123,113 @@ def _addresses_of(
     return found
 
 
-def _visible_executions(access: Access, keys: set[uuid.UUID]) -> set[uuid.UUID]:
-    if not keys or not (access.allows(Scope.READ) or access.allows(Scope.RUN)):
-        return set()
-    visible = Execution.objects.visible_to(access.caller).filter(pk__in=keys)
-    return set(visible.values_list("pk", flat=True))
-
-
 def _execution_key(text: str) -> uuid.UUID | None:
-    """Of an id as we write it: clients compare it too."""
+    """Only of the canonical form, as clients compare ids."""
     with contextlib.suppress(ValueError):
         key = uuid.UUID(text)
         return key if str(key) == text else None
     return None
 
 
-SETTLING_SECONDS = MAX_AGE_SECONDS + STALE_SECONDS
-"""From noticing a revision to telling of it. The listener asks for the list at once, perhaps another process:
-by then each of them serves the new one."""
+@dataclass(frozen=True, slots=True)
+class ListSnapshot:
+    catalogue: exposure.ExposedCatalogue
+    seen: Mapping[subscriptions.ServerEvent, Any]
+    """By event: a value that changes with what is served."""
+
+
+@dataclass(slots=True)
+class _AtRevision:
+    catalogue: exposure.ExposedCatalogue
+    seen: dict[tuple[View, subscriptions.ServerEvent], Any] = field(default_factory=dict)
+
+
+class ListSnapshots:
+    """Shared by the listeners of one server; each view is read once per revision."""
+
+    def __init__(self, tool_lists: ToolLists) -> None:
+        self._tool_lists = tool_lists
+        self._remembered: _AtRevision | None = None
+        self._turn = asyncio.Lock()
+
+    async def look(
+        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
+    ) -> ListSnapshot:
+        """At the present revision, which this process serves from now on."""
+        view = View.of(access, version)
+        if (known := self._known(view, events)) is not None:
+            return known
+        # All listeners come at the same moment, most of them for the same view.
+        async with self._turn:
+            if (known := self._known(view, events)) is not None:
+                return known
+            return await run_in_database(self._look, access, view, events)
+
+    def _known(self, view: View, events: Collection[subscriptions.ServerEvent]) -> ListSnapshot | None:
+        remembered = self._remembered
+        if remembered is None or remembered.catalogue is not exposure.fresh_catalogue():
+            return None
+        if any((view, event) not in remembered.seen for event in events):
+            return None
+        return ListSnapshot(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
+
+    def _look(
+        self, access: Access, view: View, events: Collection[subscriptions.ServerEvent]
+    ) -> ListSnapshot:
+        catalogue = exposure.current_catalogue()
+        if self._remembered is None or self._remembered.catalogue is not catalogue:
+            self._remembered = _AtRevision(catalogue)
+        seen = {event: self._see(event, access, view, catalogue) for event in events}
+        self._remembered.seen |= {(view, event): what for event, what in seen.items()}
+        return ListSnapshot(catalogue, seen)
+
+    def _see(
+        self,
+        event: subscriptions.ServerEvent,
+        access: Access,
+        view: View,
+        catalogue: exposure.ExposedCatalogue,
+    ) -> Any:
+        match event:
+            case subscriptions.ToolsListChanged():
+                return self._tool_lists.current(view).tools
+            case subscriptions.PromptsListChanged():
+                offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
+                return [workflow_prompt(workflow) for workflow in offered.values()]
+            case subscriptions.ResourcesListChanged():
+                return _see_resources(access, catalogue)
+            case subscriptions.ResourceUpdated():
+                return _read(event.uri, access)
+
+
+def _see_resources(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
+    listed = listed_resources(catalogue, toolset=access.toolset, scopes=access.scopes)
+    return [
+        (uri, workflow and (workflow.title, workflow.shown_description, workflow.shown_icons))
+        for uri, workflow in listed.items()
+    ]
+
+
+def _read(uri: str, access: Access) -> Any:
+    """The contents of a resource of the catalogue, the same for all callers with this view."""
+    try:
+        kind, variables = find_kind(uri)
+        return kind.read(Reading(access, uri, variables)).contents
+    except UnknownResource:
+        return None
+
+
+SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
+"""From noticing a revision to the notification: by then every process serves the new lists."""
 MOST_STREAMS = 20
-"""Of one caller, in one process."""
+"""Per caller and process."""
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the process has to end."""
+"""Interval of checks whether the process has to end."""
 LOOKS_PER_GRANTS = 4
-"""Every so many looks, the tokens of all streams are looked at, with one query."""
+"""Number of these checks per check of all streams' tokens, which is one query."""
 
 
 class TooManyStreams(Exception):
-    """The caller has as many as it may have."""
-
     def __init__(self) -> None:
         super().__init__(
             f"{MOST_STREAMS} streams of notifications of this token are open already: end one first. One "
@@ -166,9 +241,9 @@ class TooManyStreams(Exception):
 class Stream:
     access: Access
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there may be something to tell, or the stream has to end."""
+    """Set when there may be news or the stream has to end."""
     is_over: bool = False
-    """Whether nothing more may be told: the process ends, or the token is revoked or has expired."""
+    """The process ends, or the token is revoked or expired."""
 
     def end(self) -> None:
         self.is_over = True
@@ -176,7 +251,7 @@ class Stream:
 
 
 class OpenStreams:
-    """Those of one server. While there are none, nothing is looked at."""
+    """Those of one server. Does not poll while there are none."""
 
     def __init__(self) -> None:
         self._streams: set[Stream] = set()
@@ -204,7 +279,7 @@ class OpenStreams:
                 self._looking = None
 
     def close(self) -> None:
-        """Have every stream end gracefully, now and from now on."""
+        """Ends present and future streams gracefully."""
         self._closing = True
         for stream in self._streams:
             stream.end()
@@ -212,7 +287,7 @@ class OpenStreams:
     async def _keep_looking(self) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(LOOK_SECONDS)
-            # The server waits for open responses before it says by the lifespan that it is shutting down.
+            # The server waits for open responses before the lifespan's shutdown.
             if _is_shutting_down():
                 self.close()
                 return
@@ -234,24 +309,20 @@ class OpenStreams:
 
 
 def _is_shutting_down() -> bool:
-    """Uvicorn's handler of the signal is a method of the server, which notes there that it has to end."""
+    """Uvicorn's signal handler is a method of the server, which has the flag."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskChanged:
-    """News of a task, as the tasks extension describes it."""
-
     task: dict[str, Any]
 
 
-Send = Callable[[ServerEvent | TaskChanged], Awaitable[None]]
+Send = Callable[[subscriptions.ServerEvent | TaskChanged], Awaitable[None]]
 
 
 class Notifier:
-    """One listener's stream, from its begin to its end."""
-
     def __init__(
         self,
         *,
@@ -261,18 +332,18 @@ class Notifier:
         snapshots: ListSnapshots,
         ends_with_toolset: bool = True,
     ) -> None:
-        """`ends_with_toolset`: whether the listener could come back later, when its toolset does."""
+        """`ends_with_toolset`: whether the listener can reconnect when its toolset is back."""
         self._stream = stream
         self._interests = interests
         self._version = version
         self._snapshots = snapshots
-        self._settled: dict[ServerEvent, None] = {}
-        """Events that are to be told now."""
+        self._settled: dict[subscriptions.ServerEvent, None] = {}
+        """Events to send now, in order."""
         self._ends_with_toolset = ends_with_toolset
         self._toolset_is_gone = False
 
-    async def go_on(self, send: Send, *, begin: Callable[[], Awaitable[None]]) -> None:
-        """Send of each change until nothing more can come; `begin` is called when none can be missed."""
+    async def run(self, send: Send, *, begin: Callable[[], Awaitable[None]]) -> None:
+        """Until nothing more can change. Calls `begin` once no later change can be missed."""
         with self._watching() as (revisions, watch):
             snapshot = await self._look()
             await begin()
@@ -283,28 +354,30 @@ class Notifier:
                     snapshot = await self._compare(snapshot)
                 if not self._stream.is_over:
                     await self._send_executions(changed, watch, send)
-                    await self._send_settled(send)
+                    settled, self._settled = self._settled, {}
+                    for event in settled:
+                        await send(event)
 
     @contextlib.contextmanager
-    def _watching(self) -> Iterator[tuple[RevisionWatch, Watch]]:
-        """Of executions only if there are some: looking at none costs something too."""
+    def _watching(self) -> Iterator[tuple[exposure.RevisionWatch, Watch]]:
+        """Watches executions only if there are some: the watch polls."""
         stirred, executions = self._stream.stirred, self._interests.executions
         idle = contextlib.nullcontext(Watch((), stirred=stirred))
         with (
-            watching_revisions(stirred) as revisions,
+            exposure.watching_revisions(stirred) as revisions,
             watching(executions, stirred=stirred) if executions else idle as watch,
         ):
             yield revisions, watch
 
     def _something_can_come(self, watch: Watch) -> bool:
-        """Lists can always change; of an execution that has ended there is nothing more to tell."""
+        """Lists can always change, ended executions cannot."""
         return not self._toolset_is_gone and bool(self._interests.events or list(watch.executions))
 
     async def _look(self) -> ListSnapshot:
         return await self._snapshots.look(self._stream.access, self._version, self._interests.events)
 
     async def _compare(self, before: ListSnapshot) -> ListSnapshot:
-        """The present snapshot; what differs is told of once every process serves it."""
+        """The present snapshot; differences are sent once every process serves it."""
         now = await self._look()
         changed = [event for event, what in now.seen.items() if what != before.seen[event]]
         has_gone = self._has_toolset(before.catalogue) and not self._has_toolset(now.catalogue)
@@ -312,23 +385,17 @@ class Notifier:
             asyncio.get_running_loop().call_later(SETTLING_SECONDS, self._settle, changed, has_gone)
         return now
 
-    def _settle(self, changed: list[ServerEvent], has_gone: bool) -> None:
+    def _settle(self, changed: list[subscriptions.ServerEvent], has_gone: bool) -> None:
         self._settled |= dict.fromkeys(changed)
         self._toolset_is_gone |= has_gone
         self._stream.stirred.set()
 
-    def _has_toolset(self, catalogue: ExposedCatalogue) -> bool:
-        """Whether there is what the listener sees the catalogue through, as far as that matters to it."""
+    def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
         toolset = self._stream.access.toolset
         return toolset is None or toolset in catalogue.toolsets or not self._ends_with_toolset
 
-    async def _send_settled(self, send: Send) -> None:
-        settled, self._settled = self._settled, {}
-        for event in settled:
-            await send(event)
-
     async def _send_executions(self, changed: list[uuid.UUID], watch: Watch, send: Send) -> None:
-        """One that has ended, or is gone, is not watched any more."""
+        """Stops watching those that have ended or are gone."""
         for key in changed:
             try:
                 execution, task = await run_in_database(self._read, key)
@@ -338,13 +405,14 @@ class Notifier:
             if watch.saw(execution):
                 if task is not None:
                     await send(TaskChanged(task))
-                for event in self._interests.events_of(execution):
-                    await send(event)
+                results = self._interests.results.get(key, ()) if execution.is_settled else ()
+                for uri in (*self._interests.states.get(key, ()), *results):
+                    await send(subscriptions.ResourceUpdated(uri))
             if execution.is_settled:
                 watch.forget(key)
 
     def _read(self, key: uuid.UUID) -> tuple[Execution, dict[str, Any] | None]:
-        """Raises UnknownExecution; also for a token that has been revoked or has expired since it began."""
+        """Raises UnknownExecution, also if the token is no longer usable."""
         access = self._stream.access
         if access.token_id is not None and not granted_tokens({access.token_id}):
             raise UnknownExecution(str(key))

@@ -1,9 +1,10 @@
-"""`subscriptions/listen`: one request is one stream of notifications, open until either side ends it."""
+"""`subscriptions/listen`, and notifications pushed over stdio."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, Literal
 
+import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import require_client_extension
@@ -15,27 +16,12 @@ from mcp.shared.subscriptions import (
     ToolsListChanged,
     event_to_notification,
 )
-from mcp_types import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    EmptyResult,
-    Notification,
-    NotificationParams,
-    RequestId,
-    SubscribeRequestParams,
-    SubscriptionFilter,
-    SubscriptionsAcknowledgedNotification,
-    SubscriptionsAcknowledgedNotificationParams,
-    SubscriptionsListenRequestParams,
-    SubscriptionsListenResult,
-    UnsubscribeRequestParams,
-)
 
 from catalogue.database import run_in_database
 from mcp_bridge.declarations import TASKS, Context, is_modern
-from mcp_bridge.notifications.list_snapshots import ListSnapshots
 from mcp_bridge.notifications.notifier import (
     Interests,
+    ListSnapshots,
     Notifier,
     OpenStreams,
     TaskChanged,
@@ -48,19 +34,17 @@ from mcp_bridge.tokens import Access
 
 MOST_TASKS = 100
 MOST_RESOURCES = 100
-"""Of one subscription."""
+"""In one subscription."""
 
 
-class TaskNotification(Notification[dict[str, Any], Literal["notifications/tasks"]]):
-    """A dictionary, because a model would leave out what is null."""
+class TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):
+    """`params` is a dictionary: a model would leave out null values."""
 
     method: Literal["notifications/tasks"] = "notifications/tasks"
     params: dict[str, Any]
 
 
 class Subscriptions:
-    """The handler, for callers that the transport has let in."""
-
     def __init__(
         self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
     ) -> None:
@@ -69,16 +53,21 @@ class Subscriptions:
         self._snapshots = snapshots
 
     def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
+        server.add_request_handler(
+            "subscriptions/listen", types.SubscriptionsListenRequestParams, self.listen
+        )
 
     async def listen(
-        self, context: Context, params: SubscriptionsListenRequestParams
-    ) -> SubscriptionsListenResult:
-        """Acknowledge what is honoured, tell of it until nothing more can come, then end gracefully."""
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Ends when either side ends it or nothing more can change."""
         if (subscription_id := context.request_id) is None:
-            raise MCPError(INVALID_REQUEST, "subscriptions/listen needs a request id.")
+            raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
         access, requested = self._access_of(context), params.notifications
-        tasks, uris = _wanted_tasks(context, requested), _wanted_resources(requested)
+        tasks = _wanted_tasks(context, requested)
+        if len(uris := requested.resource_subscriptions or []) > MOST_RESOURCES:
+            raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
+        uris = list(dict.fromkeys(uris))
         try:
             with self._streams.opened(access) as stream:
                 interests = await run_in_database(
@@ -91,14 +80,16 @@ class Subscriptions:
                     version=context.protocol_version,
                     snapshots=self._snapshots,
                 )
-                await notifier.go_on(listener.tell, begin=listener.acknowledge)
+                await notifier.run(listener.notify, begin=listener.acknowledge)
         except TooManyStreams as error:
-            raise MCPError(INVALID_REQUEST, str(error)) from None
-        return SubscriptionsListenResult(_meta=listener.tag)
+            raise MCPError(types.INVALID_REQUEST, str(error)) from None
+        return types.SubscriptionsListenResult(_meta=listener.tag)
 
 
 class _Listener:
-    def __init__(self, context: Context, subscription_id: RequestId, honoured: SubscriptionFilter) -> None:
+    def __init__(
+        self, context: Context, subscription_id: types.RequestId, honoured: types.SubscriptionFilter
+    ) -> None:
         self._context = context
         self._id = subscription_id
         self._honoured = honoured
@@ -108,10 +99,12 @@ class _Listener:
         return {SUBSCRIPTION_ID_META_KEY: self._id}
 
     async def acknowledge(self) -> None:
-        params = SubscriptionsAcknowledgedNotificationParams(notifications=self._honoured, _meta=self.tag)
-        await self._send(SubscriptionsAcknowledgedNotification(params=params))
+        params = types.SubscriptionsAcknowledgedNotificationParams(
+            notifications=self._honoured, _meta=self.tag
+        )
+        await self._send(types.SubscriptionsAcknowledgedNotification(params=params))
 
-    async def tell(self, news: ServerEvent | TaskChanged) -> None:
+    async def notify(self, news: ServerEvent | TaskChanged) -> None:
         if isinstance(news, TaskChanged):
             await self._send(TaskNotification(params={**news.task, "_meta": self.tag}))
         else:
@@ -121,11 +114,11 @@ class _Listener:
         await self._context.session.send_notification(notification, self._id)
 
 
-def _honoured(interests: Interests, uris: list[str]) -> SubscriptionFilter:
-    """What the acknowledgement names; nothing that is not honoured is in it, not even as false."""
+def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
+    """Without what is not honoured, not even as false."""
     addresses = interests.addresses
     extra: dict[str, Any] = {"taskIds": [str(key) for key in interests.tasks]} if interests.tasks else {}
-    return SubscriptionFilter(
+    return types.SubscriptionFilter(
         tools_list_changed=ToolsListChanged() in interests.events or None,
         prompts_list_changed=PromptsListChanged() in interests.events or None,
         resources_list_changed=ResourcesListChanged() in interests.events or None,
@@ -134,7 +127,7 @@ def _honoured(interests: Interests, uris: list[str]) -> SubscriptionFilter:
     )
 
 
-def _wanted_lists(requested: SubscriptionFilter) -> list[ServerEvent]:
+def _wanted_lists(requested: types.SubscriptionFilter) -> list[ServerEvent]:
     wanted: dict[ServerEvent, bool | None] = {
         ToolsListChanged(): requested.tools_list_changed,
         PromptsListChanged(): requested.prompts_list_changed,
@@ -143,20 +136,13 @@ def _wanted_lists(requested: SubscriptionFilter) -> list[ServerEvent]:
     return [event for event, is_wanted in wanted.items() if is_wanted]
 
 
-def _wanted_resources(requested: SubscriptionFilter) -> list[str]:
-    uris = requested.resource_subscriptions or []
-    if len(uris) > MOST_RESOURCES:
-        raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
-    return list(dict.fromkeys(uris))
-
-
-def _wanted_tasks(context: Context, requested: SubscriptionFilter) -> list[str]:
+def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list[str]:
     wanted = (requested.model_extra or {}).get("taskIds")
     if wanted is None:
         return []
     require_client_extension(context, TASKS)
     if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in wanted):
-        raise MCPError(INVALID_PARAMS, "taskIds has to be a list of strings.")
+        raise MCPError(types.INVALID_PARAMS, "taskIds has to be a list of strings.")
     if len(wanted) > MOST_TASKS:
         raise _too_many("taskIds", len(wanted), MOST_TASKS)
     return wanted
@@ -164,7 +150,7 @@ def _wanted_tasks(context: Context, requested: SubscriptionFilter) -> list[str]:
 
 def _too_many(name: str, count: int, most: int) -> MCPError:
     return MCPError(
-        INVALID_PARAMS, f"{count} {name} are too many: one subscription takes {most}, so open several."
+        types.INVALID_PARAMS, f"{count} {name} are too many: one subscription takes {most}, so open several."
     )
 
 
@@ -177,23 +163,25 @@ class PushedChanges:
         self._snapshots = snapshots
         self._is_pushing = False
         self._subscribed: dict[str, asyncio.Task[None]] = {}
-        """By address; each is a stream of its own."""
+        """By address."""
 
     def register(self, server: Server[None]) -> None:
-        server.add_notification_handler("notifications/initialized", NotificationParams, self.push_lists)
-        server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
-        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
+        server.add_notification_handler(
+            "notifications/initialized", types.NotificationParams, self.push_lists
+        )
+        server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self.subscribe)
+        server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self.unsubscribe)
 
-    async def push_lists(self, context: Context, params: NotificationParams) -> None:
-        """As long as the connection lasts, whose end cancels it."""
+    async def push_lists(self, context: Context, params: types.NotificationParams) -> None:
+        """Runs until the end of the connection, which cancels it."""
         if self._is_pushing or is_modern(context):
             return
         self._is_pushing = True
         interests = Interests(events=admissible_lists(self._access_of(context)))
         await self._push(context, interests, asyncio.Event())
 
-    async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
-        """Answered when no change can be missed any more."""
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """Returns once no later change can be missed."""
         interests = await run_in_database(admit_interests, self._access_of(context), addresses=[params.uri])
         if not interests.addresses:
             raise MCPError(RESOURCE_NOT_FOUND, f"There is no resource {params.uri[:100]!r} to subscribe to.")
@@ -205,22 +193,24 @@ class PushedChanges:
             await begun.wait()
             if notifier.done():
                 notifier.result()
-        return EmptyResult()
+        return types.EmptyResult()
 
-    async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+    async def unsubscribe(
+        self, context: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
         if (notifier := self._subscribed.pop(params.uri, None)) is not None:
             notifier.cancel()
-        return EmptyResult()
+        return types.EmptyResult()
 
     def _forget(self, uri: str, notifier: asyncio.Task[None]) -> None:
-        """Unless it has been subscribed to anew since."""
+        """Unless there is a new subscription by now."""
         if self._subscribed.get(uri) is notifier:
             del self._subscribed[uri]
 
     async def _push(self, context: Context, interests: Interests, begun: asyncio.Event) -> None:
-        """Until nothing more can come. `begun` is set when nothing can be missed, or it has failed."""
+        """Sets `begun` when no later change can be missed, or on failure."""
 
-        async def tell(news: ServerEvent | TaskChanged) -> None:
+        async def notify(news: ServerEvent | TaskChanged) -> None:
             if not isinstance(news, TaskChanged):
                 await context.session.send_notification(event_to_notification(news, {}))
 
@@ -236,8 +226,8 @@ class PushedChanges:
                     snapshots=self._snapshots,
                     ends_with_toolset=False,
                 )
-                await notifier.go_on(tell, begin=begin)
+                await notifier.run(notify, begin=begin)
         except TooManyStreams as error:
-            raise MCPError(INVALID_REQUEST, str(error)) from None
+            raise MCPError(types.INVALID_REQUEST, str(error)) from None
         finally:
             begun.set()

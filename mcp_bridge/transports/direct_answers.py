@@ -1,8 +1,7 @@
 """Well-formed `tools/list` requests over HTTP, answered from memory before the SDK's dispatcher.
 
-What is in any way unusual is left to the SDK, which knows what to say of it. Of a request that was found to
-be well-formed a digest is remembered: the same bytes, which clients send again and again, are not checked
-again. Who may ask, and for what, is looked at every time.
+Anything unusual is left to the SDK. Digests of well-formed requests are remembered, so that repeated bytes
+are not validated again; access is checked every time.
 """
 
 import hashlib
@@ -29,9 +28,9 @@ MEMBERS = {"jsonrpc", "id", "method", "params"}
 ACCEPTED = ("application/json", "text/event-stream")
 VERSION_HEADER = "mcp-protocol-version"
 ASSUMED_VERSION = "2025-03-26"
-"""Of a request that names none, as Streamable HTTP has it."""
+"""Of requests without the header, by the specification of Streamable HTTP."""
 LARGEST_ID = 2**63
-"""Python writes no integer of more than 4,300 digits."""
+"""Python converts no integer of more than 4,300 digits."""
 REMEMBERED_REQUESTS = 4096
 LARGEST_REMEMBERED_BODY = 4096
 METHOD_BYTES = METHOD.encode()
@@ -48,7 +47,7 @@ class ListingRequest:
 
     @property
     def asked_by(self) -> tuple[Access, View] | None:
-        """The caller, if its token was good a moment ago and may come through this address."""
+        """None if the token is unknown to this process or bound to another toolset."""
         token = recognise(self.token_digest)
         if token is None:
             return None
@@ -62,10 +61,10 @@ class ListingRequest:
 
 
 class DirectAnswer:
-    """A JSON-RPC answer as a response; the bytes that many answers share are not copied for each."""
+    """A JSON-RPC answer that does not copy the bytes of the shared result."""
 
     def __init__(self, request: ListingRequest, closed_result: bytes) -> None:
-        """`closed_result`: the result with the brace that closes the answer."""
+        """`closed_result`: the result with the closing brace of the answer."""
         self._begin = b'{"jsonrpc":"2.0","id":%b,"result":' % json.dumps(request.id).encode()
         self._end = closed_result
 
@@ -97,7 +96,7 @@ class DirectAnswers:
         return request
 
     async def answer(self, request: ListingRequest, access: Access) -> DirectAnswer | None:
-        """None where its cursor is none: the SDK says so."""
+        """None for an invalid cursor, which the SDK reports."""
         try:
             closed_page = await self._lists.closed_page(access, request.version, request.cursor)
         except MCPError:
@@ -105,7 +104,7 @@ class DirectAnswers:
         return DirectAnswer(request, closed_page)
 
     def recall(self, scope: Scope, body: bytes) -> DirectAnswer | None:
-        """The answer to bytes that were asked before, if everything it takes is in memory and fresh."""
+        """The answer to a request seen before, if all it needs is in memory and fresh."""
         request = self._known.get(_digest(scope, body))
         asked_by = None if request is None else request.asked_by
         if request is None or asked_by is None:
@@ -118,7 +117,7 @@ class DirectAnswers:
 
 
 class Shortcut:
-    """ASGI middleware in front of everything: whatever it cannot recall goes on untouched."""
+    """ASGI middleware in front of everything; passes on what it cannot answer."""
 
     def __init__(self, app: ASGIApp, *, answers: DirectAnswers) -> None:
         self._app = app
@@ -144,7 +143,7 @@ class Shortcut:
 
 
 def _digest(scope: Scope, body: bytes) -> bytes:
-    """Of all that makes a request well-formed or not. No secret is kept for it."""
+    """Of all that makes a request well-formed; keeps no secret."""
     parts = [b"%d" % len(body), body, scope["path"].encode(), *chain.from_iterable(scope["headers"])]
     return hashlib.sha256(b"\0".join(parts)).digest()
 
@@ -155,11 +154,11 @@ def _bearer(scope: Scope) -> str:
 
 
 def _valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
-    """The protocol version of a well-formed request, by the SDK's own checks."""
+    """The protocol version of a request that passes the SDK's checks."""
     if message.keys() - MEMBERS or message.get("jsonrpc") != "2.0" or not _is_usual(message.get("id")):
         return None
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    headers = dict(reversed(pairs))  # Of several the first, as the SDK reads them.
+    headers = dict(reversed(pairs))  # The first of several, as in the SDK.
     accepted = {kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")}
     if not accepted.issuperset(ACCEPTED):
         return None

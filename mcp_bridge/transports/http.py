@@ -1,4 +1,4 @@
-"""MCP over Streamable HTTP: who is let in, then the SDK."""
+"""MCP over Streamable HTTP: access control in front of the SDK."""
 
 import re
 import secrets
@@ -46,7 +46,7 @@ class McpEndpoint:
         largest_body = settings.CATALOGUE["max_request_bytes"]
         self._server = CatalogueServer()
         self.direct_answers = DirectAnswers(self._server.tool_lists)
-        # Hosts and origins were looked at before any token was; the SDK's own look is switched off.
+        # `check_headers` checks hosts and origins before the token.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self.session_manager = StreamableHTTPSessionManager(
             self._server, stateless=True, security_settings=security, max_request_body_size=largest_body
@@ -57,7 +57,7 @@ class McpEndpoint:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Blanks around a value are no part of it (RFC 9110), and not every server takes them off.
+        # Not every server strips values (RFC 9110).
         stripped = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope = {**scope, "headers": stripped}
         try:
@@ -93,7 +93,7 @@ class McpEndpoint:
         return access
 
     async def _answer_message(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received: list[Message] = [await receive()]  # The limit has put the body into one piece.
+        received: list[Message] = [await receive()]  # In one piece, because of the limit.
         if received[0]["type"] != "http.request" or received[0].get("more_body"):
             return  # The client has hung up in the middle of it.
         body = received[0].get("body", b"")
@@ -128,7 +128,7 @@ class McpEndpoint:
 
 
 async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:
-    """RFC 9728: which resource this is and how tokens are presented."""
+    """RFC 9728."""
     slug = _slug_of(scope)
     if not _can_be_named(slug):
         await _unknown_toolset(slug)(scope, receive, send)
@@ -154,13 +154,12 @@ async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Res
 
 
 def _bearer_token(headers: Headers) -> str:
-    """Empty if there is none."""
     scheme, _, text = headers.get("authorization", "").partition(" ")
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
 def _look_up_with_catalogue(digest: str) -> AccessToken | None:
-    """One hop for both: the catalogue is read next."""
+    """One thread hop for both: the catalogue is read next."""
     token = look_up(digest)
     if token is not None:
         current_catalogue()
@@ -173,10 +172,7 @@ async def _catalogue() -> ExposedCatalogue:
 
 
 def _is_malformed(message: Any) -> bool:
-    """Whether it is no JSON-RPC message.
-
-    A request whose id cannot be one would else pass for a notification, to which there is no answer.
-    """
+    """The SDK would take a request with an invalid id for a notification, and not answer it."""
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
@@ -200,7 +196,7 @@ def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Res
 
 
 def _unauthorized(slug: str | None, *, has_sent_one: bool) -> Response:
-    """RFC 6750: a request without any credentials is told of no error, only where to get them."""
+    """RFC 6750: no error code for a request without credentials."""
     slug = slug if _can_be_named(slug) else None
     return JSONResponse(
         {
@@ -213,12 +209,12 @@ def _unauthorized(slug: str | None, *, has_sent_one: bool) -> Response:
 
 
 def _challenge(slug: str | None, error: str, **others: str) -> str:
-    told = {"error": error, **others, "resource_metadata": metadata_url(slug)}
-    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in told.items() if value)
+    parameters = {"error": error, **others, "resource_metadata": metadata_url(slug)}
+    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
 
 
 def _unknown_toolset(slug: str | None) -> Response:
-    """The same for one that there is not, one that is switched off and one that is not for this token."""
+    """The same for missing, disabled and forbidden ones."""
     named = (slug or "")[:SHOWN_SLUG]
     message = f"There is no toolset {named!r} for this token: check the end of the address, /mcp/<toolset>."
     return refusal(404, message)
@@ -230,13 +226,11 @@ def _slug_of(scope: Scope) -> str | None:
 
 
 def _can_be_named(slug: str | None) -> bool:
-    """What no toolset can be called is not repeated in headers and documents."""
+    """Invalid slugs are not repeated in headers and documents."""
     return slug is None or re.match(SLUG_FORM, slug) is not None
 
 
 def _uncached(send: Send) -> Send:
-    """Every answer is for its caller alone."""
-
     async def send_uncached(message: Message) -> None:
         if message["type"] == "http.response.start":
             MutableHeaders(scope=message).setdefault(*UNCACHED)
@@ -257,7 +251,7 @@ def _opening_session(send: Send) -> Send:
 
 
 ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
-"""Whoever stands before us may have read the first of several, and we the last."""
+"""Headers that may not be repeated: a proxy may read the first one, and this server the last."""
 LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 LONGEST_HOST = 300
 SHOWN_CHARACTERS = 100
@@ -278,13 +272,13 @@ def refusal(
     request_id: RequestId | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """An HTTP answer of this status, and in it a JSON-RPC error for whoever reads that instead."""
+    """An HTTP error with a JSON-RPC error as its body."""
     document = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
     return JSONResponse(document, status_code=status, headers=headers)
 
 
 def check_headers(scope: Scope) -> Response | None:
-    """The refusal; None where nothing is wrong. Hosts and origins are looked at against DNS rebinding."""
+    """A refusal, if any. Hosts and origins are checked against DNS rebinding."""
     present = [header for header in scope["headers"] if header[0] in ONCE]
     if len(present) > len(headers := dict(present)):
         names = [name for name, _ in present]
@@ -297,7 +291,9 @@ def check_headers(scope: Scope) -> Response | None:
             "Refused a request for the host {!r}, which is not one of ours.", host[:SHOWN_CHARACTERS]
         )
         return refusal(421, NOT_OUR_HOST)
-    if origin and not _is_our_origin(origin):
+    public: Any = urlsplit(settings.PUBLIC_URL)
+    ours = f"{public.scheme}://{public.netloc}".lower()
+    if origin and origin != ours and not LOCAL_ORIGIN.fullmatch(origin):
         logger.warning("Refused a request from a page of {!r}.", origin[:SHOWN_CHARACTERS])
         return refusal(403, NOT_OUR_PAGE)
     return _check_body_type(headers) if scope["method"] == "POST" else None
@@ -314,11 +310,5 @@ def _check_body_type(headers: dict[bytes, bytes]) -> Response | None:
 
 @lru_cache(maxsize=64)
 def _is_one_of(served: tuple[str, ...], host: str) -> bool:
-    """By Django's own look at it."""
     domain, _ = split_domain_port(host)
     return bool(domain) and validate_host(domain, served)
-
-
-def _is_our_origin(origin: str) -> bool:
-    public: Any = urlsplit(settings.PUBLIC_URL)
-    return origin == f"{public.scheme}://{public.netloc}".lower() or bool(LOCAL_ORIGIN.fullmatch(origin))

@@ -1,4 +1,4 @@
-"""MCP over standard input and output: messages there, and everything else on standard error."""
+"""MCP over standard input and output; everything else goes to standard error."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from mcp_bridge.tokens import Access
 
 
 async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> None:
-    """Serve until the client closes our standard input, or is gone altogether; `worker` ends with that.
+    """Serve until the client closes standard input or disconnects; then end `worker`.
 
-    At a signal all is put in order first; then it does what it usually does, and this does not return.
+    At a signal it cleans up, then lets the signal take effect, and does not return.
     """
     try:
         async with stdio_server() as (read_stream, write_stream):
@@ -26,13 +26,13 @@ async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> N
                 await server.run(read_stream, write_stream, server.create_initialization_options())
                 tasks.cancel_scope.cancel()
             if received:
-                # The thread that reads standard input cannot be ended, and would keep the process alive.
+                # The thread that reads standard input cannot be ended and would keep the process alive.
                 signal.signal(received[0], signal.SIG_DFL)
                 os.kill(os.getpid(), received[0])
     except* BrokenPipeError:
-        """Nobody reads our answers any more."""
+        """The client is gone."""
     finally:
-        # What a library has printed may still be in a buffer, and is not for the client.
+        # Buffered output of libraries must not reach the client.
         with suppress(OSError):
             os.dup2(2, 1)
 

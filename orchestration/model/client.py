@@ -1,4 +1,4 @@
-"""The language model: one server that speaks the API of chat completions, and the one way to ask it (C9)."""
+"""The client of the language model, a server with the API of chat completions (C9)."""
 
 import asyncio
 import atexit
@@ -20,18 +20,10 @@ from pydantic import SecretStr
 from connectors.background import finish_in_background_loop
 from connectors.backoff import backoff_seconds, spread
 from connectors.errors import Misconfigured
+from connectors.network import transport
 from connectors.network.client import USER_AGENT
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import Redactor, shorten, words_of
-from connectors.network.transport import (
-    TRANSPORT_ERRORS,
-    GuardedTransport,
-    HttpLimits,
-    failure_reason,
-    for_pool,
-    retry_after,
-    tls_context,
-)
 from orchestration.model.dialects import ABOUT_LENGTH, Dialect, Fallback, known_dialects
 from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage, read_completion
 from orchestration.models import Failure, StageFailed
@@ -44,32 +36,35 @@ SENT_HEADERS = ("host", "accept", "content-type", "content-length")
 CONNECT_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
 NO_KEY = "the transport has it"
-"""The SDK does not send without one."""
+"""The SDK requires one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSettings:
-    """Which model, where, and what an answer of it may cost."""
-
     base_url: str
     api_key: SecretStr
     model: str
     seconds: float
-    """For one answer, with all attempts and waits."""
+    """For one answer, including retries."""
     retries: int
     answer_tokens: int
 
     @classmethod
     def configured(cls) -> Self:
-        """Raises ModelError where there is nothing to be asked."""
+        """Raises ModelError."""
         configured = settings.CATALOGUE
         if not configured["openai_model"]:
             raise _not_configured(
                 "No model is configured. Set OPENAI_MODEL, and OPENAI_BASE_URL for a server."
             )
+        key = configured["openai_api_key"].get_secret_value().strip()
+        if not (key.isascii() and key.isprintable()):
+            raise _not_configured(
+                "OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters."
+            )
         return cls(
             base_url=_base_url(configured["openai_base_url"]),
-            api_key=_sendable(configured["openai_api_key"]),
+            api_key=SecretStr(key),
             model=configured["openai_model"],
             seconds=configured["model_timeout"],
             retries=configured["model_retries"],
@@ -77,13 +72,15 @@ class ModelSettings:
         )
 
     @property
-    def limits(self) -> HttpLimits:
+    def limits(self) -> transport.HttpLimits:
         connect = min(CONNECT_SECONDS, self.seconds)
-        return HttpLimits(connect_seconds=connect, read_seconds=self.seconds, total_seconds=self.seconds)
+        return transport.HttpLimits(
+            connect_seconds=connect, read_seconds=self.seconds, total_seconds=self.seconds
+        )
 
 
 class UnusableAnswer(Exception):
-    """An answer that is not read; the message is the end of a sentence about it."""
+    """The message is the end of a sentence about the answer."""
 
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, "AsyncOpenAI"]] = (
@@ -92,12 +89,12 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, "Asy
 
 
 async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
-    """The running loop's client, made anew when the settings have changed. It never retries by itself."""
+    """The running loop's client for these settings."""
     loop = asyncio.get_running_loop()
     known = _clients.get(loop)
     if known is not None and known[0] == wanted:
         return known[1]
-    # The import takes half a second, which neither the start of a process nor its other requests shall pay.
+    # The import takes half a second, which should delay neither start-up nor other requests.
     await asyncio.to_thread(_import_sdk)
     _clients[loop] = (wanted, _make_client(wanted))
     if known is not None:
@@ -106,14 +103,14 @@ async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
 
 
 async def close_model_connection() -> None:
-    """What lives on the running loop."""
+    """Of the running loop."""
     _, client = _clients.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
         await client.close()
 
 
 def close_background_model_connection() -> None:
-    """What lives on the background loop, before the process ends."""
+    """Of the background loop, before the process ends."""
     finish_in_background_loop(close_model_connection, seconds=CLOSING_SECONDS)
 
 
@@ -123,7 +120,7 @@ atexit.register(close_background_model_connection)
 def _import_sdk() -> None:
     import openai.resources.chat.completions  # noqa: F401
 
-    # OPENAI_LOG would switch on logging of its own, which the product's settings know nothing of.
+    # OPENAI_LOG would enable logging that the product does not configure.
     logging.getLogger("openai").setLevel(logging.WARNING)
 
 
@@ -131,7 +128,7 @@ def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
     from openai import AsyncOpenAI
 
     seconds = wanted.limits.connect_seconds
-    # `ask_model` limits the whole time of a request, retries included.
+    # `ask_model` limits the total time, including retries.
     timeout = httpx2.Timeout(None, connect=seconds, pool=seconds)
     return AsyncOpenAI(
         base_url=wanted.base_url,
@@ -142,12 +139,12 @@ def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
     )
 
 
-class _ModelTransport(GuardedTransport):
-    """Adds the key and drops whatever else the SDK would say; bounds what comes back."""
+class _ModelTransport(transport.GuardedTransport):
+    """Adds the key, drops the SDK's own headers, and limits the answer's size."""
 
     def __init__(self, wanted: ModelSettings) -> None:
         is_https = wanted.base_url.startswith("https:")
-        tls = tls_context(verify=True, ca_file="") if is_https else None
+        tls = transport.tls_context(verify=True, ca_file="") if is_https else None
         super().__init__(limits=wanted.limits, tls=tls)
         self._most_bytes = wanted.limits.max_response_bytes
         self._key = wanted.api_key
@@ -160,7 +157,7 @@ class _ModelTransport(GuardedTransport):
         sent = httpx2.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
         )
-        received = await self.pool.handle_async_request(for_pool(sent))
+        received = await self.pool.handle_async_request(transport.for_pool(sent))
         response = httpx2.Response(
             received.status,
             headers=received.headers,
@@ -197,28 +194,18 @@ def _base_url(text: str) -> str:
         raise _not_configured(f"OPENAI_BASE_URL cannot be used. {error}") from None
 
 
-def _sendable(key: SecretStr) -> SecretStr:
-    stripped = key.get_secret_value().strip()
-    if not (stripped.isascii() and stripped.isprintable()):
-        raise _not_configured("OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters.")
-    return SecretStr(stripped)
-
-
 def _not_configured(sentence: str) -> ModelError:
     return ModelError(sentence, problem=ModelProblem.NOT_CONFIGURED)
 
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
-"""Seconds before a request is repeated, where the server does not say; doubled each time."""
+"""Seconds before a retry if the server names none; doubled each time."""
 NOT_CONNECTED = 0
-"""In place of a status: nothing came, or not all of it."""
+"""In place of a status: no complete answer."""
 
 
 async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
-    """One answer of the configured model, with `schema` JSON of that shape as far as the server can force it.
-
-    Retries what may be retried. Raises ModelError.
-    """
+    """With retries. `schema`: of the answer's JSON, as far as the server enforces it. Raises ModelError."""
     wanted = ModelSettings.configured()
     client = await connect_to_model(wanted)
     started = time.perf_counter()
@@ -248,19 +235,17 @@ class _Answer:
 
     @property
     def wait(self) -> float | None:
-        return None if self.headers is None else retry_after(self.headers)
+        return None if self.headers is None else transport.retry_after(self.headers)
 
 
 @dataclass(slots=True)
 class _Question:
-    """One question, asked until there is an answer, or no use in asking again."""
-
     client: Any
     wanted: ModelSettings
     messages: list[Message]
     schema: dict[str, Any] | None
     deadline: float
-    """By the loop's clock."""
+    """By the event loop's clock."""
 
     async def until_answered(self) -> Reply:
         server = self.wanted.base_url, self.wanted.model
@@ -271,7 +256,7 @@ class _Question:
             if 200 <= answer.status < 300:
                 break
             if (plainer := self._fallbacks(dialect, answer)) is not None:
-                # What names nothing may have been a hiccup, for which nothing is given up for good.
+                # A refusal that names no parameter may be transient: try once more before falling back.
                 if plainer.is_named or asked_the_same_again:
                     dialect = plainer.dialect
                 asked_the_same_again = asked_the_same_again or not plainer.is_named
@@ -289,7 +274,7 @@ class _Question:
 
         parameters = dialect.parameters(self.schema, answer_tokens=self.wanted.answer_tokens)
         completions = self.client.chat.completions.with_raw_response
-        # What is raised from here on is raised "from None": these errors hold what was sent.
+        # "from None": these errors hold what was sent.
         try:
             raw = await completions.create(model=self.wanted.model, messages=self.messages, **parameters)
         except APIStatusError as error:
@@ -299,8 +284,8 @@ class _Question:
             raise ModelError(f"The model server's answer {error}.", problem=ModelProblem.EMPTY) from None
         except Misconfigured as error:
             raise ModelError(f"OPENAI_BASE_URL: {error}", problem=ModelProblem.NOT_CONFIGURED) from None
-        except TRANSPORT_ERRORS as error:
-            return _Answer(NOT_CONNECTED, failure=failure_reason(error, self.wanted.limits))
+        except transport.TRANSPORT_ERRORS as error:
+            return _Answer(NOT_CONNECTED, failure=transport.failure_reason(error, self.wanted.limits))
         except APIConnectionError:
             return _Answer(NOT_CONNECTED, failure="the connection failed")
         return _Answer(raw.status_code, raw.content)
@@ -310,7 +295,7 @@ class _Question:
         return dialect.fallback_for(answer.status, words, asks_for_json=self.schema is not None)
 
     async def _wait_or_give_up(self, answer: _Answer, repeated: int) -> None:
-        """Raises ModelError where asking again is of no use, or would come too late."""
+        """Raises ModelError if a retry is of no use or too late."""
         status = answer.status
         is_passing = status in (NOT_CONNECTED, 408, 409, 429) or (status >= 500 and status != 501)
         if not is_passing or NO_QUOTA.encode() in answer.body:
@@ -336,9 +321,9 @@ class _Question:
 
 
 WORDS_LIMIT = 300
-"""Characters of the server's own words that an error quotes."""
+"""Characters of the server's message that an error quotes."""
 NO_QUOTA = "insufficient_quota"
-"""A code that comes as 429 but does not pass with time."""
+"""A code with status 429 that does not pass with time."""
 
 USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
 ABOUT_MODEL = re.compile(
@@ -347,7 +332,7 @@ ABOUT_MODEL = re.compile(
 
 
 def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
-    """The server's, without our key."""
+    """Without the key."""
     words = Redactor([wanted.api_key.get_secret_value()]).text(words_of(body))
     return shorten(" ".join(words.split()), WORDS_LIMIT)
 
@@ -370,7 +355,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
     if 300 <= status < 400:
         return unreachable, "The model server redirects to elsewhere. Correct OPENAI_BASE_URL."
     if status in (401, 403):
-        # Its words are left out: OpenAI's quote parts of the key.
+        # Without its message: OpenAI's quote parts of the key.
         return unusable, f"The model server refuses our key ({status}). Check OPENAI_API_KEY."
     if status == 404 or (status in (400, 422) and ABOUT_MODEL.search(words)):
         return unusable, (
@@ -388,7 +373,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
 
 
 MOST_AT_ONCE = 50
-"""Questions to the model that one process has open: each keeps a request waiting, and most a thread."""
+"""Concurrent calls of one process; each holds a request and most a thread."""
 BUSY_SECONDS = 5
 
 FAILURES = {
@@ -406,12 +391,12 @@ _places = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
 class MeteredModel:
-    """Asks the model on behalf of one request, and adds up the tokens, those of failures included."""
+    """The model for one request; adds up the tokens, including those of failures."""
 
     def __init__(self) -> None:
         self.usage = TokenUsage()
         self.model = ""
-        """The name that the model's server gives it; empty until it has answered."""
+        """As the server names it; empty before its answer."""
 
     async def ask(self, messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
         """Raises StageFailed."""

@@ -1,7 +1,4 @@
-"""What a model server understands of the API: found out by asking, and remembered.
-
-Servers and models differ in the parameters that they take. We begin with all and leave out what is refused.
-"""
+"""The parameters that a model server accepts: all at first, without those that it refuses."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +7,7 @@ from typing import Any, Literal
 
 SchemaFormat = Literal["json_schema", "object_schema", "json_object", "text"]
 FORMATS: tuple[SchemaFormat, ...] = ("json_schema", "object_schema", "json_object", "text")
-"""From the one that binds an answer most. `object_schema` is for older servers of llama.cpp."""
+"""The strictest first. `object_schema` is for older servers of llama.cpp."""
 LimitName = Literal["max_tokens", "max_completion_tokens", ""]
 
 ABOUT_FORMAT = re.compile(
@@ -19,19 +16,16 @@ ABOUT_FORMAT = re.compile(
 ABOUT_LIMIT = re.compile(r"max_(?:completion_)?tokens", re.IGNORECASE)
 ABOUT_TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
 ABOUT_LENGTH = re.compile(r"context[ _-]?(?:length|window|size)|prompt is too long", re.IGNORECASE)
-"""Here a parameter's name stands beside what is really wrong."""
+"""Such messages name parameters that are not the cause."""
 NOT_ABOUT_PARAMETERS = (0, 401, 403, 408, 429)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """The parameters that are sent beside model and messages."""
-
     format: SchemaFormat = "json_schema"
-    """The strictest description of a JSON answer that the server accepts."""
     temperature: bool = True
     limit: LimitName = "max_tokens"
-    """Servers that replaced it refuse it; servers that do not know its successor ignore that silently."""
+    """Newer servers refuse `max_tokens`; older ones ignore its successor silently."""
 
     def parameters(self, schema: dict[str, Any] | None, *, answer_tokens: int) -> dict[str, Any]:
         parameters: dict[str, Any] = {"temperature": 0} if self.temperature else {}
@@ -51,7 +45,7 @@ class Dialect:
     def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> "Fallback | None":
         """The next dialect to try; None if the refusal has another cause.
 
-        A refusal that does not say what it is about costs, one after another, what we miss least.
+        If a refusal names no parameter, drops them one after another, the least important first.
         """
         if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
             return None
@@ -75,11 +69,11 @@ class Dialect:
 class Fallback:
     dialect: Dialect
     is_named: bool
-    """The refusal says that it is about what is left out here; otherwise that is a guess."""
+    """Whether the refusal names the dropped parameter; otherwise that is a guess."""
 
 
 known_dialects: dict[tuple[str, str], Dialect] = {}
-"""By base URL and model, for the life of this process."""
+"""By base URL and model."""
 
 
 def forget_dialects() -> None:

@@ -18,7 +18,7 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenUsage:
-    """As the server counts; 0 where it does not."""
+    """0 if the server does not count."""
 
     prompt: int = 0
     completion: int = 0
@@ -34,7 +34,7 @@ NO_TOKENS = TokenUsage()
 class Reply:
     text: str
     model: str
-    """The name that the server gives it."""
+    """As the server names it."""
     usage: TokenUsage
 
 
@@ -46,25 +46,23 @@ class ModelProblem(StrEnum):
     REFUSED = "refused"
     """The server refuses this request, or the model declines to answer."""
     UNUSABLE = "unusable"
-    """The server refuses us as we are set up: key, quota, the model's name, the prompts' length."""
+    """The configuration is wrong: key, quota, model name, prompt length."""
     CUT_OFF = "cut off"
     EMPTY = "empty"
 
 
 class ModelError(Exception):
-    """No usable answer; the message is a sentence for the caller and contains no key."""
+    """The message is a sentence for the caller, without the key."""
 
     def __init__(self, message: str, *, problem: ModelProblem, usage: TokenUsage = NO_TOKENS) -> None:
         super().__init__(message)
         self.message = message
         self.problem = problem
         self.usage = usage
-        """Spent all the same."""
 
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 LONGEST_WORDS = 300
-"""Characters of the model's refusal that an error quotes."""
 
 
 class _Lenient(BaseModel):
@@ -93,7 +91,7 @@ class _Completion(_Lenient):
 
 
 def read_completion(body: bytes, *, model: str, answer_tokens: int) -> Reply:
-    """`model`: its name where the server gives none. Raises ModelError."""
+    """`model`: the name if the server gives none. Raises ModelError."""
     completion = _parse(body)
     counted, choice = completion.usage or _Counted(), completion.choices[0]
     usage = TokenUsage(prompt=counted.prompt_tokens, completion=counted.completion_tokens)
@@ -105,7 +103,7 @@ def read_completion(body: bytes, *, model: str, answer_tokens: int) -> Reply:
 
 
 def _parse(body: bytes) -> _Completion:
-    # "from None": these errors carry what the server sent.
+    # "from None": these errors hold what the server sent.
     try:
         value = parse_json(body)
     except UnreadableJSON:
@@ -127,12 +125,9 @@ def _no_completion(value: Any) -> ModelError:
 
 
 def _text_of(content: str | list[Any] | None) -> str:
-    """Of an answer in parts those that are text."""
     if isinstance(content, list):
-        parts = (
-            part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"
-        )
-        return "".join(part for part in parts if isinstance(part, str))
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        return "".join(text for part in parts if isinstance(text := part.get("text"), str))
     return content or ""
 
 

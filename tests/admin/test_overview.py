@@ -39,7 +39,7 @@ def test_a_login_without_a_destination_leads_to_the_first_page(client: Client) -
     assert (answer.status_code, answer.headers["location"]) == (302, "/admin/")
 
 
-@pytest.mark.databases("executions.dashboard", "orchestration.admin.workflow_requests")
+@pytest.mark.databases("executions.dashboard", "orchestration.admin")
 def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Client) -> None:
     """B9: what fails, what agents see, what ran lately."""
     source = make_source("good", health_state="ok")
@@ -56,7 +56,7 @@ def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Cl
     assert "401 Unauthorized" in shown
 
 
-@pytest.mark.databases("executions.dashboard", "orchestration.admin.workflow_requests")
+@pytest.mark.databases("executions.dashboard", "orchestration.admin")
 def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirmed(
     admin_client: Client,
 ) -> None:

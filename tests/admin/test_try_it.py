@@ -123,7 +123,7 @@ def test_without_scripts_the_form_is_posted_and_leads_to_what_came_of_it(
     assert 'value="get_order" checked' in page.content.decode()
 
 
-@pytest.mark.databases("orchestration.admin.workflow_requests")
+@pytest.mark.databases("orchestration.admin")
 def test_a_page_that_posts_twice_has_asked_once(
     admin_client: Client, model_server: ModelServer, shop: TargetApi
 ) -> None:
@@ -277,7 +277,7 @@ def test_sending_runs_what_was_shown_without_asking_the_model_again(
     assert ExecutionPayload.objects.get(pk=record.execution_id).input == {"order_id": "A-7"}
 
 
-@pytest.mark.databases("orchestration.admin.workflow_requests")
+@pytest.mark.databases("orchestration.admin")
 def test_a_dry_run_is_sent_once_however_often_it_is_pressed(
     admin_client: Client, model_server: ModelServer, shop: TargetApi
 ) -> None:

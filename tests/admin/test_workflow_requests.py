@@ -85,7 +85,7 @@ def test_the_list_tells_what_failed_what_goes_on_and_what_was_lost(admin_client:
         assert part in page, part
 
 
-@pytest.mark.databases("orchestration.admin.workflow_requests", "orchestration.admin.workflow_requests")
+@pytest.mark.databases("orchestration.admin")
 def test_requests_are_narrowed_by_outcome_stage_tool_purpose_and_time(admin_client: Client) -> None:
     """C7.7."""
     make_workflow(name="refund_order")
@@ -105,7 +105,7 @@ def test_requests_are_narrowed_by_outcome_stage_tool_purpose_and_time(admin_clie
     assert found(admin_client, dry_run="no") == [WorkflowRequest.objects.exclude(pk=wanted.pk).get()]
 
 
-@pytest.mark.databases("orchestration.admin.workflow_requests", "orchestration.admin.workflow_requests")
+@pytest.mark.databases("orchestration.admin")
 def test_a_request_is_found_by_its_words_its_tool_its_caller_and_its_id(admin_client: Client) -> None:
     """C7.1: also by a tool that is gone."""
     wanted = make_workflow_request("Where is A-7?", selected_tool="get_order", caller_name="shop front")

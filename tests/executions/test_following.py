@@ -294,7 +294,7 @@ def test_a_run_of_an_engine_that_tells_of_none_is_left_to_a_human_and_says_not_s
     engine.on_status = answer
     for _ in range(3):
         assert tick(running).state == State.RUNNING
-        assert "did not return the run's state" in read(running).doubt
+        assert "did not return the run's state" in read(running).poll_problem
     record = tick(running)
     assert (record.state, record.error_kind) == (State.UNCONFIRMED, "execution")
     assert record.error.startswith(f"Status is not supported: the engine behind {record.source_name}")
@@ -425,7 +425,7 @@ def pass_deadline(execution: Execution) -> Execution:
     advance_due_executions()
     record = read(execution)
     assert record.state == State.RUNNING and record.overdue_since is not None
-    assert record.told_state == "being ended, as its timeout has passed"
+    assert record.state_label == "being ended, as its timeout has passed"
     assert record.next_attempt_at > timezone.now()
     return record
 

@@ -169,7 +169,7 @@ async def test_a_run_whose_timeout_passes_while_the_service_is_frozen_is_cancell
     try:
         await in_database(reach_deadline, execution)
         await in_thread(advance_due_executions)
-        assert (await in_database(read, execution)).doubt
+        assert (await in_database(read, execution)).poll_problem
     finally:
         temporal.thaw()
 

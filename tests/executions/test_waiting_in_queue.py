@@ -77,7 +77,7 @@ async def test_a_client_that_waits_in_the_queue_is_told_again_and_again(
     heard: list[str] = []
 
     async def listen(execution: Execution) -> None:
-        heard.append(execution.told_state)
+        heard.append(execution.state_label)
 
     queued = asyncio.create_task(call("report", on_progress=listen))
     await until(lambda: len(heard) >= 3)

@@ -444,7 +444,7 @@ async def test_a_timeout_says_what_the_run_was_at_last(
         result = await client.call_tool("report", {})
     assert result.is_error
     assert "It took longer than its timeout of 1 s" in result.content[0].text
-    assert f"The last that it told: {word}\n" in result.content[0].text
+    assert f"Its last message: {word}\n" in result.content[0].text
 
 
 async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_after_its_timeout(

@@ -16,8 +16,7 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
 from catalogue.scopes import Scope
 from executions.models import Execution, State
-from mcp_bridge.resources import find_kind
-from mcp_bridge.resources.resource import Reading
+from mcp_bridge.resources import Reading, find_kind
 from mcp_bridge.tokens import Access, create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
@@ -216,7 +215,7 @@ async def test_a_running_execution_is_read_anew_each_time(connect: Connect, era:
     assert (after["progress"], after["progress_message"]) == (40, "Counting")
     assert refused.code == NOT_FOUND[era]
     assert "report is still running" in refused.message
-    assert f"execution://{execution.pk} tells" in refused.message
+    assert f"execution://{execution.pk} says" in refused.message
 
 
 async def test_a_completed_execution_holds_its_output(connect: Connect, era: str):

@@ -21,14 +21,7 @@ from tests.executions.engines import in_thread, until
 from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
-from tests.mcp_bridge.listening import (
-    PATIENCE_SECONDS,
-    TOOLS,
-    Curator,
-    Stream,
-    change_stream,
-    listening,
-)
+from tests.mcp_bridge.listening import PATIENCE_SECONDS, TOOLS, Curator, Stream, change_stream, listening
 from tests.mcp_bridge.other_process import OtherProcess, other_process
 from tests.mcp_bridge.test_tasks import owned
 

@@ -1,5 +1,3 @@
-"""`manage.py clear_result_cache`"""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py prune_executions`"""
-
 from typing import Any
 
 from catalogue.management.base import CatalogueCommand

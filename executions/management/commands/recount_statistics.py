@@ -1,5 +1,3 @@
-"""`manage.py recount_statistics`"""
-
 from typing import Any
 
 from catalogue.management.base import CatalogueCommand

@@ -1,5 +1,3 @@
-"""`manage.py call_tool`"""
-
 import json
 import sys
 from argparse import ArgumentParser
@@ -32,7 +30,7 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         arguments, access = _arguments(options["arguments"]), local_access(options)
         try:
-            result = run_in_background_loop(_call(options["name"], arguments, access, self._tell_progress))
+            result = run_in_background_loop(_call(options["name"], arguments, access, self._report_progress))
         except StartRefused as error:
             raise CommandError(str(error)) from None
         for note in filter(is_note, result.content):
@@ -42,18 +40,18 @@ class Command(CatalogueCommand):
             raise CommandError("\n".join(map(_in_words, result.content)))
         self.stdout.write(_readable(result))
         if result.structured_content is not None:
-            # Whoever reads the value from a pipe has to hear of the pictures, but not there.
+            # Standard output may be a pipe that expects the value alone.
             for block in result.content:
                 if text_of(block) is None:
                     self.stderr.write(_in_words(block))
 
-    async def _tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
+    async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
         if sys.stderr.isatty():
             self.stderr.write(f"{message or ''} {progress:.0f}{' %' if total else ''}".strip())
 
 
 def _readable(result: CallToolResult) -> str:
-    """Values laid out for people; the text for models is as dense as can be."""
+    """Indented, unlike the text for models."""
     value = result.structured_content
     if value is None or isinstance(value, str):
         return "\n".join(map(_in_words, result.content))
@@ -84,5 +82,5 @@ async def _call(name: str, arguments: dict[str, Any], access: Access, report: An
         stays_for_progress=True,
     )
     answer = await call_tool(call, name, arguments)
-    assert isinstance(answer, CallToolResult), "only who takes tasks gets one"
+    assert isinstance(answer, CallToolResult), "this call takes no tasks"
     return answer

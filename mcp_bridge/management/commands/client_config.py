@@ -1,5 +1,3 @@
-"""`manage.py client_config`"""
-
 import os
 import sys
 from argparse import ArgumentParser
@@ -8,19 +6,13 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.management.base import CatalogueCommand
-from mcp_bridge.client_configuration import (
-    TOKEN_HERE,
-    HttpServer,
-    McpClient,
-    StdioServer,
-    configurations_of,
-)
+from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient, StdioServer, configurations_of
 from mcp_bridge.management import add_toolset_option, chosen_toolset
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
 
-WHERE_THE_DATA_IS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")
-"""Secrets, so that they are named and not shown."""
+CONNECTION_SETTINGS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")
+"""Named but not printed: they contain secrets."""
 
 
 class Command(CatalogueCommand):
@@ -69,7 +61,7 @@ class Command(CatalogueCommand):
     def _stdio_server(self, options: dict[str, Any]) -> StdioServer:
         if options["token"] is not None:
             raise CommandError("--stdio needs no token: the client is whoever starts the server.")
-        if missing := [name for name in WHERE_THE_DATA_IS if os.environ.get(name)]:
+        if missing := [name for name in CONNECTION_SETTINGS if os.environ.get(name)]:
             self.stderr.write(
                 f"Add {', '.join(missing)} as they are set here: a client starts the server without them."
             )

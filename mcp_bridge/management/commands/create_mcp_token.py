@@ -1,5 +1,3 @@
-"""`manage.py create_mcp_token`"""
-
 from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any

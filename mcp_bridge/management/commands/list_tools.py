@@ -1,13 +1,10 @@
-"""`manage.py list_tools`"""
-
 import json
 from argparse import ArgumentParser
 from typing import Any
 
-from catalogue.exposure import ExposedCatalogue, current_catalogue
+from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
 from mcp_bridge.management import add_toolset_option, local_access
-from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import visible_tools
 from mcp_bridge.toolset_costs import cost_of_catalogue, cost_of_toolset
 
@@ -33,11 +30,7 @@ class Command(CatalogueCommand):
         for tool in tools:
             first_line = (tool.description or "").split("\n")[0]
             self.stdout.write(f"{tool.name:<{width}}  {first_line[:100]}")
-        self.stdout.write(f"\n{_told_cost(catalogue, access)}")
-
-
-def _told_cost(catalogue: ExposedCatalogue, access: Access) -> str:
-    if access.toolset is None:
-        return f"{cost_of_catalogue(catalogue).served}."
-    cost = cost_of_toolset(catalogue.toolsets[access.toolset].toolset, catalogue)
-    return f"{cost.served}. {cost.warning or cost.compared}".rstrip()
+        cost = cost_of_catalogue(catalogue)
+        if access.toolset is not None:
+            cost = cost_of_toolset(catalogue.toolsets[access.toolset].toolset, catalogue)
+        self.stdout.write(f"\n{cost.served}. {cost.warning or cost.compared}".rstrip())

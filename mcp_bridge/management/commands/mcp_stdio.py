@@ -1,5 +1,3 @@
-"""MCP over standard input and output, for desktop clients that start us themselves."""
-
 from argparse import ArgumentParser
 from functools import partial
 from typing import Any
@@ -24,7 +22,7 @@ class Command(CatalogueCommand):
         add_toolset_option(parser, what="serve this toolset, as /mcp/<slug> does")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # Now, when there is somebody to tell, and not at the client's first request.
+        # Errors should show now, not at the first request.
         require_database()
         prepare_embedded_database()
         current_catalogue()

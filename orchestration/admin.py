@@ -1,66 +1,257 @@
-"""The admin of natural-language requests: the list and the page of each."""
+"""The admin of natural-language requests.
+
+Their texts come from callers, models and APIs, so everything is shown as text.
+"""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar
 
-from django import forms
+from django import forms, http
 from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
 from django.db.models import Count, QuerySet
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseBadRequest,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-    JsonResponse,
-)
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from pydantic import ValidationError
+from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.decorators import action
-from unfold.widgets import (
-    BASE_INPUT_CLASSES,
-    CHECKBOX_CLASSES,
-    UnfoldAdminTextareaWidget,
-    UnfoldBooleanSwitchWidget,
-)
 
+from catalogue.admin import rendering
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, ReadOnlyMixin
-from catalogue.admin.rendering import DASH, ago, cut_short, duration, shortened
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
+from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.admin.filters import CreatedFilter, caller_of
+from executions.admin.page import state_badge
+from executions.admin.payloads import show_content, show_request, show_response
 from executions.callers import Caller
 from executions.dashboard import WINDOW, Card, address, further_cards
-from orchestration.admin.page import (
-    STATUS_BADGES,
-    SendForm,
-    describe_input,
-    describe_request,
-    may_run,
-    outcome_badge,
-    progress_sentence,
-)
-from orchestration.models import WorkflowRequest
-from orchestration.pipeline import answer_request, input_of_dry_run
-from orchestration.records import settle_with_runs
-from orchestration.request_types import (
-    LONGEST_FORMAT_INSTRUCTIONS,
-    LONGEST_INSTRUCTIONS,
-    MOST_TOOLS,
-    RequestInput,
-    RequestRefused,
-)
+from executions.models import Execution, ExecutionPayload
+from orchestration import request_types
+from orchestration.models import Stage, StageState, WorkflowRequest
+from orchestration.pipeline import answer_request, can_be_replayed, input_of_dry_run
+from orchestration.records import raw_response_of, settle_with_runs
+
+STATUS_BADGES = {
+    WorkflowRequest.Status.RUNNING: "info",
+    WorkflowRequest.Status.SUCCESS: "success",
+    WorkflowRequest.Status.ERROR: "danger",
+}
+SHOWN_TOOLS = 30
+Facts = list[tuple[str, Any]]
+Titled = tuple[str, Any]
+
+
+class SendForm(forms.Form):
+    id = forms.UUIDField(widget=forms.HiddenInput)
+    """Of the new request."""
+
+
+def outcome_badge(record: WorkflowRequest) -> SafeString:
+    deadline = record.deadline_at
+    if record.is_running and deadline is not None and deadline < timezone.now():
+        return rendering.badge("lost", "warning", title="Its process ended before the request did.")
+    status = WorkflowRequest.Status(record.status)
+    shown = [rendering.badge(status.label, STATUS_BADGES[status])]
+    if record.dry_run:
+        shown.append(rendering.badge("dry run", title="It ends before anything is sent."))
+    if record.warnings:
+        shown.append(rendering.badge("warning", "warning", title=" ".join(map(str, record.warnings))[:500]))
+    return rendering.side_by_side(shown)
+
+
+def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:
+    can_be_sent = may_run(request) and can_be_replayed(record, caller=caller_of(request))
+    return {
+        "record": record,
+        "headline": _headline(record),
+        "facts": [*_origin_facts(record), *_choice_facts(record), *_model_facts(record)],
+        "stages": stage_lines(record),
+        "send_form": SendForm(initial={"id": uuid.uuid4()}, auto_id=False) if can_be_sent else None,
+        "cards": [(title, shown) for title, shown in _cards(request, record) if shown],
+    }
+
+
+def describe_input(record: WorkflowRequest) -> list[Titled]:
+    if record.payload_pruned_at is not None:
+        return [
+            ("", format_html("Removed by the retention: {}.", rendering.exactly(record.payload_pruned_at)))
+        ]
+    names = [str(name) for name in record.tool_ids]
+    more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
+    texts = [
+        ("", rendering.text_block(record.instructions)),
+        ("How to put the answer", _as_text(record.format_instructions)),
+        ("Tools that may be used", rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])),
+    ]
+    return [(title, shown) for title, shown in texts if shown]
+
+
+def may_run(request: HttpRequest) -> bool:
+    return request.user.has_perms(["orchestration.add_workflowrequest", "executions.add_execution"])
+
+
+def _headline(record: WorkflowRequest) -> list[Any]:
+    error = ""
+    if record.error:
+        stage = Stage(record.error_stage).label if record.error_stage in Stage else "unknown"
+        error = format_html("<b>Failed at {}:</b> {}", stage, rendering.paragraphs(record.error))
+    return [outcome_badge(record), error, *map(rendering.paragraphs, record.warnings)]
+
+
+def _origin_facts(record: WorkflowRequest) -> Facts:
+    return [
+        ("Asked", rendering.exactly(record.created_at)),
+        ("By", f"{record.caller_name} ({record.caller})"),
+        ("Took", rendering.duration(None if record.seconds is None else round(record.seconds * 1000))),
+        ("Answer in words", "asked for" if record.format_response else "not asked for"),
+    ]
+
+
+def _choice_facts(record: WorkflowRequest) -> Facts:
+    tool: Any = record.selected_tool
+    if (workflow := current_catalogue().workflows.get(tool)) is not None:
+        tool = rendering.link(tool, "catalogue_workflow_change", workflow.pk)
+    execution: Any = ""
+    if record.execution_id is not None:
+        execution = rendering.link(record.execution_id, "executions_execution_change", record.execution_id)
+    return [("Chosen tool", tool), ("Execution", execution)]
+
+
+def _model_facts(record: WorkflowRequest) -> Facts:
+    tokens = f"{record.prompt_tokens:,} read, {record.completion_tokens:,} written"
+    return [
+        ("Model", record.model),
+        ("Tokens", tokens if record.prompt_tokens or record.completion_tokens else ""),
+        ("Request id", str(record.pk)),
+    ]
+
+
+def _cards(request: HttpRequest, record: WorkflowRequest) -> list[Titled]:
+    arguments = record.arguments
+    return [
+        ("Answer in words", _as_text(record.formatted_response)),
+        ("Raw response", show_raw_response(request, record)),
+        ("Why this tool, in the model's words", rendering.paragraphs(record.reason) if record.reason else ""),
+        ("Exact request, without credentials", _show_spec(record.http_spec)),
+        ("Arguments", "" if arguments is None else rendering.pretty_json(arguments)),
+    ]
+
+
+def _as_text(words: str) -> SafeString | str:
+    return rendering.text_block(words) if words else ""
+
+
+def _show_spec(spec: Any) -> SafeString | str:
+    if spec is None:
+        return ""
+    try:
+        return show_request(HTTPRequestSpec.model_validate(spec))
+    except ValidationError:
+        # Recorded by an earlier version, in another shape.
+        return rendering.pretty_json(spec)
+
+
+def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeString | str:
+    """Empty if nothing was sent. Others' runs need the permission to view executions."""
+    execution = record.execution
+    if execution is None:
+        return ""
+    if not (request.user.has_perm("executions.view_execution") or record.caller == caller_of(request).key):
+        return "You may not look at executions of others."
+    if execution.payload_pruned_at is not None:
+        return "It was removed by the retention."
+    if not ExecutionPayload.objects.filter(pk=execution.pk).exists():
+        return _show_result(execution, None)
+    raw = raw_response_of(execution, of_http_tool=record.http_spec is not None)
+    try:
+        return show_response(HTTPResponseSpec.model_validate(raw))
+    except ValidationError:
+        return _show_result(execution, execution.payload)
+
+
+def _show_result(execution: Execution, payload: ExecutionPayload | None) -> SafeString:
+    shown: list[Any] = [state_badge(execution)]
+    if execution.error:
+        shown.append(rendering.paragraphs(execution.error))
+    if payload is not None and payload.output is not None:
+        shown.append(rendering.pretty_json(payload.output))
+    elif payload is not None and payload.content:
+        shown.append(show_content(payload.content))
+    parts = format_html_join("", "<div>{}</div>", ((part,) for part in shown))
+    return format_html('<div class="flex flex-col gap-4">{}</div>', parts)
+
+
+STATE_BADGES = {
+    StageState.RUNNING: "info",
+    StageState.DONE: "success",
+    StageState.FAILED: "danger",
+    StageState.SKIPPED: "",
+}
+NARROWEST = 0.5
+"""Percent, to keep short stages visible."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageLine:
+    label: str
+    state: SafeString
+    took: str = ""
+    message: str = ""
+    begins: float = 0
+    """Of its bar, in percent of the whole width."""
+    width: float = 0
+    """Likewise; 0: no bar."""
+
+
+def stage_lines(record: WorkflowRequest) -> list[StageLine]:
+    known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
+    end = record.finished_at or max(timezone.now(), record.created_at)
+    return [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values]
+
+
+def progress_sentence(record: WorkflowRequest) -> str:
+    if record.status != WorkflowRequest.Status.RUNNING:
+        return f"Ended: {record.get_status_display()}."
+    reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
+    return f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
+
+
+def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: datetime) -> StageLine:
+    label = stage.label
+    if not entry:
+        is_running = record.status == WorkflowRequest.Status.RUNNING
+        return StageLine(label=label, state=rendering.badge("to come" if is_running else "not reached"))
+    state = StageState(entry["state"])
+    begun = parse_datetime(entry["started_at"] or "") or record.created_at
+    seconds = entry["seconds"]
+    if seconds is None:
+        seconds = max(0.0, (end - begun).total_seconds())
+    whole = max((end - record.created_at).total_seconds(), 0.001)
+    begins = min(max((begun - record.created_at).total_seconds() / whole, 0), 1) * 100
+    width = max(round(min(seconds / whole * 100, 100 - begins), 2), NARROWEST)
+    return StageLine(
+        label=label,
+        state=rendering.badge(state.label, STATE_BADGES[state]),
+        took="" if state == StageState.SKIPPED else rendering.duration(round(seconds * 1000)),
+        message=entry.get("message") or "",
+        begins=min(round(begins, 2), 100 - NARROWEST),
+        width=0 if state == StageState.SKIPPED else width,
+    )
+
 
 MAY_TRY = "orchestration.add_workflowrequest"
 PROGRESS = "admin:orchestration_workflowrequest_progress"
@@ -85,35 +276,37 @@ class TryForm(forms.Form):
     id = forms.UUIDField(widget=forms.HiddenInput)
     instructions = forms.CharField(
         label="Instructions",
-        max_length=LONGEST_INSTRUCTIONS,
+        max_length=request_types.LONGEST_INSTRUCTIONS,
         help_text="What you want, in your own words.",
         error_messages={"required": "Say what you want."},
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 5}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 5}),
     )
     tools = ToolNames(error_messages={"required": "Pick the tools that may be used: one at least."})
     format_response = forms.BooleanField(
         label="Answer in words",
         required=False,
         help_text="The model reads the tool's answer and tells what is in it.",
-        widget=UnfoldBooleanSwitchWidget,
+        widget=widgets.UnfoldBooleanSwitchWidget,
     )
     format_instructions = forms.CharField(
         label="How to put the answer",
-        max_length=LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=request_types.LONGEST_FORMAT_INSTRUCTIONS,
         required=False,
         help_text="Such as: two sentences, for a customer. Only for an answer in words.",
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 2}),
     )
 
     def clean_tools(self) -> list[str]:
         tools: list[str] = self.cleaned_data["tools"]
-        if len(tools) > MOST_TOOLS:
-            raise forms.ValidationError(f"Pick at most {MOST_TOOLS} tools; {len(tools)} are picked.")
+        if len(tools) > request_types.MOST_TOOLS:
+            raise forms.ValidationError(
+                f"Pick at most {request_types.MOST_TOOLS} tools; {len(tools)} are picked."
+            )
         return tools
 
-    def asked(self, *, dry_run: bool, caller: Caller) -> RequestInput:
+    def asked(self, *, dry_run: bool, caller: Caller) -> request_types.RequestInput:
         given = self.cleaned_data
-        return RequestInput(
+        return request_types.RequestInput(
             id=given["id"],
             user_instructions=given["instructions"],
             tool_ids=given["tools"],
@@ -133,7 +326,7 @@ class TryForm(forms.Form):
 
 
 def blank_form(known: WorkflowRequest | None) -> TryForm:
-    """Filled in from `known`, if given; always with a new id."""
+    """With the values of `known` and a new id."""
     initial: dict[str, Any] = {"id": uuid.uuid4()}
     if known is not None:
         initial |= {
@@ -147,8 +340,6 @@ def blank_form(known: WorkflowRequest | None) -> TryForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolChoice:
-    """A tool to pick, with the words by which it is found."""
-
     name: str
     description: str
     words: str
@@ -157,12 +348,12 @@ class ToolChoice:
 
 
 def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
-    """Every exposed tool, those that are picked first."""
+    """Exposed tools, picked ones first."""
     chosen = set(picked)
     choices = [
         ToolChoice(
             name=workflow.tool_name,
-            description=cut_short(workflow.shown_description, SHOWN_DESCRIPTION),
+            description=rendering.cut_short(workflow.shown_description, SHOWN_DESCRIPTION),
             words=" ".join([workflow.source.name, *workflow.shown_tags]),
             is_picked=workflow.tool_name in chosen,
         )
@@ -198,12 +389,12 @@ class TryItMixin(ButtonsMixin):
             return self._refuse(request, form, form.problems)
         try:
             key = _answer_once(form.asked(dry_run=dry_run, caller=caller_of(request)))
-        except RequestRefused as error:
+        except request_types.RequestRefused as error:
             return self._refuse(request, form, [str(error)])
         return _redirect_to(request, key)
 
     def _asked_before(self, request: HttpRequest) -> WorkflowRequest | None:
-        """The request in the page's address: what a reload shows."""
+        """The request in the page's address, as after a reload."""
         try:
             key = uuid.UUID(request.GET.get("request", ""))
         except ValueError:
@@ -227,9 +418,9 @@ class TryItMixin(ButtonsMixin):
             "media": self.media,
             "form": form,
             "tools": tool_choices(form.picked),
-            "most_tools": MOST_TOOLS,
-            "input_classes": " ".join(BASE_INPUT_CLASSES),
-            "checkbox_classes": " ".join(CHECKBOX_CLASSES),
+            "most_tools": request_types.MOST_TOOLS,
+            "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
+            "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "problems": problems,
             "progress": reverse(PROGRESS, args=[uuid.uuid4() if record is None else record.pk]),
             "no_model": "" if settings.CATALOGUE["openai_model"] else NO_MODEL,
@@ -243,28 +434,28 @@ class TryItMixin(ButtonsMixin):
         if not may_run(request):
             raise PermissionDenied
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return http.HttpResponseNotAllowed(["POST"])
         if (dry_run := self._visible(request, key)) is None:
-            raise Http404
+            raise http.Http404
         form = SendForm(request.POST)
         if not form.is_valid():
-            return HttpResponseBadRequest("The id of the new request is missing or none.")
+            return http.HttpResponseBadRequest("The id of the new request is missing or none.")
         try:
             asked = input_of_dry_run(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
             return _redirect_to(request, _answer_once(asked))
-        except RequestRefused as error:
+        except request_types.RequestRefused as error:
             return self._refuse(request, blank_form(dry_run), [str(error)])
 
     def _refuse(self, request: HttpRequest, form: TryForm, problems: list[str]) -> HttpResponse:
         if _wants_json(request):
-            return JsonResponse({"problems": problems}, status=400)
+            return http.JsonResponse({"problems": problems}, status=400)
         return self._show_form(request, form, None, *problems)
 
     def _progress(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
         if (record := self._visible(request, key)) is None:
-            raise Http404
+            raise http.Http404
         context = describe_request(request, record)
-        return JsonResponse(
+        return http.JsonResponse(
             {
                 "is_running": record.is_running,
                 "told": progress_sentence(record),
@@ -273,8 +464,8 @@ class TryItMixin(ButtonsMixin):
         )
 
 
-def _answer_once(asked: RequestInput) -> uuid.UUID:
-    """The record's key. The id makes a page that posts twice ask once."""
+def _answer_once(asked: request_types.RequestInput) -> uuid.UUID:
+    """The record's key. By its id, a form posted twice makes one request."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
     try:
@@ -287,12 +478,12 @@ def _answer_once(asked: RequestInput) -> uuid.UUID:
 
 def _redirect_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
     if _wants_json(request):
-        return JsonResponse({"request": str(key)})
-    return HttpResponseRedirect(f"{reverse(TRY_IT)}?{urlencode({'request': str(key)})}")
+        return http.JsonResponse({"request": str(key)})
+    return http.HttpResponseRedirect(f"{reverse(TRY_IT)}?{urlencode({'request': str(key)})}")
 
 
 def _wants_json(request: HttpRequest) -> bool:
-    """The page's script, which stays on the page."""
+    """From the page's script."""
     return request.accepts("application/json") and not request.accepts("text/html")
 
 
@@ -300,7 +491,7 @@ LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_
 
 
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
-    """The tool that the model chose in one of the newest requests; the search finds others."""
+    """Tools chosen in the newest requests; the search finds others."""
 
     NEWEST = 2_000
     title = "tool"
@@ -344,12 +535,9 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
     )  # fmt: skip
     list_display_links = ("instructions_shown",)
     list_filter = (
-        ("status", ChoicesDropdownFilter),
-        ("error_stage", ChoicesDropdownFilter),
-        ToolFilter,
-        DryRunFilter,
+        ("status", ChoicesDropdownFilter), ("error_stage", ChoicesDropdownFilter), ToolFilter, DryRunFilter,
         CreatedFilter,
-    )
+    )  # fmt: skip
     list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -370,8 +558,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         return super().get_queryset(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
-        """None: the panel shows the record."""
-        return []
+        return []  # The panel shows the record.
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[WorkflowRequest], search_term: str
@@ -383,15 +570,15 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     @admin.display(description="asked", ordering="created_at")
     def asked(self, record: WorkflowRequest) -> str:
-        return ago(record.created_at)
+        return rendering.ago(record.created_at)
 
     @admin.display(description="instructions")
     def instructions_shown(self, record: WorkflowRequest) -> str:
-        return shortened(" ".join(record.instructions.split()))
+        return rendering.shortened(" ".join(record.instructions.split()))
 
     @admin.display(description="chosen tool", ordering="selected_tool")
     def tool_shown(self, record: WorkflowRequest) -> str:
-        return record.selected_tool or DASH
+        return record.selected_tool or rendering.DASH
 
     @admin.display(description="outcome", ordering="status")
     def outcome(self, record: WorkflowRequest) -> SafeString:
@@ -399,16 +586,16 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     @admin.display(description="failed at", ordering="error_stage")
     def failed_at(self, record: WorkflowRequest) -> str:
-        return record.get_error_stage_display() or DASH
+        return record.get_error_stage_display() or rendering.DASH
 
     @admin.display(description="took")
     def took(self, record: WorkflowRequest) -> str:
-        return duration(None if record.seconds is None else round(record.seconds * 1000))
+        return rendering.duration(None if record.seconds is None else round(record.seconds * 1000))
 
     @admin.display(description="tokens")
     def tokens(self, record: WorkflowRequest) -> str:
         spent = record.prompt_tokens + record.completion_tokens
-        return f"{spent:,}" if spent else DASH
+        return f"{spent:,}" if spent else rendering.DASH
 
     def panel(self, request: HttpRequest, obj: WorkflowRequest) -> dict[str, Any]:
         return describe_request(request, obj) | {"asked": describe_input(obj)}

@@ -1,0 +1,543 @@
+"""`resources/list`, `resources/templates/list` and `resources/read`."""
+
+import base64
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import mcp_types as types
+from django.conf import settings
+from mcp import MCPError
+from mcp.server.lowlevel import Server
+from mcp.shared.uri_template import UriTemplate
+
+from catalogue.database import run_in_database
+from catalogue.describing import describe_workflow, shorten, unavailable_sources
+from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
+from catalogue.inputs import summarise_inputs
+from catalogue.models import Workflow
+from catalogue.scopes import Scope
+from catalogue.search import WorkflowQuery, select_workflows, tagged
+from executions.change_feed import find_fresh_execution
+from executions.models import Execution, State
+from executions.reading import UnknownExecution, find_execution, list_own_executions
+from mcp_bridge import content
+from mcp_bridge.declarations import Context, is_modern, page_bounds
+from mcp_bridge.results import describe_within_bounds, result_text
+from mcp_bridge.tokens import Access
+from mcp_bridge.tool_lists import icons_of
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+
+class UnknownResource(Exception):
+    """Nothing at the address that the caller may see; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    access: Access
+    uri: str
+    variables: Mapping[str, str]
+    """Of the template, decoded; those of the query are optional."""
+
+    def holds(self, text: str, *, mime_type: str = JSON) -> "Found":
+        return Found([types.TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
+
+
+Contents = types.TextResourceContents | types.BlobResourceContents
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    contents: Sequence[Contents]
+    changes: bool = False
+    """Whether clients must not cache it."""
+
+
+Suggest = Callable[[Access, str], Iterable[str]]
+"""Values of a template's variable, best first, for a caller and what they have typed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResourceKind:
+    template: UriTemplate
+    name: str
+    title: str
+    description: str
+    mime_type: str | None = JSON
+    scopes: frozenset[Scope]
+    """Any of them suffices."""
+    read: Callable[[Reading], Found]
+    """May query the database. Raises UnknownResource."""
+    suggestions: Mapping[str, Suggest] = field(default_factory=dict)
+    """By variable; may query the database."""
+
+    def is_open_to(self, scopes: Iterable[str]) -> bool:
+        return not self.scopes.isdisjoint(scopes)
+
+    @property
+    def as_template(self) -> types.ResourceTemplate:
+        return types.ResourceTemplate(
+            uri_template=str(self.template),
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            mime_type=self.mime_type,
+        )
+
+
+LIST = "workflow://list"
+SCHEMAS = ("input_schema", "output_schema")
+
+
+def _read_list(reading: Reading) -> Found:
+    """Names only (D8)."""
+    catalogue, toolset = current_catalogue(), reading.access.toolset
+    wish = WorkflowQuery(tags=_split(reading.variables.get("tags", "")))
+    selection = select_workflows(catalogue, wish, toolset=toolset)
+    document: dict[str, Any] = {
+        "workflows": [workflow.tool_name for workflow in selection.workflows],
+        "total": len(selection.workflows),
+        "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
+    }
+    if selection.hint:
+        document |= {"hint": selection.hint, "known_tags": list(selection.known_tags)}
+    return reading.holds(content.write_output(document))
+
+
+def _read_metadata(reading: Reading) -> Found:
+    workflow = _find_workflow(reading)
+    document: dict[str, Any] = {
+        name: value for name, value in describe_workflow(workflow).items() if name not in SCHEMAS
+    }
+    document["input_summary"] = summarise_inputs(workflow.offered_input_schema)
+    document["schema"] = f"workflow://schema/{workflow.tool_name}"
+    return reading.holds(content.write_output(document))
+
+
+def _read_schema(reading: Reading) -> Found:
+    workflow = _find_workflow(reading)
+    document = {
+        "name": workflow.tool_name,
+        "input_schema": workflow.served_input_schema,
+        "output_schema": workflow.served_output_schema,
+    }
+    return reading.holds(content.write_output(document))
+
+
+def _find_workflow(reading: Reading) -> Workflow:
+    name = reading.variables["name"]
+    workflow = find_named(current_catalogue().seen_through(reading.access.toolset), name)
+    if workflow is None:
+        raise UnknownResource(
+            f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} names those that there are."
+        )
+    return workflow
+
+
+def _split(text: str) -> list[str]:
+    return [tag for part in text.split(",") if (tag := part.strip())]
+
+
+def _suggest_names(access: Access, typed: str) -> Iterable[str]:
+    """Former names only if they match."""
+    seen = current_catalogue().seen_through(access.toolset)
+    former = (name for workflow in seen.values() for name in workflow.live_aliases if typed)
+    return [*seen, *(name for name in former if name.casefold().startswith(typed.casefold()))]
+
+
+def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
+    """After a comma, only tags of workflows that have those before it."""
+    before, comma, _ = typed.rpartition(",")
+    chosen = _split(before)
+    shown = tagged(current_catalogue().seen_through(access.toolset).values(), chosen)
+    used = set(map(str.casefold, chosen))
+    tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}
+    # A tag with a comma would be read as two.
+    return [f"{before}{comma}{tag}" for tag in sorted(tags) if "," not in tag]
+
+
+WORKFLOW_RESOURCES = (
+    ResourceKind(
+        template=UriTemplate.parse(f"{LIST}{{?tags}}"),
+        name="workflow_list",
+        title="Workflows",
+        description=(
+            "The names of the workflows that can be run; workflow://metadata/{name} tells what one is for. "
+            "`tags` is a list with commas: only workflows that carry all of these tags. Also names the "
+            "engines that cannot be reached."
+        ),
+        scopes=frozenset({Scope.READ}),
+        read=_read_list,
+        suggestions={"tags": _suggest_tags},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("workflow://metadata/{name}"),
+        name="workflow_metadata",
+        title="One workflow",
+        description="What a workflow is for, where it runs, who made it and what it takes.",
+        scopes=frozenset({Scope.READ}),
+        read=_read_metadata,
+        suggestions={"name": _suggest_names},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("workflow://schema/{name}"),
+        name="workflow_schema",
+        title="A workflow's schemas",
+        description="The JSON Schemas of a workflow's arguments and, where there is one, of its result.",
+        scopes=frozenset({Scope.READ}),
+        read=_read_schema,
+        suggestions={"name": _suggest_names},
+    ),
+)
+
+
+SUGGESTED = 200
+"""Newest executions of a caller."""
+
+
+def _read_execution(reading: Reading) -> Found:
+    try:
+        execution = find_fresh_execution(_id(reading), caller=reading.access.caller)
+    except UnknownExecution as error:
+        raise UnknownResource(str(error)) from None
+    found = reading.holds(content.write_output(describe_within_bounds(execution)))
+    return Found(found.contents, changes=not execution.is_settled)
+
+
+def _read_result(reading: Reading) -> Found:
+    """The output, or a part of it and the next address; the first part comes with binary content."""
+    execution = _find_execution(reading)
+    _check_has_result(execution)
+    text, mime_type = result_text(execution)
+    offset = read_offset(reading)
+    try:
+        part = content.take_part(text, offset=offset)
+    except content.NoSuchPart as error:
+        raise UnknownResource(str(error)) from None
+    if part.is_whole:
+        contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
+    else:
+        contents = [*_part_contents(reading, part, address=partial(content.result_address, execution))]
+    return Found(contents if offset else [*contents, *binary_contents(execution)])
+
+
+def _find_execution(reading: Reading) -> Execution:
+    try:
+        return find_execution(_id(reading), caller=reading.access.caller)
+    except UnknownExecution as error:
+        raise UnknownResource(str(error)) from None
+
+
+def _check_has_result(execution: Execution) -> None:
+    """Raises UnknownResource."""
+    address = f"execution://{execution.pk}"
+    if not execution.is_settled:
+        raise UnknownResource(
+            f"{execution.tool_name} is still {execution.state_label}, so it has no result yet. "
+            f"{address} says how far it is."
+        )
+    if execution.state != State.COMPLETED:
+        raise UnknownResource(
+            f"{execution.tool_name} {execution.get_state_display()}, so it has no result. {address} says why."
+        )
+    if problem := content.why_no_output(execution):
+        raise UnknownResource(problem)
+
+
+def _id(reading: Reading) -> str:
+    """Raises UnknownExecution."""
+    text = reading.variables["id"]
+    try:
+        is_ours = str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        is_ours = False
+    if not is_ours:
+        raise UnknownExecution(text)
+    return text
+
+
+def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
+    page = list_own_executions(access.caller, state=state, limit=SUGGESTED)
+    return [str(execution.pk) for execution in page.executions]
+
+
+META = "workflow-catalogue/"
+BINARY = "application/octet-stream"
+LONGEST_NUMBER = 15
+
+
+def _read_block(reading: Reading) -> Found:
+    """Also of a failed run, whose engine may give the reason in blocks."""
+    execution = _find_execution(reading)
+    block, offset = _find_block(reading, execution), read_offset(reading)
+
+    def address(*, offset: int) -> str:
+        return content.content_address(execution, block.number, offset=offset)
+
+    if block.data is not None:
+        return Found([*_binary_contents(reading, block.data, offset, block.mime_type or BINARY, address)])
+    text, mime_type = block.text, block.mime_type or TEXT
+    if text is None:
+        text, mime_type = content.write_output(block.raw), JSON
+    try:
+        part = content.take_part(text, offset=offset)
+    except content.NoSuchPart as error:
+        raise UnknownResource(str(error)) from None
+    if part.is_whole:
+        return reading.holds(part.text, mime_type=mime_type)
+    return Found([*_part_contents(reading, part, address=address)])
+
+
+def binary_contents(execution: Execution) -> Iterator[Contents]:
+    """Binary blocks of a result, or their addresses where they do not fit."""
+    without_text = [block for block in content.blocks_of(execution) if block.data]
+    for block, fits in content.Room.usual().share_out(without_text):
+        if fits and block.data is not None:
+            yield _blob(block.address, block.data, block.mime_type or BINARY)
+        else:
+            yield types.TextResourceContents(uri=block.address, mime_type=TEXT, text=block.words)
+
+
+def _part_contents(
+    reading: Reading, part: content.Part, *, address: Callable[..., str]
+) -> Iterator[types.TextResourceContents]:
+    """A part of a text and the next address, which `address` makes of an offset."""
+    meta: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
+    following = None if part.next_offset is None else address(offset=part.next_offset)
+    if following is not None:
+        meta[f"{META}next"] = following
+    yield types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=meta)
+    if following is not None:
+        # Models do not see `_meta`.
+        note = (
+            f"Characters {part.offset + 1:,} to {part.end:,} of {part.total:,}. The next part is {following}"
+        )
+        yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
+
+
+def read_offset(reading: Reading) -> int:
+    return _number(reading.variables.get("offset") or "0", "offset")
+
+
+def _binary_contents(
+    reading: Reading, data: bytes, offset: int, mime_type: str, address: Callable[..., str]
+) -> Iterator[Contents]:
+    if offset and offset >= len(data):
+        raise UnknownResource(f"There is nothing at {offset:,}: the block has {len(data):,} bytes.")
+    end = min(offset + settings.CATALOGUE["inline_content_bytes"], len(data))
+    if offset == 0 and end == len(data):
+        yield _blob(reading.uri, data, mime_type)
+        return
+    meta: dict[str, Any] = {f"{META}offset": offset, f"{META}bytes": len(data)}
+    following = address(offset=end) if end < len(data) else None
+    if following is not None:
+        meta[f"{META}next"] = following
+    # Part of a picture is not a picture.
+    yield _blob(reading.uri, data[offset:end], BINARY, meta=meta)
+    if following is not None:
+        note = f"Bytes {offset + 1:,} to {end:,} of {len(data):,}. The next part is {following}"
+        yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
+
+
+def _blob(
+    uri: str, data: bytes, mime_type: str, *, meta: dict[str, Any] | None = None
+) -> types.BlobResourceContents:
+    return types.BlobResourceContents(
+        uri=uri, mime_type=mime_type, blob=base64.b64encode(data).decode(), _meta=meta
+    )
+
+
+def _find_block(reading: Reading, execution: Execution) -> content.Block:
+    number, blocks = (
+        _number(reading.variables["number"], "The number of a block"),
+        content.blocks_of(execution),
+    )
+    if number < len(blocks):
+        return blocks[number]
+    if execution.state == State.COMPLETED and (problem := content.why_no_output(execution)):
+        raise UnknownResource(problem)
+    raise UnknownResource(
+        f"There is no block {number}: the result has {len(blocks)} of them, counted from 0. "
+        f"execution://{execution.pk} says how the run is."
+    )
+
+
+def _number(text: str, what: str) -> int:
+    """Raises UnknownResource."""
+    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+        raise UnknownResource(f"{what} has to be a whole number, 0 or more.")
+    return int(text)
+
+
+EXECUTION_RESOURCES = (
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}"),
+        name="execution",
+        title="An execution",
+        description="How far a run is that you started; in the end also its output, unless that is large.",
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_execution,
+        suggestions={"id": _suggest_newest},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}/result{?offset}"),
+        name="execution_result",
+        title="The result of an execution",
+        description=(
+            "The output of a completed run. A large one comes in parts: `offset` is the character to begin "
+            "at, and each part tells the address of the next."
+        ),
+        mime_type=None,
+        # Callers who may only run read the large results of their calls here.
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_result,
+        suggestions={"id": partial(_suggest_newest, state=State.COMPLETED)},
+    ),
+    ResourceKind(
+        template=UriTemplate.parse("execution://{id}/result/content/{number}{?offset}"),
+        name="execution_content",
+        title="A content block of a result",
+        description=(
+            "A picture, a sound, a file or a text of a result that consists of such, counted from 0. Large "
+            "ones come in parts: `offset` is the byte to begin at, of texts the character."
+        ),
+        mime_type=None,
+        scopes=frozenset({Scope.READ, Scope.RUN}),
+        read=_read_block,
+        suggestions={"id": partial(_suggest_newest, state=State.COMPLETED)},
+    ),
+)
+
+
+RESOURCE_NOT_FOUND = -32002
+"""Of handshake versions; later ones use -32602."""
+
+
+class ResourceMethods:
+    def __init__(self, access_of: Callable[[Context], Access]) -> None:
+        self._access_of = access_of
+
+    def register(self, server: Server[Any]) -> None:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, self.list_resources)
+        server.add_request_handler(
+            "resources/templates/list", types.PaginatedRequestParams, self.list_templates
+        )
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, self.read_resource)
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListResourcesResult:
+        access = self._access_of(context)
+        return await run_in_database(_list, access.toolset, access.scopes, params.cursor)
+
+    async def list_templates(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListResourceTemplatesResult:
+        scopes = self._access_of(context).scopes
+        shown = [kind.as_template for kind in RESOURCES if kind.is_open_to(scopes)]
+        positions = [f"{number:03}" for number in range(len(shown))]
+        begin, end, following = page_bounds(positions, params.cursor, settings.CATALOGUE["page_size"])
+        return types.ListResourceTemplatesResult(
+            resource_templates=shown[begin:end], next_cursor=following, ttl_ms=list_ttl_ms()
+        )
+
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        try:
+            found = await run_in_database(_read, params.uri, self._access_of(context))
+        except UnknownResource as error:
+            code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
+            raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
+        return types.ReadResourceResult(
+            contents=[*found.contents], ttl_ms=0 if found.changes else list_ttl_ms()
+        )
+
+
+def listed_resources(
+    catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
+) -> dict[str, Workflow | None]:
+    """By address; None: the list of workflows. Schemas and executions have only templates."""
+    if Scope.READ not in scopes:
+        return {}
+    shown = catalogue.seen_through(toolset).values()
+    # Names need no URL encoding.
+    return {LIST: None, **{f"workflow://metadata/{workflow.tool_name}": workflow for workflow in shown}}
+
+
+def list_ttl_ms() -> int:
+    return round(settings.CATALOGUE["list_ttl"] * 1000)
+
+
+def _list(toolset: str | None, scopes: frozenset[str], cursor: str | None) -> types.ListResourcesResult:
+    listed = list(listed_resources(current_catalogue(), toolset=toolset, scopes=scopes).items())
+    positions = ["0" if workflow is None else f"1{workflow.tool_name}" for _, workflow in listed]
+    begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
+    resources = [_resource(uri, workflow) for uri, workflow in listed[begin:end]]
+    return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
+
+
+def _resource(uri: str, workflow: Workflow | None) -> types.Resource:
+    if workflow is None:
+        whole = RESOURCES[0]
+        return types.Resource(
+            uri=uri, name=whole.name, title=whole.title, description=whole.description, mime_type=JSON
+        )
+    return types.Resource(
+        uri=uri,
+        name=workflow.tool_name,
+        title=workflow.title,
+        description=shorten(workflow.shown_description) or None,
+        mime_type=JSON,
+        icons=icons_of(workflow),
+    )
+
+
+def _read(uri: str, access: Access) -> Found:
+    """Raises UnknownResource, MCPError for a missing scope."""
+    kind, variables = find_kind(uri)
+    if not kind.is_open_to(access.scopes):
+        needed = " or ".join(sorted(kind.scopes))
+        raise MCPError(
+            types.INVALID_PARAMS, f"This token may not read {kind.template}: it lacks the scope {needed}."
+        )
+    return kind.read(Reading(access, uri, variables))
+
+
+RESOURCES = (*WORKFLOW_RESOURCES, *EXECUTION_RESOURCES)
+LONGEST_ADDRESS = 2_000
+SHOWN = 100
+
+
+def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
+    """The kind, and the variables of its template. Raises UnknownResource."""
+    if len(uri) > LONGEST_ADDRESS:
+        raise UnknownResource(
+            f"The address has {len(uri):,} characters; none of ours has more than {LONGEST_ADDRESS:,}."
+        )
+    scheme, _, rest = uri.partition(":")
+    # Only the scheme ignores case (RFC 3986).
+    address = f"{scheme.lower()}:{rest}"
+    for kind in RESOURCES:
+        found = kind.template.match(address)
+        if found is not None and "#" not in address:
+            _check_query(kind, address)
+            return kind, {name: value for name, value in found.items() if isinstance(value, str)}
+    known = ", ".join(str(kind.template) for kind in RESOURCES)
+    raise UnknownResource(f"Unknown resource: {uri[:SHOWN]!r}. The addresses here are {known}.")
+
+
+def _check_query(kind: ResourceKind, address: str) -> None:
+    """Templates ignore unknown parameters when they match."""
+    _, _, query = address.partition("?")
+    names = [pair.partition("=")[0] for pair in query.split("&") if pair]
+    known = kind.template.query_variable_names
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownResource(f"Unknown parameter {unknown[0][:SHOWN]!r}. The address is {kind.template}.")
+    if len(names) > len(set(names)):
+        raise UnknownResource(f"A parameter is there twice. The address is {kind.template}.")
